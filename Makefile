@@ -1,0 +1,37 @@
+# Two commands do everything: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help install test lint demo proto clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(BIN)/.installed: pyproject.toml setup.py $(wildcard proto/*.proto)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tidegate needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=/path/to/python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m tidegate.spark.java --ensure
+	touch $@
+
+install: $(BIN)/.installed ## make .venv and install everything into it
+
+demo: install ## run the main job on three nodes, with two kills, and check every record
+	$(BIN)/tidegate demo
+
+test: install ## run all tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: install ## ruff and strict mypy
+	$(BIN)/ruff check .
+	mkdir -p .link && ln -sfn .. .link/tidegate
+	$(BIN)/mypy
+
+proto: ## generate the protobuf modules again after a change in proto/
+	$(BIN)/python setup.py --quiet build_py
+
+clean: ## remove everything that was made, but no data folder
+	rm -rf $(VENV) .link build *.egg-info proto/*_pb2*

@@ -1,0 +1,200 @@
+"""The Disk port: the few file operations that the log and the metadata quorum need, with honest failure.
+
+Promises of `RealDisk`:
+
+* a write either wrote every byte or raised: on a nearly full disk the kernel writes short *without* an error, so the
+  returned count is checked and turned into ENOSPC;
+* `write_atomic` leaves either the old content or the new one, also after a power cut: temporary file, fsync, rename, fsync of
+  the folder, in this order;
+* a failed fsync is reported once and must be treated as final by the caller: the kernel may have dropped the dirty pages, so
+  a later fsync that succeeds proves nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
+
+
+class File(Protocol):
+    """An open file with positioned reads and writes; `write_*` write all bytes or raise OSError."""
+
+    path: Path
+
+    def read_at(self, position: int, length: int) -> bytes: ...
+    def write_at(self, position: int, data: Buffer) -> None: ...
+    def write_vector_at(self, position: int, buffers: Sequence[Buffer]) -> None: ...
+    def size(self) -> int: ...
+    def truncate(self, size: int) -> None: ...
+    def sync_data(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A file system, as far as Tidegate uses one."""
+
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> File: ...
+    def exists(self, path: Path) -> bool: ...
+    def size(self, path: Path) -> int: ...
+    def list_names(self, directory: Path) -> list[str]: ...
+    def make_directory(self, directory: Path) -> None: ...
+    def read(self, path: Path) -> bytes: ...
+    def write_atomic(self, path: Path, data: bytes) -> None: ...
+    def rename(self, source: Path, target: Path) -> None: ...
+    def remove(self, path: Path) -> None: ...
+    def remove_tree(self, directory: Path) -> None: ...
+    def sync_directory(self, directory: Path) -> None: ...
+    def free_bytes(self, directory: Path) -> int: ...
+    def lock(self, path: Path) -> FileLock: ...
+
+
+class FileLock(Protocol):
+    """An exclusive lock on a file, held by this process until `release()` or its end."""
+
+    def release(self) -> None: ...
+
+
+class RealFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; shorter only at the end of the file."""
+        data = os.pread(self._fd, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]  # a signal or a very large read may stop early although more bytes exist
+        done = len(data)
+        while done < length:
+            more = os.pread(self._fd, length - done, position + done)
+            if not more:
+                break
+            parts.append(more)
+            done += len(more)
+        return b"".join(parts)
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        _require_all(os.pwrite(self._fd, view, position), len(view), self.path)
+
+    def write_vector_at(self, position: int, buffers: Sequence[Buffer]) -> None:
+        total = sum(memoryview(buffer).nbytes for buffer in buffers)
+        _require_all(os.pwritev(self._fd, list(buffers), position), total, self.path)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync_data(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _require_all(written: int, wanted: int, path: Path) -> None:
+    if written != wanted:
+        raise OSError(errno.ENOSPC, f"only {written} of {wanted} bytes could be written (is the disk full?)", str(path))
+
+
+class RealFileLock:
+    """A lock by flock(2): it goes with the process, so a killed node leaves no stale lock behind."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RealDisk:
+    """The operating system's file system."""
+
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> RealFile:
+        """Opens `path`; with `create`, makes it when absent (the caller then syncs the folder)."""
+        flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
+        if create:
+            flags |= os.O_CREAT
+        return RealFile(path, os.open(path, flags, 0o644))
+
+    def exists(self, path: Path) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: Path) -> int:
+        return os.stat(path).st_size
+
+    def list_names(self, directory: Path) -> list[str]:
+        return sorted(os.listdir(directory))
+
+    def make_directory(self, directory: Path) -> None:
+        """Makes the folder and its parents, durably: every new entry's parent folder is synced."""
+        if os.path.isdir(directory):
+            return
+        self.make_directory(directory.parent)
+        os.makedirs(directory, exist_ok=True)
+        self.sync_directory(directory.parent)
+
+    def read(self, path: Path) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + ".tmp")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            _require_all(os.write(fd, data) if data else 0, len(data), temporary)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, directory: Path) -> None:
+        shutil.rmtree(directory)
+
+    def sync_directory(self, directory: Path) -> None:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, directory: Path) -> int:
+        stats = os.statvfs(directory)
+        return stats.f_bavail * stats.f_frsize
+
+    def lock(self, path: Path) -> RealFileLock:
+        """Takes the lock or raises OSError (EWOULDBLOCK) at once when another process holds it."""
+        return RealFileLock(path)

@@ -1,0 +1,40 @@
+"""Generates the protobuf and gRPC modules from proto/ whenever the package is built.
+
+The generated files are not committed: the `.proto` files are their only source.  Everything else about the build stands in
+pyproject.toml.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+
+
+class BuildWithProtocols(build_py):
+    """`build_py` that first turns every proto/*.proto into modules and type stubs of `tidegate.proto`."""
+
+    def run(self) -> None:
+        from grpc_tools import protoc
+
+        out = ROOT / "build" / "wire"
+        out.mkdir(parents=True, exist_ok=True)
+        flags = [f"--{kind}_out={out}" for kind in ("python", "grpc_python")]
+        flags += [f"--{kind}_out=quiet:{out}" for kind in ("mypy", "mypy_grpc")]
+        names = sorted(path.name for path in (ROOT / "proto").glob("*.proto"))
+        sources = [f"tidegate/proto/{name}" for name in names]
+        if protoc.main(["protoc", f"-Itidegate/proto={ROOT / 'proto'}", *flags, *sources]):
+            raise SystemExit("protoc failed: see the message above")
+        for made in sorted((out / "tidegate" / "proto").iterdir()):
+            made.replace(ROOT / "proto" / made.name)
+        super().run()
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        """Leaves this build script out of the wheel: the root package lives in the folder that also holds it."""
+        return [module for module in super().find_package_modules(package, package_dir) if module[:2] != ("tidegate", "setup")]
+
+
+setup(cmdclass={"build_py": BuildWithProtocols})
