@@ -36,8 +36,8 @@ class Setting:
     kind: type
     default: Any
     doc: str
-    minimum: float | None = None
-    maximum: float | None = None
+    minimum: int | None = None
+    maximum: int | None = None
 
 
 def _int(default: int | None, doc: str, minimum: int = 0, maximum: int = 2**63 - 1) -> Setting:
@@ -71,9 +71,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "auto.create.topics.enable": Setting(bool, False, "Create a topic when a client first asks for it."),
     "message.max.bytes": _int(1 << 20, "Default for topics: the largest record batch.", 1024, 1 << 30),
     "socket.request.max.bytes": _int(100 << 20, "The largest request; a longer one closes the connection.", 1024, 1 << 30),
-    "queued.max.request.bytes": _int(
-        256 << 20, "Bytes of requests in work over all connections; above, reading pauses.", 1 << 20
-    ),
+    "queued.max.request.bytes": _int(256 << 20, "Bytes of requests in work on all connections; above, reading pauses.", 1 << 20),
     "max.connections": _int(10000, "Connections of the Kafka listener; one more is closed at once.", 1),
     "fetch.max.bytes": _int(55 << 20, "Most bytes in one fetch response, whatever the client asks.", 1024, 1 << 30),
     "transaction.state.log.num.partitions": _int(16, "Partitions of __transaction_state. Never change it.", 1, 10000),
@@ -235,8 +233,9 @@ def _checked(key: str, value: Any) -> Any:
         return None
     if not isinstance(value, setting.kind) or (setting.kind is int and isinstance(value, bool)):
         raise ConfigurationError(f"{key} = {value!r}: {setting.kind.__name__} is needed, this is {type(value).__name__}")
-    if setting.kind is int and not (setting.minimum or 0) <= value <= (setting.maximum or 2**63):
-        raise ConfigurationError(f"{key} = {value}: must lie between {setting.minimum} and {setting.maximum}")
+    low, high = setting.minimum, setting.maximum
+    if setting.kind is int and low is not None and high is not None and not low <= value <= high:
+        raise ConfigurationError(f"{key} = {value}: must lie between {low} and {high}")
     return value
 
 
