@@ -31,7 +31,7 @@ lint: install ## ruff and strict mypy
 	$(BIN)/mypy
 
 proto: ## generate the protobuf modules again after a change in proto/
-	$(BIN)/python setup.py --quiet build_py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py --quiet build_py
 
 clean: ## remove everything that was made, but no data folder
 	rm -rf $(VENV) .link build *.egg-info proto/*_pb2*
