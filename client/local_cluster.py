@@ -1,0 +1,403 @@
+"""A cluster of real node processes on this machine, for `tidegate cluster up`, the fault harness and tests.
+
+    async with LocalCluster(directory, nodes=3) as cluster:      # up(): every node started and ready
+        producer = Producer(cluster.bootstrap)
+        await cluster.node(2).arm_fault("transaction.before_markers")
+        await cluster.node(2).wait_exit()
+        await cluster.node(2).start()
+        await cluster.node(2).wait_ready(30)
+
+Promises:
+
+* nodes die with the process that made them, unless `detached=True`: then they live on, and `LocalCluster.attach(directory)`
+  finds them again from another process;
+* no process is ever signalled that was not started from this directory (see node_process.py);
+* ports are chosen below the range of outgoing connections and are held by a lock file while the cluster object lives, so that
+  clusters running side by side do not take one another's port, also not while a node is down;
+* the directory keeps identities, ports and data: a second cluster object on it continues the first one's cluster.
+
+    directory/cluster.json                     cluster id, ports, settings
+    directory/node-<id>/config.toml, node.log, process.json, data/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import errno
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..runtime.clock import Clock, SystemClock
+from ..runtime.disk import FileLock, RealDisk
+from .node_process import NodeProcess, log_tail
+
+if TYPE_CHECKING:
+    from ..proto.admin_pb2 import StatusReply
+
+HOST: Final = "127.0.0.1"
+PORTS_FROM: Final = 12_000
+PORTS_TO: Final = 30_000  # below Linux' default range of outgoing ports (32768-60999)
+POLL_INTERVAL_S: Final = 0.05
+STATUS_TIMEOUT_S: Final = 2.0
+STOP_TIMEOUT_S: Final = 30.0
+_DISK: Final = RealDisk()
+
+
+class LocalClusterError(Exception):
+    """A node did not start, or the directory is not usable; one sentence that says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """The four listeners of one node."""
+
+    node_id: int
+    kafka: int
+    grpc: int
+    quorum: int
+    metrics: int
+
+
+class LocalNode:
+    """One node of a LocalCluster.  `start` and `wait_ready` may be repeated after any kind of end."""
+
+    def __init__(self, cluster: LocalCluster, ports: NodePorts) -> None:
+        self._cluster = cluster
+        self.id: int = ports.node_id
+        self.ports = ports
+        self.directory = cluster.directory / f"node-{self.id}"
+        self.config_path = self.directory / "config.toml"
+        self.data_path = self.directory / "data"
+        self.log_path = self.directory / "node.log"
+        self._record = self.directory / "process.json"
+        self._process = NodeProcess.attach(self._record)
+
+    @property
+    def kafka_address(self) -> str:
+        return f"{HOST}:{self.ports.kafka}"
+
+    @property
+    def grpc_address(self) -> str:
+        return f"{HOST}:{self.ports.grpc}"
+
+    @property
+    def metrics_address(self) -> str:
+        return f"{HOST}:{self.ports.metrics}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while the node runs."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.running
+
+    async def start(self) -> None:
+        """Starts the process; does not wait until it is ready.  A no-op while it runs."""
+        if self._process.running:
+            return
+        _DISK.make_directory(self.data_path)
+        _DISK.write_atomic(self.config_path, self._cluster.configuration(self).encode())
+        self._process = NodeProcess.spawn(
+            self.config_path,
+            log=self.log_path,
+            record=self._record,
+            environment=self._cluster.environment,
+            detached=self._cluster.detached,
+        )
+
+    async def terminate(self, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
+        """SIGTERM, then waits; the exit code (0 for a clean stop; None when another process started it).
+
+        Raises LocalClusterError when it still runs after `timeout_s`.
+        """
+        self._process.signal(signal.SIGTERM)
+        try:
+            return await asyncio.wait_for(self._process.wait_exit(), timeout_s)
+        except TimeoutError:
+            raise LocalClusterError(f"node {self.id} still runs {timeout_s:g} s after SIGTERM: see {self.log_path}") from None
+
+    def kill(self) -> None:
+        """SIGKILL, at once; `wait_exit` tells when the process is gone."""
+        self._process.signal(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """SIGSTOP: the node falls silent and keeps its connections, like a process in a long pause."""
+        self._process.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT after `pause`."""
+        self._process.signal(signal.SIGCONT)
+
+    async def wait_exit(self, timeout_s: float | None = None) -> int | None:
+        """Waits for the end of the process; its exit code (negative: the signal), None when another process started it."""
+        return await asyncio.wait_for(self._process.wait_exit(), timeout_s)
+
+    async def wait_ready(self, timeout_s: float = 60.0) -> StatusReply:
+        """Waits until the node is registered, unfenced and caught up.  Raises LocalClusterError when it ends or is late."""
+        import grpc
+
+        clock = self._cluster.clock
+        deadline = clock.monotonic() + timeout_s
+        last = "no answer yet"
+        while True:
+            if not self._process.running:
+                code = self._process.exit_code
+                raise LocalClusterError(f"node {self.id} ended with exit code {code}: {log_tail(self.log_path)}")
+            try:
+                status = await self.status()
+                if status.ready:
+                    return status
+                last = f"state {status.state}, not ready"
+            except grpc.aio.AioRpcError as error:
+                last = str(error.code())
+            if clock.monotonic() >= deadline:
+                raise LocalClusterError(f"node {self.id} is not ready after {timeout_s:g} s ({last}): see {self.log_path}")
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    async def status(self, timeout_s: float = STATUS_TIMEOUT_S) -> StatusReply:
+        """What the node says of itself.  Raises grpc.aio.AioRpcError when it does not answer."""
+        from ..proto import admin_pb2, admin_pb2_grpc
+        from ..runtime.network import grpc_channel
+
+        # A channel a call: a kept one backs off for long after the node was down.
+        async with grpc_channel(self.grpc_address) as channel:
+            reply: StatusReply = await admin_pb2_grpc.AdminStub(channel).Status(admin_pb2.StatusRequest(), timeout=timeout_s)
+            return reply
+
+    async def arm_fault(
+        self, point: str, *, match: Mapping[str, object] | None = None, skip: int = 0, action: str = "kill"
+    ) -> None:
+        """Arms a fault point of the node: it kills itself at the next pass whose context has the values of `match`."""
+        from ..proto import admin_pb2, admin_pb2_grpc
+        from ..runtime.network import grpc_channel
+
+        request = admin_pb2.ArmFaultRequest(
+            point=point, action=action, skip=skip, match={key: str(value) for key, value in (match or {}).items()}
+        )
+        async with grpc_channel(self.grpc_address) as channel:
+            await admin_pb2_grpc.AdminStub(channel).ArmFault(request, timeout=STATUS_TIMEOUT_S)
+
+
+class LocalCluster:
+    """Nodes 1..n, each broker and controller, on loopback.  `settings` go into every node's configuration."""
+
+    def __init__(
+        self,
+        directory: Path,
+        nodes: int = 3,
+        settings: Mapping[str, object] | None = None,
+        fault_points: bool = False,
+        *,
+        detached: bool = False,
+        base_port: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if nodes < 1:
+            raise LocalClusterError(f"a cluster of {nodes} nodes: at least 1 is needed, 3 to survive the loss of one")
+        self.directory = directory.absolute()
+        self.detached = detached
+        self.clock: Clock = clock if clock is not None else SystemClock()
+        self.settings: dict[str, object] = dict(settings or {})
+        self.fault_points = fault_points
+        self._port_locks: list[FileLock] = []
+        _DISK.make_directory(self.directory)
+        description = _read_description(self.directory)
+        if description is None:
+            self.cluster_id = base64.urlsafe_b64encode(self.clock.uuid().bytes).decode().rstrip("=")
+            self._ports = [self._allocate(node_id, base_port) for node_id in range(1, nodes + 1)]
+        else:
+            self.cluster_id = description["cluster_id"]
+            self._ports = [NodePorts(**ports) for ports in description["nodes"]]
+            if len(self._ports) != nodes:
+                raise LocalClusterError(
+                    f"{self.directory} holds a cluster of {len(self._ports)} nodes, not {nodes}: "
+                    f"use --nodes {len(self._ports)}, or another directory"
+                )
+            for number in (port for ports in self._ports for port in (ports.kafka, ports.grpc, ports.quorum, ports.metrics)):
+                self._hold(number)
+        self._write_description()
+        self._nodes = {ports.node_id: LocalNode(self, ports) for ports in self._ports}
+
+    @staticmethod
+    def attach(directory: Path, *, detached: bool = True) -> LocalCluster:
+        """The cluster that lives in `directory`, with its running nodes.  Raises LocalClusterError when there is none."""
+        description = _read_description(directory.absolute())
+        if description is None:
+            raise LocalClusterError(f"no cluster in {directory}: start one with `tidegate cluster up --data {directory}`")
+        return LocalCluster(
+            directory,
+            nodes=len(description["nodes"]),
+            settings=description["settings"],
+            fault_points=description["fault_points"],
+            detached=detached,
+        )
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port,host:port,... of all nodes' Kafka listeners."""
+        return ",".join(node.kafka_address for node in self.nodes)
+
+    @property
+    def nodes(self) -> list[LocalNode]:
+        return [self._nodes[node_id] for node_id in sorted(self._nodes)]
+
+    def node(self, node_id: int) -> LocalNode:
+        """The node with this id (1..n)."""
+        return self._nodes[node_id]
+
+    async def __aenter__(self) -> LocalCluster:
+        await self.up()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.down()
+
+    async def up(self, timeout_s: float = 60.0) -> None:
+        """Starts what does not run and waits until all are ready; on failure stops what it started and raises."""
+        absent = [node for node in self.nodes if not node.running]
+        try:
+            for node in absent:
+                await node.start()
+            await asyncio.gather(*(node.wait_ready(timeout_s) for node in self.nodes))
+        except BaseException:
+            await self._stop(absent, STOP_TIMEOUT_S)
+            raise
+
+    async def down(self, timeout_s: float = STOP_TIMEOUT_S) -> dict[int, int | None]:
+        """Stops all nodes: SIGTERM, and SIGKILL for one that does not end in time.  Exit codes by node id."""
+        codes = await self._stop(self.nodes, timeout_s)
+        self.release()
+        return codes
+
+    async def _stop(self, nodes: list[LocalNode], timeout_s: float) -> dict[int, int | None]:
+        async def stop(node: LocalNode) -> int | None:
+            node.resume()  # a paused process would not see SIGTERM
+            try:
+                return await node.terminate(timeout_s)
+            except LocalClusterError:
+                node.kill()
+                return await node.wait_exit()
+
+        running = [node for node in nodes if node.running]
+        codes = await asyncio.gather(*(stop(node) for node in running))
+        return {node.id: code for node, code in zip(running, codes, strict=True)}
+
+    def release(self) -> None:
+        """Gives the port reservations back; the nodes are left alone."""
+        for lock in self._port_locks:
+            lock.release()
+        self._port_locks.clear()
+
+    async def active_controller(self, timeout_s: float = 30.0) -> LocalNode:
+        """The node that is the active controller now; waits for one."""
+        import grpc
+
+        deadline = self.clock.monotonic() + timeout_s
+        while True:
+            for node in self.nodes:
+                if not node.running:
+                    continue
+                try:
+                    if (await node.status()).controller_active:
+                        return node
+                except grpc.aio.AioRpcError:
+                    continue  # it is starting or dying: ask the next one
+            if self.clock.monotonic() >= deadline:
+                raise LocalClusterError(f"no active controller within {timeout_s:g} s: see the logs in {self.directory}")
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The nodes' environment: this process's, without Tidegate's own variables (they would override the file)."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
+        return clean | ({"TIDEGATE_FAULT_POINTS": "1"} if self.fault_points else {})
+
+    def configuration(self, node: LocalNode) -> str:
+        """The TOML text of a node."""
+        count = len(self._ports)
+        replicas = min(3, count)
+        safe = 2 if replicas == 3 else 1
+        values: dict[str, object] = {
+            "node.id": node.id,
+            "cluster.id": self.cluster_id,
+            "roles": ["broker", "controller"],
+            "data.dirs": [str(node.data_path)],
+            "listeners.kafka": node.kafka_address,
+            "listeners.grpc": node.grpc_address,
+            "listeners.quorum": f"{HOST}:{node.ports.quorum}",
+            "listeners.metrics": node.metrics_address,
+            "quorum.voters": [f"{p.node_id}@{HOST}:{p.quorum}:{p.grpc}" for p in self._ports],
+            "default.replication.factor": replicas,
+            "min.insync.replicas": safe,
+            "offsets.topic.replication.factor": replicas,
+            "offsets.topic.min.isr": safe,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": safe,
+            "group.initial.rebalance.delay.ms": 200,  # on one machine the members of a group are there at once
+            **self.settings,
+        }
+        # Quoted keys stay flat, whatever other key begins with them.
+        return "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items())
+
+    def _allocate(self, node_id: int, base_port: int | None) -> NodePorts:
+        if base_port is None:
+            return NodePorts(node_id, *(self._free_port() for _ in range(4)))
+        number = base_port + node_id - 1
+        for port in (number, number + 100, number + 200, number + 300):
+            if not self._hold(port):
+                raise LocalClusterError(f"port {port} is reserved by another local cluster: choose another --base-port")
+        return NodePorts(node_id, number, number + 100, number + 200, number + 300)
+
+    def _free_port(self) -> int:
+        from ..runtime.network import port_is_free
+
+        count = PORTS_TO - PORTS_FROM
+        start = int(self.clock.random() * count)
+        for step in range(count):
+            port = PORTS_FROM + (start + step) % count
+            if port_is_free(port) and self._hold(port):
+                return port
+        raise LocalClusterError(f"no free port between {PORTS_FROM} and {PORTS_TO}: stop other clusters first")
+
+    def _hold(self, port: int) -> bool:
+        """Reserves a port among local clusters; False when another one holds it."""
+        directory = Path(tempfile.gettempdir()) / f"tidegate-ports-{os.getuid()}"
+        _DISK.make_directory(directory)
+        try:
+            self._port_locks.append(_DISK.lock(directory / str(port)))
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def _write_description(self) -> None:
+        description = {
+            "cluster_id": self.cluster_id,
+            "nodes": [asdict(ports) for ports in self._ports],
+            "settings": self.settings,
+            "fault_points": self.fault_points,
+        }
+        _DISK.write_atomic(self.directory / "cluster.json", json.dumps(description, indent=1).encode())
+
+
+def _read_description(directory: Path) -> dict[str, Any] | None:
+    path = directory / "cluster.json"
+    if not _DISK.exists(path):
+        return None
+    try:
+        found = json.loads(_DISK.read(path))
+        if not {"cluster_id", "nodes", "settings", "fault_points"} <= found.keys():
+            raise ValueError("it lacks a key")
+    except (ValueError, AttributeError) as error:
+        raise LocalClusterError(f"{path} cannot be used ({error}): choose another directory") from error
+    return dict(found)
