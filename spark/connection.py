@@ -1,0 +1,407 @@
+"""The blocking gRPC client of the data service: finds leaders, asks them, and keeps asking within bounds.
+
+One instance serves one driver call or one task, in one thread.  It promises that a call either returns what the partition's
+leader said or raises `ReadError`; in between it follows leader hints, asks the other nodes for the leader when it has none, and
+waits longer and longer between attempts, until `retry_timeout_ms` have passed without progress.
+
+What is retried: a node that cannot be reached or went away in the middle, and the Kafka errors that a later attempt can cure (a
+moved leader, an offset that a new leader does not know as committed yet).  Everything else is final at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from ..proto import data_pb2, data_pb2_grpc
+from ..runtime.clock import Clock, SystemClock
+from ..runtime.logs import get
+from ..runtime.network import grpc_channel_blocking
+from ..wire.errors import ErrorCode
+
+log = get(__name__)
+
+ERROR_DETAIL_KEY = "tidegate-error-bin"
+CALL_TIMEOUT_S = 30.0
+STREAM_TIMEOUT_S = 60.0  # a stream that is cut here resumes: this bounds how long a frozen leader is waited for
+UNKNOWN_TOPIC_PATIENCE_S = 5.0  # a topic made a moment ago may be unknown to the node that is asked
+BACKOFF_FIRST_S = 0.05
+BACKOFF_LAST_S = 1.0
+
+_CURABLE = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+_LOST = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.INTERNAL,  # a killed server's reset of the stream arrives as this or the next
+        grpc.StatusCode.UNKNOWN,
+    }
+)
+
+
+class ReadError(Exception):
+    """A read that cannot go on.  `code` is Kafka's; `log_start_offset` is set when records below it are gone (else -1)."""
+
+    def __init__(self, code: ErrorCode, message: str, log_start_offset: int = -1) -> None:
+        super().__init__(f"{code.name}: {message}")
+        self.code = code
+        self.log_start_offset = log_start_offset
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReadError, (self.code, str(self).partition(": ")[2], self.log_start_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderView:
+    """Who leads a partition, as far as the client knows."""
+
+    node_id: int
+    leader_epoch: int
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic as some node described it."""
+
+    name: str
+    topic_id: bytes
+    internal: bool
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAnswer:
+    """One leader's answer about one partition; `offset` is -1 when no record matched a timestamp."""
+
+    offset: int
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRange:
+    """Part of a partition, between batch boundaries wherever it was cut."""
+
+    start: int
+    end: int
+    bytes_estimated: int
+
+
+@dataclass(slots=True)
+class _Problem:
+    """Why an attempt failed, and whether another can help."""
+
+    code: ErrorCode
+    message: str
+    curable: bool
+    leader: LeaderView | None = None
+    log_start_offset: int = -1
+
+    def error(self) -> ReadError:
+        return ReadError(self.code, self.message, self.log_start_offset)
+
+
+class Patience:
+    """Bounds the attempts of one piece of work: waits with a growing, jittered back-off, and gives up after the timeout."""
+
+    __slots__ = ("_clock", "_deadline", "_delay_s", "_timeout_s")
+
+    def __init__(self, clock: Clock, timeout_s: float) -> None:
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self.renew()
+
+    def renew(self) -> None:
+        """Progress was made: the whole timeout is available again."""
+        self._deadline = self._clock.monotonic() + self._timeout_s
+        self._delay_s = BACKOFF_FIRST_S
+
+    def wait(self) -> bool:
+        """Waits before the next attempt; False when there must be none."""
+        left_s = self._deadline - self._clock.monotonic()
+        if left_s <= 0:
+            return False
+        threading.Event().wait(min(left_s, self._delay_s * (0.5 + self._clock.random())))
+        self._delay_s = min(BACKOFF_LAST_S, self._delay_s * 2)
+        return True
+
+
+class DataClient:
+    """A connection to the cluster's data services; use from one thread, and close it."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        *,
+        retry_timeout_ms: int,
+        clock: Clock | None = None,
+        open_channel: Callable[[str], grpc.Channel] = grpc_channel_blocking,
+    ) -> None:
+        self._bootstrap = tuple(bootstrap)
+        self._endpoints: tuple[str, ...] = ()  # learnt from the cluster; the bootstrap list stays as a fallback
+        self._clock = clock or SystemClock()
+        self._retry_timeout_s = retry_timeout_ms / 1000
+        self._open_channel = open_channel
+        self._channels: dict[str, grpc.Channel] = {}
+        self._leaders: dict[tuple[str, int], LeaderView] = {}
+
+    def close(self) -> None:
+        """Closes all channels; calls in progress end."""
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+    def patience(self) -> Patience:
+        return Patience(self._clock, self._retry_timeout_s)
+
+    def remember_leader(self, topic: str, partition: int, leader: LeaderView) -> None:
+        """A place to start from: the leader that the driver found."""
+        self._leaders[topic, partition] = leader
+
+    # Topics
+
+    def describe(self, names: Sequence[str] = ()) -> dict[str, TopicView]:
+        """The named topics, or all; raises ReadError when one does not exist."""
+        patience = self.patience()
+        short = Patience(self._clock, min(self._retry_timeout_s, UNKNOWN_TOPIC_PATIENCE_S))
+        while True:
+            found, problem = self._describe_once(names)
+            if problem is None:
+                return found
+            unknown = problem.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if not problem.curable or not (short if unknown else patience).wait():
+                raise problem.error()
+
+    def _describe_once(self, names: Sequence[str]) -> tuple[dict[str, TopicView], _Problem | None]:
+        problem: _Problem | None = None
+        for endpoint in dict.fromkeys((*self._endpoints, *self._bootstrap)):
+            try:
+                reply = self._stub(endpoint).DescribeTopics(
+                    data_pb2.DescribeTopicsRequest(topics=names), timeout=min(CALL_TIMEOUT_S, max(1.0, self._retry_timeout_s))
+                )
+            except grpc.RpcError as failure:
+                problem = _problem_of(failure, endpoint)
+                continue
+            self._endpoints = tuple(reply.endpoints)
+            return self._learn(reply)
+        assert problem is not None, "the bootstrap list is never empty"
+        return {}, problem
+
+    def _learn(self, reply: data_pb2.DescribeTopicsReply) -> tuple[dict[str, TopicView], _Problem | None]:
+        found: dict[str, TopicView] = {}
+        for topic in reply.topics:
+            if topic.error_code:
+                code = ErrorCode(topic.error_code)
+                return {}, _Problem(code, f"topic {topic.name!r} does not exist", curable=code in _CURABLE)
+            for partition in topic.partitions:
+                self._note_leader(topic.name, partition.partition, _leader_view(partition.leader))
+            numbers = tuple(sorted(partition.partition for partition in topic.partitions))
+            found[topic.name] = TopicView(topic.name, topic.topic_id, topic.internal, numbers)
+        return found, None
+
+    # Offsets
+
+    def offsets(
+        self, topic: TopicView, queries: Iterable[data_pb2.OffsetQuery], *, read_committed: bool
+    ) -> dict[int, OffsetAnswer]:
+        """Asks the leaders of the partitions; every query's partition is in the answer."""
+        left = {query.partition: query for query in queries}
+        answers: dict[int, OffsetAnswer] = {}
+        patience = self.patience()
+        while left:
+            problem = self._offsets_once(topic, left, answers, read_committed)
+            if left and problem is not None and (not problem.curable or not patience.wait()):
+                raise problem.error()
+        return answers
+
+    def _offsets_once(
+        self, topic: TopicView, left: dict[int, data_pb2.OffsetQuery], answers: dict[int, OffsetAnswer], read_committed: bool
+    ) -> _Problem | None:
+        """One round over all leaders; moves what was answered from `left` to `answers`."""
+        last: _Problem | None = None
+        by_leader: dict[str, list[data_pb2.OffsetQuery]] = {}
+        for partition, query in left.items():
+            leader, problem = self._leader(topic.name, partition)
+            if leader is None:
+                last = problem
+                continue
+            query.leader_epoch = leader.leader_epoch
+            by_leader.setdefault(leader.endpoint, []).append(query)
+        for endpoint, asked in by_leader.items():
+            request = data_pb2.OffsetsRequest(
+                topic=topic.name, topic_id=topic.topic_id, isolation=_isolation(read_committed), queries=asked
+            )
+            try:
+                reply = self._stub(endpoint).Offsets(request, timeout=CALL_TIMEOUT_S)
+            except grpc.RpcError as failure:
+                last = _problem_of(failure, endpoint)
+                for query in asked:
+                    self._forget(topic.name, query.partition, last)
+                if not last.curable:
+                    return last
+                continue
+            for entry in reply.offsets:
+                if entry.error_code:
+                    last = _partition_problem(topic.name, entry)
+                    self._forget(topic.name, entry.partition, last)
+                    if not last.curable:
+                        return last
+                elif left.pop(entry.partition, None) is not None:
+                    answers[entry.partition] = OffsetAnswer(
+                        entry.offset, entry.log_start_offset, entry.last_stable_offset, entry.high_watermark
+                    )
+        return last or _Problem(ErrorCode.UNKNOWN_SERVER_ERROR, f"{topic.name}: a query was not answered", curable=False)
+
+    # Ranges
+
+    def plan_ranges(self, topic: TopicView, partition: int, start: int, end: int, target_bytes: int) -> list[SplitRange]:
+        """Splits [start, end) by stored bytes; the ranges adjoin and cover it exactly."""
+        patience = self.patience()
+        while True:
+            leader, problem = self._leader(topic.name, partition)
+            if leader is not None:
+                request = data_pb2.PlanRangesRequest(
+                    topic=topic.name,
+                    topic_id=topic.topic_id,
+                    partition=partition,
+                    leader_epoch=leader.leader_epoch,
+                    start=start,
+                    end=end,
+                    target_bytes=target_bytes,
+                )
+                try:
+                    reply = self._stub(leader.endpoint).PlanRanges(request, timeout=CALL_TIMEOUT_S)
+                except grpc.RpcError as failure:
+                    problem = _problem_of(failure, leader.endpoint)
+                    self._forget(topic.name, partition, problem)
+                else:
+                    ranges = [SplitRange(part.start, part.end, part.bytes_estimated) for part in reply.ranges]
+                    edges = [start, *(part.end for part in ranges)]
+                    if [part.start for part in ranges] != edges[:-1] or edges[-1] != end or edges != sorted(set(edges)):
+                        raise ReadError(
+                            ErrorCode.UNKNOWN_SERVER_ERROR, f"{topic.name}-{partition}: the split of [{start}, {end}) has gaps"
+                        )
+                    return ranges
+            if problem is not None and (not problem.curable or not patience.wait()):
+                raise problem.error()
+
+    def open_stream(
+        self, topic: str, topic_id: bytes, partition: int, start: int, end: int, *, read_committed: bool
+    ) -> Iterator[data_pb2.RangeChunk]:
+        """One attempt to stream a range from the leader; raises StreamLost or ReadError, at once or in the middle."""
+        leader, problem = self._leader(topic, partition)
+        if leader is None:
+            assert problem is not None
+            raise StreamLost(problem.error()) if problem.curable else problem.error()
+        request = data_pb2.ReadRangeRequest(
+            topic=topic,
+            topic_id=topic_id,
+            partition=partition,
+            leader_epoch=leader.leader_epoch,
+            start=start,
+            end=end,
+            isolation=_isolation(read_committed),
+        )
+        call = self._stub(leader.endpoint).ReadRange(request, timeout=STREAM_TIMEOUT_S)
+        try:
+            yield from call
+        except grpc.RpcError as failure:
+            problem = _problem_of(failure, leader.endpoint)
+            self._forget(topic, partition, problem)
+            raise (StreamLost(problem.error()) if problem.curable else problem.error()) from None
+        finally:
+            call.cancel()  # no effect once it has ended
+
+    # Leaders
+
+    def _leader(self, topic: str, partition: int) -> tuple[LeaderView | None, _Problem | None]:
+        known = self._leaders.get((topic, partition))
+        if known is None:
+            _, problem = self._describe_once([topic])
+            if problem is not None:
+                return None, problem
+            known = self._leaders.get((topic, partition))
+        if known is None:
+            return None, _Problem(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader at present", curable=True)
+        return known, None
+
+    def _note_leader(self, topic: str, partition: int, leader: LeaderView | None) -> None:
+        """Takes the newer view: a node whose metadata lags must not bring an old leader back."""
+        known = self._leaders.get((topic, partition))
+        if leader is not None and (known is None or leader.leader_epoch >= known.leader_epoch):
+            self._leaders[topic, partition] = leader
+
+    def _forget(self, topic: str, partition: int, problem: _Problem) -> None:
+        known = self._leaders.pop((topic, partition), None)
+        hint = problem.leader
+        if hint is not None and (known is None or hint.leader_epoch >= known.leader_epoch):
+            self._leaders[topic, partition] = hint
+
+    def _stub(self, endpoint: str) -> data_pb2_grpc.DataStub:
+        if endpoint not in self._channels:
+            self._channels[endpoint] = self._open_channel(endpoint)
+        return data_pb2_grpc.DataStub(self._channels[endpoint])
+
+
+class StreamLost(Exception):
+    """A stream that broke for a reason that another attempt may cure; `error` is what to raise when there is none."""
+
+    def __init__(self, error: ReadError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def offset_query(partition: int, *, timestamp_ms: int | None = None) -> data_pb2.OffsetQuery:
+    """Asks for the latest visible offset, or the first at or after a time; the limits of the log come with either."""
+    if timestamp_ms is None:
+        return data_pb2.OffsetQuery(partition=partition, kind=data_pb2.OffsetQuery.LATEST)
+    return data_pb2.OffsetQuery(partition=partition, kind=data_pb2.OffsetQuery.AT_TIMESTAMP, timestamp_ms=timestamp_ms)
+
+
+def _isolation(read_committed: bool) -> data_pb2.Isolation:
+    return data_pb2.READ_COMMITTED if read_committed else data_pb2.READ_UNCOMMITTED
+
+
+def _leader_view(leader: data_pb2.Leader) -> LeaderView | None:
+    return LeaderView(leader.node_id, leader.leader_epoch, leader.endpoint) if leader.node_id >= 0 and leader.endpoint else None
+
+
+def _partition_problem(topic: str, entry: data_pb2.PartitionOffset) -> _Problem:
+    code = ErrorCode(entry.error_code)
+    message = f"{topic}-{entry.partition}: {entry.error_message or code.name}"
+    return _Problem(code, message, code in _CURABLE, _leader_view(entry.leader))
+
+
+def _problem_of(failure: grpc.RpcError, endpoint: str) -> _Problem:
+    """What a failed call means: the server's own detail when it sent one, else what gRPC says about the connection."""
+    assert isinstance(failure, grpc.Call)
+    for key, value in failure.trailing_metadata() or ():
+        if key == ERROR_DETAIL_KEY:
+            detail = data_pb2.ErrorDetail.FromString(value if isinstance(value, bytes) else value.encode("latin-1"))
+            code = ErrorCode(detail.error_code)
+            return _Problem(code, detail.message, code in _CURABLE, _leader_view(detail.leader), detail.log_start_offset)
+    message = f"{endpoint}: {failure.code().name}: {failure.details()}"
+    return _Problem(ErrorCode.NETWORK_EXCEPTION, message, failure.code() in _LOST)

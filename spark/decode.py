@@ -1,0 +1,318 @@
+"""Record batches to Arrow columns, vectorised: the reader's share of the cost of a record, about a tenth of what the JVM adds.
+
+How a group of batches becomes columns:
+
+1. the record sections of all batches are laid end to end in one buffer (the chunk itself when nothing is compressed);
+2. one loop in Python walks the record *lengths*, the only thing about records that is sequential by nature;
+3. numpy decodes each varint field of all records at once, every field giving the position of the next;
+4. Arrow gathers the keys and values: seen as a binary array whose offsets alternate start, end, start, end, ..., the buffer
+   holds the wanted bytes at the even places and gaps at the odd ones, so that one `take` copies exactly the wanted ones.
+
+A producer can put anything into a batch with a valid CRC, and the broker does not look inside: every length is checked against
+its record before a byte is gathered, and nonsense raises INVALID_RECORD naming the offsets.  Offsets must ascend strictly within
+the bounds that the batch header promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..wire.compression import Compression, decompress
+from ..wire.errors import ErrorCode, KafkaError
+from ..wire.records import BatchHeader
+from .schema import ARROW_HEADERS_TYPE, COLUMNS, arrow_schema
+
+BATCH_HEADER_BYTES = 61
+GROUP_BYTES_MAX = 64 << 20  # decompressed bytes decoded in one go, unless one batch alone is larger
+DECOMPRESSED_BYTES_MAX = 1 << 30  # of one batch; Arrow's binary columns end at 2 GiB
+TIMESTAMP_TYPE_BIT = 0x08
+CREATE_TIME = 0
+LOG_APPEND_TIME = 1
+
+Positions = npt.NDArray[np.int64]
+Octets = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The records of one batch inside the buffer that is decoded."""
+
+    header: BatchHeader
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is read: the constant columns, the projection, and the offsets asked for, [start, end)."""
+
+    topic: str
+    partition: int
+    columns: tuple[str, ...]
+    start: int
+    end: int
+
+
+def decode_batches(target: Target, chunk: bytes, batches: Sequence[tuple[int, BatchHeader]]) -> list[pa.RecordBatch]:
+    """The visible `batches` (position in `chunk`, header) as Arrow batches, empty ones left out; raises KafkaError."""
+    out: list[pa.RecordBatch] = []
+    sections: list[Section] = []
+    if all(header.compression == Compression.NONE for _, header in batches):
+        for position, header in batches:
+            sections.append(Section(header, position + BATCH_HEADER_BYTES, position + header.size_bytes))
+        _append_decoded(out, target, chunk, sections)
+        return out
+    parts: list[bytes | memoryview] = []
+    size = 0
+    view = memoryview(chunk)
+    for position, header in batches:
+        stored = view[position + BATCH_HEADER_BYTES : position + header.size_bytes]
+        plain: bytes | memoryview = stored
+        if header.compression != Compression.NONE:
+            plain = decompress(header.compression, stored, DECOMPRESSED_BYTES_MAX)
+        if sections and size + len(plain) > GROUP_BYTES_MAX:
+            _append_decoded(out, target, b"".join(parts), sections)
+            parts, sections, size = [], [], 0
+        sections.append(Section(header, size, size + len(plain)))
+        parts.append(plain)
+        size += len(plain)
+    _append_decoded(out, target, b"".join(parts), sections)
+    return out
+
+
+def _append_decoded(out: list[pa.RecordBatch], target: Target, data: bytes, sections: Sequence[Section]) -> None:
+    if not sections:
+        return
+    try:
+        batch = _Group(target, data, sections).to_arrow()
+    except (IndexError, _Malformed) as problem:
+        first, last = sections[0].header.base_offset, sections[-1].header.last_offset
+        place = f"{target.topic}-{target.partition}, offsets {first} to {last}"
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{place}: a record cannot be decoded: {problem}") from None
+    if batch.num_rows:
+        out.append(batch)
+
+
+class _Malformed(ValueError):
+    """A record that contradicts itself or its batch."""
+
+
+class _Group:
+    """Some batches whose records lie in one buffer, decoded field by field."""
+
+    __slots__ = ("_counts", "_data", "_octets", "_sections", "_target")
+
+    def __init__(self, target: Target, data: bytes, sections: Sequence[Section]) -> None:
+        self._target = target
+        self._data = data
+        self._octets: Octets = np.frombuffer(data, np.uint8)
+        self._sections = sections
+        self._counts = np.fromiter((section.header.record_count for section in sections), np.int64, len(sections))
+
+    def to_arrow(self) -> pa.RecordBatch:
+        octets, columns = self._octets, self._target.columns
+        starts, ends = _record_bounds(self._data, self._sections)
+        if (octets[starts] & 1).any():
+            raise _Malformed("negative record length")
+        position = _skip_varint(octets, starts) + 1  # the attributes byte is unused
+        timestamp_delta, position = _varint(octets, position)
+        offset_delta, position = _varint(octets, position)
+        offsets = self._offsets(offset_delta)
+        key_start, key_end, key_null, position = self._field(position)
+        value_start, value_end, value_null, position = self._field(position)
+        if (position >= ends).any():
+            raise _Malformed("key and value reach beyond the record")
+        wanted = slice(*np.searchsorted(offsets, (self._target.start, self._target.end)))
+        made: dict[str, Callable[[], Any]] = {
+            "key": lambda: _gather(self._data, key_start[wanted], key_end[wanted], _some(key_null, wanted)),
+            "value": lambda: _gather(self._data, value_start[wanted], value_end[wanted], _some(value_null, wanted)),
+            "topic": lambda: pa.repeat(pa.scalar(self._target.topic), rows),
+            "partition": lambda: pa.array(np.full(rows, self._target.partition, np.int32)),
+            "offset": lambda: pa.array(offsets[wanted]),
+            "timestamp": lambda: self._timestamps(timestamp_delta)[wanted],
+            "timestampType": lambda: pa.array(self._timestamp_types()[wanted]),
+            "headers": lambda: _headers(self._data, octets, position[wanted], ends[wanted]),
+        }
+        rows = len(offsets[wanted])
+        return pa.RecordBatch.from_arrays([made[name]() for name in columns], schema=arrow_schema(columns))
+
+    def _offsets(self, delta: Positions) -> Positions:
+        last = np.fromiter((section.header.last_offset_delta for section in self._sections), np.int64, len(self._sections))
+        base = np.fromiter((section.header.base_offset for section in self._sections), np.int64, len(self._sections))
+        offsets = np.repeat(base, self._counts) + delta
+        if (delta < 0).any() or (delta > np.repeat(last, self._counts)).any() or (offsets[1:] <= offsets[:-1]).any():
+            raise _Malformed("offsets do not ascend within their batch")
+        return offsets
+
+    def _field(self, position: Positions) -> tuple[Positions, Positions, npt.NDArray[np.bool_] | None, Positions]:
+        """A length and that many bytes; -1 is null.  Returns start, end, where null (None: nowhere), next position."""
+        length, start = _varint(self._octets, position)
+        null = None
+        shortest = length.min()
+        if shortest < 0:
+            if shortest < -1:
+                raise _Malformed("negative length")
+            null = length < 0
+            length = np.maximum(length, 0)
+        if length.max() > len(self._octets):
+            raise _Malformed("length beyond the batch")
+        end = start + length
+        return start, end, null, end
+
+    def _timestamps(self, delta: Positions) -> Any:
+        headers = [section.header for section in self._sections]
+        base = np.fromiter((header.base_timestamp for header in headers), np.int64, len(headers))
+        milliseconds = np.repeat(base, self._counts) + delta
+        if any(header.attributes & TIMESTAMP_TYPE_BIT for header in headers):
+            appended = np.fromiter((header.max_timestamp for header in headers), np.int64, len(headers))
+            milliseconds = np.where(self._timestamp_types() == LOG_APPEND_TIME, np.repeat(appended, self._counts), milliseconds)
+        return pa.array(milliseconds * 1000).cast(COLUMNS["timestamp"][1])
+
+    def _timestamp_types(self) -> npt.NDArray[np.int32]:
+        kinds = (bool(section.header.attributes & TIMESTAMP_TYPE_BIT) for section in self._sections)
+        return np.repeat(np.fromiter(kinds, np.int32, len(self._sections)), self._counts)
+
+
+def _some(mask: npt.NDArray[np.bool_] | None, wanted: slice) -> npt.NDArray[np.bool_] | None:
+    return None if mask is None else mask[wanted]
+
+
+def _record_bounds(data: bytes, sections: Sequence[Section]) -> tuple[Positions, Positions]:
+    """Where each record's length field begins, and where the record ends.  The one loop over records: keep it bare."""
+    starts: list[int] = []
+    append = starts.append
+    breaks: list[int] = []
+    for section in sections:
+        position = section.start
+        for _ in range(section.header.record_count):
+            append(position)
+            low = data[position]
+            if low < 128:
+                position += 1 + (low >> 1)
+                continue
+            high = data[position + 1]
+            if high < 128:
+                position += (low >> 1) + (high << 6) - 62  # two bytes: ((low & 127) | high << 7) >> 1, plus the two
+            else:
+                position = _long_record_end(data, position)
+        if position != section.end:
+            raise _Malformed(f"the records of the batch at {section.header.base_offset} do not fill it")
+        breaks.append(position)
+    begin = np.array(starts, np.int64)
+    end = np.empty_like(begin)
+    end[:-1] = begin[1:]
+    last = np.cumsum([section.header.record_count for section in sections]) - 1
+    end[last] = breaks  # between two batches there is a header
+    return begin, end
+
+
+def _long_record_end(data: bytes, position: int) -> int:
+    length = shift = 0
+    for octet in data[position : position + 5]:
+        position += 1
+        length |= (octet & 127) << shift
+        if octet < 128:
+            return position + (length >> 1)
+        shift += 7
+    raise _Malformed("record length of more than five bytes")
+
+
+def _skip_varint(octets: Octets, position: Positions) -> Positions:
+    """The positions after the varints at `position`."""
+    after = position + 1
+    longer = np.flatnonzero(octets[position] > 127)
+    while longer.size:
+        more = octets[after[longer]] > 127
+        after[longer] += 1
+        longer = longer[more]
+    return after
+
+
+def _varint(octets: Octets, position: Positions) -> tuple[Positions, Positions]:
+    """The zigzag varints (up to ten bytes) at `position`, and the positions after them."""
+    first = octets[position]
+    after = position + 1
+    value = first.astype(np.int64)
+    longer = np.flatnonzero(first > 127)
+    if longer.size:
+        value &= 127
+        shift = 7
+        while longer.size:
+            if shift > 63:
+                raise _Malformed("varint of more than ten bytes")
+            octet = octets[after[longer]]
+            value[longer] |= (octet & 127).astype(np.int64) << shift
+            after[longer] += 1
+            longer = longer[octet > 127]
+            shift += 7
+    # Unsigned, so that the top bit of a ten-byte varint is shifted out like any other.
+    plain = value.view(np.uint64)
+    return ((plain >> np.uint64(1)).view(np.int64) ^ -(value & 1)), after
+
+
+def _gather(data: bytes, start: Positions, end: Positions, null: npt.NDArray[np.bool_] | None) -> Any:
+    """The byte strings data[start:end] as one Arrow binary array; start and end ascend and do not overlap."""
+    count = len(start)
+    if not count:
+        return pa.array([], pa.binary())
+    edges = np.empty(2 * count, np.int32)
+    edges[0::2] = start
+    edges[1::2] = end
+    alternating = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), pa.py_buffer(data)])
+    return alternating.take(pa.array(np.arange(0, 2 * count, 2), mask=null))
+
+
+def _headers(data: bytes, octets: Octets, position: Positions, ends: Positions) -> Any:
+    """The headers of each record as list<struct<key, value>>; null when a record has none, as in Spark's Kafka connector."""
+    counts, position = _varint(octets, position)
+    if len(counts) and (counts.min() < 0 or counts.max() > len(data)):
+        raise _Malformed("number of headers")
+    first = np.concatenate(([0], np.cumsum(counts)))
+    total = int(first[-1])
+    if total > len(data):
+        raise _Malformed("number of headers")
+    bounds = np.zeros((4, total), np.int64)  # key start, key end, value start, value end
+    null = np.zeros(total, np.bool_)
+    rows = np.flatnonzero(counts)
+    turn = 0
+    while rows.size:  # one turn a header, over all records that have so many
+        slot = first[rows] + turn
+        for field in (0, 2):
+            length, begin = _varint(octets, position[rows])
+            if length.min() < (-1 if field else 0) or length.max() > len(data):
+                raise _Malformed("length of a header")
+            null[slot] = length < 0
+            position[rows] = begin + np.maximum(length, 0)
+            bounds[field, slot] = begin
+            bounds[field + 1, slot] = position[rows]
+        if (position[rows] > ends[rows]).any():
+            raise _Malformed("headers reach beyond the record")
+        turn += 1
+        rows = rows[counts[rows] > turn]
+    if (position != ends).any():
+        raise _Malformed("bytes are left after the last header")
+    names = _text(_gather(data, bounds[0], bounds[1], None))
+    values = _gather(data, bounds[2], bounds[3], null if null.any() else None)
+    entry = ARROW_HEADERS_TYPE.value_type
+    entries = pa.StructArray.from_arrays([names, values], fields=[entry.field(0), entry.field(1)])
+    # A null list takes its place in the offsets like an empty one, so the mask alone makes it null.
+    lists = pa.ListArray.from_arrays(pa.array(first, pa.int32()), entries, type=ARROW_HEADERS_TYPE)
+    missing = counts == 0
+    if not missing.any():
+        return lists
+    valid = pa.array(~missing).buffers()[1]
+    return pa.Array.from_buffers(ARROW_HEADERS_TYPE, len(counts), [valid, lists.buffers()[1]], children=[entries])
+
+
+def _text(names: Any) -> Any:
+    """Header names as strings.  Kafka demands UTF-8; what breaks the rule is shown with replacement characters, not refused."""
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode("utf-8", "replace") for name in names.to_pylist()], pa.string())

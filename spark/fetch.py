@@ -1,0 +1,119 @@
+"""Reads one range of one partition to its end, whatever happens to the leader meanwhile.
+
+The order of things, for every chunk that arrives:
+
+1. it must continue exactly where the last one ended: nothing skipped, nothing repeated;
+2. every batch in it must have a valid CRC, and offsets above those before it and below the end that the chunk states;
+3. the aborted transactions of the range are known (they come with a stream's first chunk) before a batch is judged visible;
+4. only then does the position move, and the chunk is handed out.
+
+So when the stream breaks, a new one starts at the position, with a new list of aborted transactions and a new filter, and the
+rows that Spark has seen are exactly those below the position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..proto import data_pb2
+from ..runtime.logs import get
+from ..wire.errors import ErrorCode
+from ..wire.records import BatchHeader, validate_batch
+from .connection import DataClient, ReadError, StreamLost
+from .visibility import VisibilityFilter
+
+log = get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedChunk:
+    """Stored bytes, and the batches in them (position, header) whose records may be seen."""
+
+    records: bytes
+    visible: list[tuple[int, BatchHeader]]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRequest:
+    """The range to read: [start, end) of one partition of the topic with this id."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    start: int
+    end: int
+    read_committed: bool
+    fail_on_data_loss: bool
+
+
+def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedChunk]:
+    """Yields the whole range, in order; raises ReadError when it cannot be had."""
+    position = request.start
+    patience = client.patience()
+    while position < request.end:
+        lost: ReadError | None = None
+        try:
+            visibility = VisibilityFilter()
+            stream = client.open_stream(
+                request.topic, request.topic_id, request.partition, position, request.end, read_committed=request.read_committed
+            )
+            first = True
+            for chunk in stream:
+                if first and request.read_committed:
+                    visibility = VisibilityFilter((entry.producer_id, entry.first_offset) for entry in chunk.aborted_transactions)
+                first = False
+                fetched = check_chunk(request, chunk, position, visibility)
+                position = chunk.next_offset
+                patience.renew()
+                yield fetched
+        except StreamLost as problem:
+            lost = problem.error
+        except ReadError as problem:
+            position = _skip_lost_records(request, position, problem)
+            continue
+        if position >= request.end:
+            return
+        lost = lost or ReadError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the stream ended at {position}, before {request.end}")
+        log.warning("range_read_interrupted", topic=request.topic, partition=request.partition, position=position, reason=lost)
+        if not patience.wait():
+            raise lost
+
+
+def check_chunk(
+    request: RangeRequest, chunk: data_pb2.RangeChunk, position: int, visibility: VisibilityFilter
+) -> FetchedChunk:
+    """Verifies that the chunk continues at `position` and holds together; judges its batches."""
+    place = f"{request.topic}-{request.partition}"
+    if chunk.start_offset != position or chunk.next_offset <= position:
+        raise ReadError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"{place}: expected a chunk that continues at offset {position}, got [{chunk.start_offset}, {chunk.next_offset})",
+        )
+    records = chunk.records
+    visible: list[tuple[int, BatchHeader]] = []
+    at = 0
+    lowest = -1  # the first batch may begin below the position: a range may start inside a batch
+    while at < len(records):
+        header = validate_batch(records, at)
+        if header.base_offset < lowest or header.last_offset < position or header.last_offset >= chunk.next_offset:
+            raise ReadError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"{place}: batch [{header.base_offset}, {header.last_offset}] is out of place in "
+                f"[{chunk.start_offset}, {chunk.next_offset})",
+            )
+        if visibility.shows(header, records, at):
+            visible.append((at, header))
+        lowest = header.next_offset
+        at += header.size_bytes
+    return FetchedChunk(records, visible)
+
+
+def _skip_lost_records(request: RangeRequest, position: int, problem: ReadError) -> int:
+    """Where to go on when records below the log's start are gone and the user said that this is acceptable."""
+    gone = problem.code == ErrorCode.OFFSET_OUT_OF_RANGE and problem.log_start_offset > position
+    if not gone or request.fail_on_data_loss:
+        raise problem
+    resume = min(problem.log_start_offset, request.end)
+    log.warning("records_lost", topic=request.topic, partition=request.partition, first=position, next=resume)
+    return resume

@@ -1,0 +1,228 @@
+"""Turns the options into frozen ranges: which offsets of which partitions a read covers, and how they split into tasks.
+
+`partitions()` runs once per load(), at the first action.  "Latest" is frozen there, so every later action on the same DataFrame
+reads the same records.  The order: choose the partitions, ask their leaders for the limits of the logs (and for the offsets of
+timestamps), settle each [start, end), then split by stored bytes at batch boundaries.
+
+Everything but `plan` itself is pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ..runtime.logs import get
+from ..wire.errors import ErrorCode
+from .connection import DataClient, OffsetAnswer, ReadError, SplitRange, TopicView, offset_query
+from .options import (
+    EARLIEST,
+    LATEST,
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Bound,
+    Everywhere,
+    OptionError,
+    Partitions,
+    Pattern,
+    ReadOptions,
+    Selection,
+    Topics,
+)
+
+log = get(__name__)
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRange:
+    """What one task reads."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    start: int
+    end: int
+    bytes_estimated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The frozen range of one partition."""
+
+    start: int
+    end: int
+
+
+def plan(client: DataClient, options: ReadOptions) -> list[PlannedRange]:
+    """The ranges of one load(); partitions without records in their range have none."""
+    topics, keys = choose_partitions(options.selection, client.describe(topics_to_describe(options.selection)))
+    for side, bound in (("starting", options.starting), ("ending", options.ending)):
+        require_all_named(side, bound, keys)
+    limits = _ask(client, topics, keys, None, options)
+    starts = _ask(client, topics, keys, options.starting, options)
+    ends = _ask(client, topics, keys, options.ending, options)
+    settled = {key: settle(key, options, limits[key], starts.get(key), ends.get(key)) for key in keys}
+    _warn_of_open_transactions(options, limits)
+    return _split(client, topics, {key: part for key, part in settled.items() if part.start < part.end}, options)
+
+
+def topics_to_describe(selection: Selection) -> tuple[str, ...]:
+    """The names to look up; none means all topics."""
+    match selection:
+        case Topics(names):
+            return names
+        case Partitions(by_topic):
+            return tuple(by_topic)
+        case Pattern():
+            return ()
+
+
+def choose_partitions(selection: Selection, found: Mapping[str, TopicView]) -> tuple[dict[str, TopicView], list[Key]]:
+    """The topics and partitions that are read, in order; raises OptionError when the selection selects nothing."""
+    match selection:
+        case Topics(names):
+            chosen = {name: found[name].partitions for name in names}
+        case Partitions(by_topic):
+            chosen = by_topic
+            for name, numbers in by_topic.items():
+                missing = sorted(set(numbers) - set(found[name].partitions))
+                if missing:
+                    raise OptionError(f"assign: topic {name!r} has no partition {missing[0]}: it has {len(found[name].partitions)}")
+        case Pattern(expression):
+            matching = sorted(name for name, view in found.items() if not view.internal and re.fullmatch(expression, name))
+            if not matching:
+                raise OptionError(f"subscribePattern {expression!r} matches no topic")
+            chosen = {name: found[name].partitions for name in matching}
+    return {name: found[name] for name in chosen}, [(name, number) for name in chosen for number in chosen[name]]
+
+
+def require_all_named(side: str, bound: Bound, keys: Iterable[Key]) -> None:
+    """A bound given per partition must name exactly the partitions that are read: a forgotten one is never guessed."""
+    if not isinstance(bound, AtOffsets | AtTimestamps):
+        return
+    wanted, named = set(keys), set(bound.by_partition)
+    name = f"{side}Offsets" + ("ByTimestamp" if isinstance(bound, AtTimestamps) else "")
+    if wanted - named:
+        raise OptionError(f"{name} must name every partition that is read: {_list(wanted - named)} is missing")
+    if named - wanted:
+        raise OptionError(f"{name} names {_list(named - wanted)}, which is not read")
+
+
+def settle(key: Key, options: ReadOptions, limits: OffsetAnswer, start: OffsetAnswer | None, end: OffsetAnswer | None) -> Settled:
+    """One partition's [start, end).  `start` and `end` are the answers to timestamp queries, where such were asked."""
+    place = f"{key[0]}-{key[1]}"
+    visible_end = limits.last_stable_offset if options.read_committed else limits.high_watermark
+    first = _settle_start(place, options, limits, visible_end, start, _explicit(options.starting, key))
+    wanted_end = _explicit(options.ending, key)
+    if end is not None:
+        last = end.offset if end.offset >= 0 else visible_end
+    else:
+        last = visible_end if wanted_end in (None, LATEST) else wanted_end or 0
+    if last > visible_end:
+        limit = "last stable offset" if options.read_committed else "high watermark"
+        problem = f"{place}: the read is to end at {last}, but the {limit} is {visible_end} (log end seen: {limits.high_watermark})"
+        if options.fail_on_data_loss:
+            raise ReadError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{problem}; set failOnDataLoss=false to read what there is")
+        log.warning("range_cut", reason=problem)
+        last = visible_end
+    return Settled(first, max(first, last))
+
+
+def _settle_start(
+    place: str, options: ReadOptions, limits: OffsetAnswer, visible_end: int, answer: OffsetAnswer | None, explicit: int | None
+) -> int:
+    if answer is not None:
+        if answer.offset >= 0:
+            return answer.offset
+        if options.starting_after_last_is_error:
+            raise ReadError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{place}: no record is as late as the starting timestamp; "
+                f"set startingOffsetsByTimestampStrategy=latest to read nothing from such partitions",
+            )
+        return visible_end
+    if explicit is None or explicit == EARLIEST:
+        return limits.log_start_offset
+    if limits.log_start_offset <= explicit <= visible_end:
+        return explicit
+    problem = f"{place}: the read is to start at {explicit}, but offsets {limits.log_start_offset} to {visible_end} are there"
+    if options.fail_on_data_loss:
+        raise ReadError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{problem}; set failOnDataLoss=false to read what there is")
+    log.warning("range_cut", reason=problem)
+    return min(max(explicit, limits.log_start_offset), visible_end)
+
+
+def split_target_bytes(estimates: Iterable[int], partitions_min: int | None, partition_bytes_max: int) -> int:
+    """How large a task should be: the user's maximum, or less when that alone would give too few tasks."""
+    total = sum(estimates)
+    if not partitions_min:
+        return partition_bytes_max
+    return max(1, min(partition_bytes_max, total // partitions_min))
+
+
+def _explicit(bound: Bound, key: Key) -> int | None:
+    match bound:
+        case Everywhere(offset):
+            return offset
+        case AtOffsets(by_partition):
+            return by_partition[key]
+        case _:
+            return None
+
+
+def _ask(
+    client: DataClient, topics: Mapping[str, TopicView], keys: Iterable[Key], bound: Bound | None, options: ReadOptions
+) -> dict[Key, OffsetAnswer]:
+    """The limits of all logs (bound None), or the offsets of a bound's timestamps (nothing for other bounds)."""
+    times: dict[Key, int | None]
+    match bound:
+        case None:
+            times = dict.fromkeys(keys)
+        case AtTimestamp(timestamp_ms):
+            times = dict.fromkeys(keys, timestamp_ms)
+        case AtTimestamps(by_partition):
+            times = {key: by_partition[key] for key in keys}
+        case _:
+            return {}
+    answers: dict[Key, OffsetAnswer] = {}
+    for name, view in topics.items():
+        queries = [offset_query(key[1], timestamp_ms=time) for key, time in times.items() if key[0] == name]
+        for partition, answer in client.offsets(view, queries, read_committed=options.read_committed).items():
+            answers[name, partition] = answer
+    return answers
+
+
+def _split(
+    client: DataClient, topics: Mapping[str, TopicView], settled: Mapping[Key, Settled], options: ReadOptions
+) -> list[PlannedRange]:
+    def split(target_bytes: int) -> dict[Key, list[SplitRange]]:
+        return {
+            (name, partition): client.plan_ranges(topics[name], partition, part.start, part.end, target_bytes)
+            for (name, partition), part in settled.items()
+        }
+
+    splits = split(options.partition_bytes_max)
+    if options.partitions_min and 0 < sum(map(len, splits.values())) < options.partitions_min:
+        estimates = [part.bytes_estimated for parts in splits.values() for part in parts]
+        splits = split(split_target_bytes(estimates, options.partitions_min, options.partition_bytes_max))
+    return [
+        PlannedRange(name, topics[name].topic_id, partition, part.start, part.end, part.bytes_estimated)
+        for (name, partition), parts in splits.items()
+        for part in parts
+    ]
+
+
+def _warn_of_open_transactions(options: ReadOptions, limits: Mapping[Key, OffsetAnswer]) -> None:
+    """Committed records above an open transaction are not read: say so, since nothing else would."""
+    behind = {key: answer for key, answer in limits.items() if answer.last_stable_offset < answer.high_watermark}
+    if options.read_committed and behind:
+        log.warning("open_transactions_end_the_read_early", partitions=_list(behind))
+
+
+def _list(keys: Iterable[Key]) -> str:
+    names = [f"{topic}-{partition}" for topic, partition in sorted(keys)]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
