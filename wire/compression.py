@@ -1,0 +1,195 @@
+"""The five codecs of a record batch, with a bound on what decompression may cost.
+
+Compressed data comes from strangers: a few kilobytes may unfold into gigabytes.  `decompress` writes into buffers whose total
+size never exceeds `max_bytes`, whatever the input claims, and answers anything it cannot undo with CORRUPT_MESSAGE.
+
+The forms are those of Kafka's own producer:
+
+* gzip: one gzip stream;
+* snappy: xerial's framing (magic, two version words, then length-prefixed raw blocks); a raw block without framing, as some
+  clients send, is accepted too;
+* lz4: the frame format with independent blocks of 64 KiB and no content checksum;
+* zstd: one frame without a content checksum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from struct import Struct
+from typing import TYPE_CHECKING
+
+import cramjam
+
+from .errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+DECOMPRESSED_BYTES_MAX = 128 << 20
+"""What one batch may unfold to unless the caller says otherwise."""
+
+
+class Compression(IntEnum):
+    """The codec in the low three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = Struct(">8sii")  # magic, version, lowest compatible version
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_INT32 = Struct(">i")
+_INT32_LITTLE = Struct("<I")
+_FIRST_GUESS_BYTES_MIN = 16 * 1024
+
+_DecompressInto = Callable[[memoryview, bytearray], int]
+
+
+def compress(codec: Compression, data: ReadableBuffer) -> bytes:
+    """`data` in the form in which Kafka's producer would put it into a batch."""
+    match codec:
+        case Compression.NONE:
+            return bytes(data)
+        case Compression.GZIP:
+            return bytes(cramjam.gzip.compress(data))
+        case Compression.SNAPPY:
+            return _compress_xerial(memoryview(data).cast("B"))
+        case Compression.LZ4:
+            compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+            compressor.compress(data)
+            return bytes(compressor.finish())
+        case Compression.ZSTD:
+            return bytes(cramjam.zstd.compress(data, level=3))
+
+
+def decompress(codec: Compression, data: ReadableBuffer, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> memoryview:
+    """The original bytes; CORRUPT_MESSAGE when they cannot be had, MESSAGE_TOO_LARGE when they exceed `max_bytes`."""
+    view = memoryview(data).cast("B")
+    match codec:
+        case Compression.NONE:
+            return view
+        case Compression.SNAPPY:
+            if view[:8] == _XERIAL_MAGIC:
+                return _decompress_xerial(view, max_bytes)
+            return _decompress_snappy_block(view, max_bytes)
+        case Compression.GZIP:
+            return _decompress_growing("gzip", cramjam.gzip.decompress_into, view, max_bytes, _gzip_size_hint(view))
+        case Compression.LZ4:
+            return _decompress_growing("lz4", cramjam.lz4.decompress_into, view, max_bytes, 0)
+        case Compression.ZSTD:
+            return _decompress_growing("zstd", cramjam.zstd.decompress_into, view, max_bytes, _zstd_size_hint(view))
+        case _:
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {int(codec)} is not known")
+
+
+def _corrupt(codec: str, reason: object) -> KafkaError:
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the {codec} data of the batch cannot be decompressed: {reason}")
+
+
+def _too_large(codec: str, max_bytes: int) -> KafkaError:
+    return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"the {codec} data of the batch unfolds to more than {max_bytes} bytes")
+
+
+def _gzip_size_hint(view: memoryview) -> int:
+    """gzip ends with the original size modulo 2^32: a claim, and only worth a first guess up to deflate's best ratio."""
+    if len(view) < 18:
+        return 0
+    claimed: int = _INT32_LITTLE.unpack_from(view, len(view) - 4)[0]
+    return min(claimed, len(view) * 1032)
+
+
+def _zstd_size_hint(view: memoryview) -> int:
+    """The content size in the header of a zstd frame (RFC 8878, 3.1.1.1), or 0 where it is absent."""
+    if len(view) < 6:
+        return 0
+    descriptor = view[4]
+    field_bytes = (1 if descriptor & 0x20 else 0, 2, 4, 8)[descriptor >> 6]
+    start = 5 + (0 if descriptor & 0x20 else 1) + (0, 1, 2, 4)[descriptor & 3]
+    if not field_bytes or len(view) < start + field_bytes:
+        return 0
+    return int.from_bytes(view[start : start + field_bytes], "little") + (256 if field_bytes == 2 else 0)
+
+
+def _decompress_growing(codec: str, into: _DecompressInto, view: memoryview, max_bytes: int, hint: int) -> memoryview:
+    """Decompresses into a buffer that grows fourfold while it proves too small.
+
+    The pages of a fresh buffer cost nothing before they are written to, so a generous first guess is cheap.
+    """
+    size = min(max_bytes, max(hint, len(view) * 4, _FIRST_GUESS_BYTES_MIN))
+    while True:
+        buffer = bytearray(size)
+        try:
+            written = into(view, buffer)
+        except cramjam.DecompressionError as error:
+            if "failed to write whole buffer" not in str(error):
+                raise _corrupt(codec, error) from error
+        else:
+            return memoryview(buffer)[:written].toreadonly()
+        if size >= max_bytes:
+            raise _too_large(codec, max_bytes)
+        size = min(max_bytes, size * 4)
+
+
+def _snappy_block_size(block: memoryview, max_bytes: int) -> int:
+    """The size a raw block claims, refused when it is above the bound or beyond what snappy's best ratio could hold."""
+    try:
+        size: int = cramjam.snappy.decompress_raw_len(block)
+    except cramjam.DecompressionError as error:
+        raise _corrupt("snappy", error) from error
+    if size > max_bytes:
+        raise _too_large("snappy", max_bytes)
+    if size > len(block) * 64:
+        raise _corrupt("snappy", f"a block of {len(block)} bytes claims to hold {size}")
+    return size
+
+
+def _decompress_snappy_block(block: memoryview, max_bytes: int) -> memoryview:
+    buffer = bytearray(_snappy_block_size(block, max_bytes))
+    _snappy_block_into(block, memoryview(buffer))
+    return memoryview(buffer).toreadonly()
+
+
+def _snappy_block_into(block: memoryview, target: memoryview) -> None:
+    try:
+        written = cramjam.snappy.decompress_raw_into(block, target)
+    except cramjam.DecompressionError as error:
+        raise _corrupt("snappy", error) from error
+    if written != len(target):
+        raise _corrupt("snappy", f"a block holds {written} bytes and claims {len(target)}")
+
+
+def _compress_xerial(view: memoryview) -> bytes:
+    parts = [_XERIAL_HEADER.pack(_XERIAL_MAGIC, 1, 1)]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (_INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_xerial(view: memoryview, max_bytes: int) -> memoryview:
+    """Two passes: sizes first, so that one buffer of the right size takes all blocks."""
+    blocks: list[tuple[memoryview, int]] = []
+    position, total, end = _XERIAL_HEADER.size, 0, len(view)
+    while position < end:
+        if position + 4 > end:
+            raise _corrupt("snappy", "a block's length is cut off")
+        length: int = _INT32.unpack_from(view, position)[0]
+        position += 4
+        if not 0 < length <= end - position:
+            raise _corrupt("snappy", f"a block of {length} bytes where {end - position} are left")
+        block = view[position : position + length]
+        size = _snappy_block_size(block, max_bytes - total)
+        blocks.append((block, size))
+        total += size
+        position += length
+    buffer = memoryview(bytearray(total))
+    start = 0
+    for block, size in blocks:
+        _snappy_block_into(block, buffer[start : start + size])
+        start += size
+    return buffer.toreadonly()
