@@ -1,0 +1,11 @@
+"""The metadata quorum: PySyncObj's Raft, hardened.  RAFT.md in short: why each part is replaced, and by what.
+
+* `journal`         entries, term and vote: checksummed, fsynced, refusing to start after a loss (stock: an mmap, never synced)
+* `snapshot_store`  a durable snapshot before the journal is trimmed; chunked transfer (stock: a forked pickle)
+* `messages`        a fixed binary schema (stock: pickle, that is, remote code execution)
+* `transport`       bounded frames over one connection a pair, with an identity hello (stock: one socket error closes the port)
+* `core`            the subclass of `SyncObj`: every override of a private method lives there
+* `thread`          one thread that runs the core and sleeps while nothing happens
+
+`RaftFatal` stops the process: a node that cannot keep a promise any more must not go on talking (fail-stop).
+"""

@@ -1,0 +1,171 @@
+"""How brokers and tools talk to the metadata quorum: finds the active controller, retries within a deadline.
+
+Every call is safe to repeat.  Registrations carry an incarnation, ISR changes carry epochs, and the requests that create or change
+something carry a request id chosen here once a call, so that a retry whose first attempt did succeed is answered with that
+first outcome.  What is not known when the deadline has passed is reported as REQUEST_TIMED_OUT: the outcome is then unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import grpc
+
+from ..proto import controller_pb2 as pb
+from ..proto import controller_pb2_grpc
+from ..runtime import logs, network
+from ..wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..runtime.clock import Clock
+
+log = logs.get(__name__)
+
+BACKOFF_S_MIN = 0.05
+BACKOFF_S_MAX = 1.0
+
+
+class _Reply(Protocol):
+    @property
+    def status(self) -> pb.Status: ...
+
+
+class ControllerClient:
+    """Calls the active controller among `endpoints` (node id -> "host:port" of its gRPC listener)."""
+
+    def __init__(
+        self,
+        endpoints: Mapping[int, str],
+        clock: Clock,
+        *,
+        attempt_timeout_s: float = 3.0,
+        channel_factory: Callable[[str], grpc.aio.Channel] = network.grpc_channel,
+    ) -> None:
+        if not endpoints:
+            raise ValueError("a controller client needs at least one endpoint")
+        self._endpoints = dict(endpoints)
+        self._order = sorted(self._endpoints)
+        self._clock = clock
+        self._attempt_timeout_s = attempt_timeout_s
+        self._channel_factory = channel_factory
+        self._channels: dict[int, grpc.aio.Channel] = {}
+        self._next = 0
+        self._client_id = str(clock.uuid())
+        self._sequence = 0
+        self.active_id: int | None = None
+
+    async def close(self) -> None:
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            await channel.close()
+
+    # ---- calls ------------------------------------------------------------------------------------------------------------
+    # Each returns the reply when its status is NONE and raises KafkaError otherwise.  Errors of single topics or partitions
+    # stand inside the reply.
+
+    async def register_broker(self, request: pb.RegisterBrokerRequest, timeout_s: float = 30.0) -> pb.RegisterBrokerReply:
+        return await self._call("RegisterBroker", request, timeout_s)
+
+    async def heartbeat(self, request: pb.HeartbeatRequest, timeout_s: float = 3.0) -> pb.HeartbeatReply:
+        return await self._call("Heartbeat", request, timeout_s)
+
+    async def alter_partitions(self, request: pb.AlterPartitionsRequest, timeout_s: float = 10.0) -> pb.AlterPartitionsReply:
+        return await self._call("AlterPartitions", request, timeout_s)
+
+    async def create_topics(self, request: pb.CreateTopicsRequest, timeout_s: float = 30.0) -> pb.CreateTopicsReply:
+        return await self._call("CreateTopics", self._named(request), timeout_s)
+
+    async def delete_topics(self, request: pb.DeleteTopicsRequest, timeout_s: float = 30.0) -> pb.DeleteTopicsReply:
+        return await self._call("DeleteTopics", self._named(request), timeout_s)
+
+    async def create_partitions(self, request: pb.CreatePartitionsRequest, timeout_s: float = 30.0) -> pb.CreatePartitionsReply:
+        return await self._call("CreatePartitions", self._named(request), timeout_s)
+
+    async def alter_configs(self, request: pb.AlterConfigsRequest, timeout_s: float = 30.0) -> pb.AlterConfigsReply:
+        return await self._call("AlterConfigs", self._named(request), timeout_s)
+
+    async def elect_leaders(self, request: pb.ElectLeadersRequest, timeout_s: float = 30.0) -> pb.ElectLeadersReply:
+        return await self._call("ElectLeaders", request, timeout_s)
+
+    async def allocate_producer_ids(
+        self, request: pb.AllocateProducerIdsRequest, timeout_s: float = 30.0
+    ) -> pb.AllocateProducerIdsReply:
+        return await self._call("AllocateProducerIds", request, timeout_s)
+
+    async def describe_quorum(self, node_id: int, timeout_s: float = 3.0) -> pb.DescribeQuorumReply:
+        """Asks one controller, active or not.  Raises grpc.aio.AioRpcError when it cannot be reached."""
+        reply: pb.DescribeQuorumReply = await self._stub(node_id).DescribeQuorum(pb.DescribeQuorumRequest(), timeout=timeout_s)
+        return reply
+
+    # ---- the metadata stream (for MetadataFollower) -------------------------------------------------------------------------
+
+    def candidate(self) -> int:
+        """The controller to try next: the active one when known, else the next in turn."""
+        if self.active_id is not None:
+            return self.active_id
+        self._next = (self._next + 1) % len(self._order)
+        return self._order[self._next]
+
+    def follow_metadata(self, node_id: int, request: pb.FollowMetadataRequest) -> Any:
+        """The call object of a FollowMetadata stream at one controller (grpc.aio.UnaryStreamCall)."""
+        return self._stub(node_id).FollowMetadata(request)
+
+    def note_answer(self, node_id: int, status: pb.Status) -> None:
+        """Learns from a status who is active."""
+        if status.error == ErrorCode.NOT_CONTROLLER:
+            hint = status.controller_id_plus_one - 1
+            self.active_id = hint if hint in self._endpoints and hint != node_id else None
+        else:
+            self.active_id = node_id
+
+    def note_failure(self, node_id: int) -> None:
+        if self.active_id == node_id:
+            self.active_id = None
+
+    # ---- inside -----------------------------------------------------------------------------------------------------------
+
+    def _named(self, request: Any) -> Any:
+        """Gives the request its id, once, before the first attempt."""
+        if not request.request_id.client_id:
+            self._sequence += 1
+            request.request_id.client_id = self._client_id
+            request.request_id.sequence = self._sequence
+        return request
+
+    def _stub(self, node_id: int) -> controller_pb2_grpc.ControllerAsyncStub:
+        channel = self._channels.get(node_id)
+        if channel is None:
+            channel = self._channels[node_id] = self._channel_factory(self._endpoints[node_id])
+        return controller_pb2_grpc.ControllerStub(channel)
+
+    async def _call(self, method: str, request: Any, timeout_s: float) -> Any:
+        deadline = self._clock.monotonic() + timeout_s
+        backoff_s, problem = BACKOFF_S_MIN, "no controller answered"
+        while True:
+            left_s = deadline - self._clock.monotonic()
+            if left_s <= 0:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{method}: {problem} within {timeout_s:g} s; its outcome is unknown")
+            node_id = self.candidate()
+            hinted = False
+            try:
+                attempt = getattr(self._stub(node_id), method)
+                reply: _Reply = await attempt(request, timeout=min(left_s, self._attempt_timeout_s))
+            except grpc.aio.AioRpcError as error:
+                self.note_failure(node_id)
+                problem = f"controller {node_id} at {self._endpoints[node_id]}: {error.code().name} {error.details()}"
+            else:
+                status = reply.status
+                self.note_answer(node_id, status)
+                if status.error == ErrorCode.NONE:
+                    return reply
+                if status.error not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
+                    raise KafkaError(ErrorCode(status.error), status.message)
+                problem = f"controller {node_id}: {status.message}"
+                hinted = self.active_id is not None and self.active_id != node_id
+            if not hinted:  # a hint is followed at once; otherwise an election may be going on
+                wait_s = backoff_s * (0.5 + self._clock.random())
+                backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+                await self._clock.sleep(min(wait_s, max(0.0, deadline - self._clock.monotonic())))

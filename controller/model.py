@@ -1,0 +1,172 @@
+"""What the cluster metadata is made of: immutable views of brokers, topics and partitions.
+
+Everything here is a value.  `ClusterState` replaces values and never changes one, so a view taken earlier stays what it was:
+it may be handed to another thread, kept across an `await` and compared with a later one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from ..wire.errors import ErrorCode
+
+NO_LEADER = -1
+NO_BROKER_EPOCH = -1
+PRODUCER_ID_BLOCK = 1000  # ids handed out by one AllocateProducerIds
+
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
+
+# The feature levels that this version of Tidegate knows, and the ones a fresh cluster starts with.
+SUPPORTED_FEATURES: dict[str, int] = {"metadata.version": 1, "transaction.version": 2}
+INITIAL_FEATURES: dict[str, int] = {"metadata.version": 1, "transaction.version": 2}
+
+TOPIC_NAME_LENGTH_MAX = 249
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+MIN_IN_SYNC_REPLICAS_CONFIG = "min.insync.replicas"
+UNCLEAN_ELECTION_CONFIG = "unclean.leader.election.enable"
+FLUSH_POLICY_CONFIG = "flush.policy"
+
+
+def topic_name_problem(name: str) -> str | None:
+    """Why `name` cannot be a topic's name, in words for the user; None when it can."""
+    if not name:
+        return "a topic's name must not be empty"
+    if name in (".", ".."):
+        return f"a topic cannot be called {name!r}"
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        return f"a topic's name has at most {TOPIC_NAME_LENGTH_MAX} characters, this one has {len(name)}"
+    if not _TOPIC_NAME.fullmatch(name):
+        return f"topic name {name!r} may contain only ASCII letters, digits, '.', '_' and '-'"
+    return None
+
+
+@dataclass(slots=True, frozen=True)
+class Endpoint:
+    """Where a listener can be reached."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(slots=True, frozen=True)
+class BrokerState:
+    """One registered broker.  `broker_epoch` is the metadata index of its registration: it names this life of the process."""
+
+    node_id: int
+    incarnation: str
+    broker_epoch: int
+    fenced: bool
+    rack: str
+    kafka_host: str
+    kafka_port: int
+    grpc_host: str
+    grpc_port: int
+    directory_id: str = ""
+    shutting_down: bool = False
+    supported_features: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def kafka(self) -> Endpoint:
+        return Endpoint(self.kafka_host, self.kafka_port)
+
+    @property
+    def grpc(self) -> Endpoint:
+        return Endpoint(self.grpc_host, self.grpc_port)
+
+    @property
+    def active(self) -> bool:
+        """May lead and join in-sync replica sets."""
+        return not self.fenced and not self.shutting_down
+
+
+@dataclass(slots=True, frozen=True)
+class PartitionState:
+    """One partition.  `partition_epoch` grows with every change, `leader_epoch` with every change of leadership.
+
+    There is a leader exactly when `isr` is not empty, and it is a member of it.  `elr` holds the eligible leader replicas
+    (KIP-966): those that left the ISR while it was below min.insync.replicas, and therefore hold every committed record.
+    """
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    leader: int = NO_LEADER
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    last_known_leader: int = NO_LEADER
+
+    @property
+    def preferred_leader(self) -> int:
+        return self.replicas[0]
+
+
+@dataclass(slots=True, frozen=True)
+class TopicState:
+    """One topic.  Neither `config` (overrides only) nor `partitions` (dense from 0) is ever changed in place."""
+
+    name: str
+    topic_id: UUID
+    config: dict[str, str] = field(default_factory=dict)
+    partitions: dict[int, PartitionState] = field(default_factory=dict)
+
+    @property
+    def internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+    @property
+    def unclean_election_allowed(self) -> bool:
+        """Only by the topic's own choice, and never for a state topic (DESIGN 4)."""
+        return not self.internal and self.config.get(UNCLEAN_ELECTION_CONFIG, "false").strip().lower() == "true"
+
+    @property
+    def flushed_before_acknowledged(self) -> bool:
+        """Every record below the high watermark was flushed by every in-sync replica; state topics always are."""
+        return self.internal or self.config.get(FLUSH_POLICY_CONFIG, "always").strip().lower() == "always"
+
+    def min_in_sync_replicas(self, replicas: int) -> int:
+        """min.insync.replicas, but never more than there are replicas (KIP-966)."""
+        text = self.config.get(MIN_IN_SYNC_REPLICAS_CONFIG, "1").strip()
+        wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
+        return max(1, min(wanted, replicas))
+
+
+@dataclass(slots=True, frozen=True)
+class DeletedTopic:
+    """A topic that is gone; a topic of the same name made later has another id."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[int, ...]
+
+
+# What a successful operation hands back: a broker epoch or a first producer id, a topic id, or one error code a partition.
+Value = int | UUID | tuple[ErrorCode, ...] | None
+
+
+@dataclass(slots=True, frozen=True)
+class ApplyResult:
+    """What one log entry did.  `error` is the first failed operation's; `value` belongs to the last operation applied."""
+
+    index: int
+    term: int
+    error: ErrorCode = ErrorCode.NONE
+    message: str = ""
+    value: Value = None
+    duplicate: bool = False
+    changed_topics: frozenset[str] = frozenset()
+    changed_partitions: frozenset[tuple[str, int]] = frozenset()
+    changed_brokers: frozenset[int] = frozenset()
+    deleted_topics: tuple[DeletedTopic, ...] = ()
+    from_snapshot: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.error == ErrorCode.NONE

@@ -1,0 +1,348 @@
+"""The durable part of a quorum member: its log entries, its term and its vote.
+
+Two files in one folder, which comes into being whole (made under another name, then renamed) and never half:
+
+* `entries`: records appended one after the other, `[length u32][crc u32][index u64][term u64][durable u64][command]`, the CRC
+  over everything after it.  `durable` is the last index known to be on disk when the record was written.
+* `vote`: cluster, node, term and vote, replaced as a whole by every change (temporary file, fsync, rename, fsync of the folder).
+
+What it promises
+* After `sync()` everything added before is on disk.  Nobody may acknowledge, count or vote on anything before.
+* One of the two files missing, or a folder of another cluster or node: refuses to open.  A vote that was forgotten could be
+  given twice, so there is no way to "start afresh" here; replacing a lost disk is a new voter, not an empty folder.
+* A torn tail (a crash before `sync`) is cut.  Damage to anything that once was durable is never cut: an unreadable record
+  followed by one that says "what you cannot read was durable" stops the node.  That is what `durable` is for: unsynced pages
+  reach the disk in any order, so a readable record after an unreadable one proves nothing by itself.
+* A failed write or sync is final: the error goes up (OSError) and the journal refuses every further use.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+from pysyncobj.journal import Journal
+
+from ...runtime import faults, logs
+from .failure import RaftFatal
+from .messages import Entry
+
+if TYPE_CHECKING:
+    from ...runtime.disk import Disk, File
+
+log = logs.get(__name__)
+
+NO_VOTE = -1
+FIRST_ENTRY: Entry = (b"\x01", 1, 0)  # every log begins with this no-op: a common point to agree on
+
+_HEAD = struct.Struct("<II")
+_BODY = struct.Struct("<QQQ")
+_VOTE = struct.Struct("<4sHiQiH")
+_VOTE_MAGIC = b"TGRV"
+_VOTE_FORMAT = 1
+_CRC = struct.Struct("<I")
+_COMMAND_BYTES_MAX = 64 << 20
+_INDEX_SPAN_MAX = 1 << 24  # how far past the expected index a record can be while we search behind a damaged one
+
+
+class DurableJournal(Journal):  # type: ignore[misc]
+    """PySyncObj's journal interface over the Disk port.  Used by the Raft thread only."""
+
+    def __init__(self, disk: Disk, folder: Path, *, node_id: int, cluster_id: str = "") -> None:
+        self._disk = disk
+        self._entries_path = folder / "entries"
+        self._vote_path = folder / "vote"
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._entries: list[Entry] = []
+        self._positions: list[int] = []
+        self._pending: list[bytes] = []
+        self._dirty = False
+        self._failed = False
+        self._written_bytes = 0
+        self._end = 0
+        self._term = 0
+        self._vote = NO_VOTE
+        self.durable_index = 0
+        self.syncs = 0
+        if not disk.exists(folder):
+            self._create(folder)
+        self._read_vote()
+        if not disk.exists(self._entries_path):
+            raise RaftFatal(f"{self._entries_path} is missing although {self._vote_path.name} is there: refusing to start")
+        self._file: File = disk.open(self._entries_path)
+        self._load()
+
+    # ---- opening ----------------------------------------------------------------------------------------------------------
+
+    def _create(self, folder: Path) -> None:
+        making = folder.with_name(folder.name + ".making")
+        if self._disk.exists(making):
+            self._disk.remove_tree(making)  # a crash during the very first start: nothing in it was ever used
+        self._disk.make_directory(making)
+        self._disk.write_atomic(making / "vote", self._encode_vote(0, NO_VOTE))
+        self._disk.write_atomic(making / "entries", _encode_record(FIRST_ENTRY, 0))
+        self._disk.rename(making, folder)
+        self._disk.sync_directory(folder.parent)
+
+    def _read_vote(self) -> None:
+        if not self._disk.exists(self._vote_path):
+            raise RaftFatal(f"{self._vote_path} is missing: a vote may have been given that nobody remembers, refusing to start")
+        data = self._disk.read(self._vote_path)
+        body = data[_CRC.size :]
+        if len(data) < _CRC.size + _VOTE.size or _CRC.unpack_from(data)[0] != zlib.crc32(body):
+            raise RaftFatal(f"{self._vote_path} is damaged: refusing to start without its term and vote")
+        magic, version, node_id, term, vote, name_length = _VOTE.unpack_from(body)
+        if magic != _VOTE_MAGIC or version != _VOTE_FORMAT:
+            raise RaftFatal(f"{self._vote_path} has a format that this version does not know")
+        stored_cluster = body[_VOTE.size : _VOTE.size + name_length].decode()
+        if node_id != self._node_id:
+            raise RaftFatal(f"{self._vote_path} belongs to node {node_id}, this is node {self._node_id}: wrong data folder?")
+        if stored_cluster and self._cluster_id and stored_cluster != self._cluster_id:
+            message = f"belongs to cluster {stored_cluster}, this node is configured for {self._cluster_id}: wrong data folder?"
+            raise RaftFatal(f"{self._vote_path} {message}")
+        self._cluster_id = stored_cluster or self._cluster_id
+        self._term, self._vote = int(term), int(vote)
+
+    def _load(self) -> None:
+        data = self._file.read_at(0, self._file.size())
+        position = 0
+        while position < len(data):
+            record = _decode_record(data, position)
+            if record is None or not self._follows(record[0]):
+                self._cut_tail(data, position)
+                break
+            self._entries.append(record[0])
+            self._positions.append(position)
+            position += record[2]
+        if not self._entries:
+            raise RaftFatal(f"{self._entries_path} has no readable entry")
+        self._end = self._written_bytes = position
+        self.durable_index = self._entries[-1][1]
+
+    def _follows(self, entry: Entry) -> bool:
+        """A record of an older term, or out of order, is what an earlier, truncated tail left behind."""
+        if not self._entries:
+            return True
+        _, last_index, last_term = self._entries[-1]
+        return entry[1] == last_index + 1 and entry[2] >= last_term
+
+    def _cut_tail(self, data: bytes, position: int) -> None:
+        if not self._entries:
+            raise RaftFatal(f"{self._entries_path} is damaged at its very beginning")
+        expected = self._entries[-1][1] + 1
+        proof = _find_proof_of_damage(data, position, expected)
+        if proof is not None:
+            raise RaftFatal(
+                f"{self._entries_path} is damaged at byte {position}: entry {expected} cannot be read, but the record at byte "
+                f"{proof} says that it was durable; restore this node as a new voter"
+            )
+        log.warning("journal_tail_cut", path=self._entries_path, at=position, cut_bytes=len(data) - position, last=expected - 1)
+        self._file.truncate(position)
+        self._file.sync_data()
+
+    # ---- PySyncObj's list interface -----------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, item: int) -> Entry: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[Entry]: ...
+    def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
+        return self._entries[item]
+
+    def add(self, command: bytes, index: int, term: int) -> None:
+        """Appends in memory; written and durable with the next `sync()`."""
+        self._require_usable()
+        if index != self._entries[-1][1] + 1:
+            raise RaftFatal(f"entry {index} after entry {self._entries[-1][1]}")
+        entry = (command, index, term)
+        record = _encode_record(entry, self.durable_index)
+        self._entries.append(entry)
+        self._positions.append(self._end)
+        self._pending.append(record)
+        self._end += len(record)
+        self._dirty = True
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something was added or cut since the last `sync()`."""
+        return self._dirty
+
+    @property
+    def size_bytes(self) -> int:
+        return self._end
+
+    def sync(self) -> None:
+        """One write and one fdatasync for everything since the last time (group commit)."""
+        if not self._dirty:
+            return
+        self._require_usable()
+        last_index = self._entries[-1][1]
+        faults.point("raft.journal.before_write", index=last_index)
+        try:
+            self._write_pending()
+            faults.point("raft.journal.before_sync", index=last_index)
+            self._file.sync_data()
+        except OSError:
+            self._failed = True  # the kernel may have dropped the pages: a later sync that succeeds would prove nothing
+            raise
+        faults.point("raft.journal.after_sync", index=last_index)
+        self._dirty = False
+        self.durable_index = last_index
+        self.syncs += 1
+
+    def _write_pending(self) -> None:
+        if self._pending:
+            data = b"".join(self._pending)
+            self._file.write_at(self._written_bytes, data)
+            self._written_bytes += len(data)
+            self._pending.clear()
+
+    def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803 (PySyncObj's names)
+        """Cuts the entries from this position of the list on: a conflict with the leader.  Durable before it returns, because a
+        new record beside the remains of the old tail could not be told from damage."""
+        if entryFrom >= len(self._entries):
+            return
+        self._require_usable()
+        try:
+            self._write_pending()
+            self._end = self._written_bytes = self._positions[entryFrom]
+            del self._entries[entryFrom:], self._positions[entryFrom:]
+            self._file.truncate(self._end)
+            self._file.sync_data()
+        except OSError:
+            self._failed = True
+            raise
+        self.durable_index = self._entries[-1][1]
+        self._dirty = False
+
+    def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803
+        """Forgets the entries before this position; the caller has made the snapshot that holds them durable."""
+        if entryTo > 0:
+            self._rewrite(self._entries[entryTo:])
+
+    def reset(self, entries: Sequence[Entry]) -> None:
+        """Replaces everything: after a snapshot from the leader."""
+        self._rewrite(entries)
+
+    def _rewrite(self, entries: Sequence[Entry]) -> None:
+        self._require_usable()
+        if not entries:
+            raise RaftFatal("a journal keeps at least one entry")
+        positions, parts, end = [], [], 0
+        for entry in entries:
+            record = _encode_record(entry, entries[-1][1])
+            positions.append(end)
+            parts.append(record)
+            end += len(record)
+        try:
+            faults.point("raft.journal.before_rewrite")
+            self._disk.write_atomic(self._entries_path, b"".join(parts))  # the old file is whole until the new one is durable
+            faults.point("raft.journal.after_rewrite")
+            self._file.close()
+            self._file = self._disk.open(self._entries_path)
+        except OSError:
+            self._failed = True
+            raise
+        self._entries, self._positions = list(entries), positions
+        self._end = self._written_bytes = end
+        self._pending.clear()
+        self._dirty = False
+        self.durable_index = entries[-1][1]
+
+    def clear(self) -> None:
+        raise RaftFatal("clear() would forget acknowledged entries")
+
+    def _destroy(self) -> None:
+        self._file.close()
+
+    def _require_usable(self) -> None:
+        if self._failed:
+            raise RaftFatal(f"{self._entries_path} failed before and cannot be used any more")
+
+    # ---- term and vote ------------------------------------------------------------------------------------------------------
+
+    def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:  # noqa: N802, N803
+        """Durable before it returns.  A term never goes back and a vote within a term never changes."""
+        vote = NO_VOTE if votedForNodeId is None else votedForNodeId
+        if (term, vote) == (self._term, self._vote):
+            return
+        if term < self._term or (term == self._term and self._vote != NO_VOTE):
+            raise RaftFatal(f"term {term} with vote {vote} after term {self._term} with vote {self._vote}")
+        self._require_usable()
+        self.sync()
+        try:
+            faults.point("raft.vote.before_write", term=term)
+            self._disk.write_atomic(self._vote_path, self._encode_vote(term, vote))
+        except OSError:
+            self._failed = True
+            raise
+        self._term, self._vote = term, vote
+
+    def getCurrentTerm(self) -> int:  # noqa: N802
+        return self._term
+
+    def getVotedForNodeId(self) -> int | None:  # noqa: N802
+        return None if self._vote == NO_VOTE else self._vote
+
+    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803
+        """Not kept: it is volatile in Raft, and one beyond the end of the log would be dangerous."""
+
+    def getRaftCommitIndex(self) -> int:  # noqa: N802
+        return 1
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster these files belong to; "" until it was named."""
+        return self._cluster_id
+
+    def bind_cluster(self, cluster_id: str) -> None:
+        """Names the cluster, once: from now on this folder opens for no other."""
+        if cluster_id and not self._cluster_id:
+            self._cluster_id = cluster_id
+            self._disk.write_atomic(self._vote_path, self._encode_vote(self._term, self._vote))
+
+    def _encode_vote(self, term: int, vote: int) -> bytes:
+        name = self._cluster_id.encode()
+        body = _VOTE.pack(_VOTE_MAGIC, _VOTE_FORMAT, self._node_id, term, vote, len(name)) + name
+        return _CRC.pack(zlib.crc32(body)) + body
+
+
+def _encode_record(entry: Entry, durable_index: int) -> bytes:
+    command, index, term = entry
+    body = _BODY.pack(index, term, durable_index) + command
+    return _HEAD.pack(len(body), zlib.crc32(body)) + body
+
+
+def _decode_record(data: bytes, position: int) -> tuple[Entry, int, int] | None:
+    """(entry, its durable index, bytes of the record); None when there is no whole valid record here."""
+    if position + _HEAD.size + _BODY.size > len(data):
+        return None
+    length, crc = _HEAD.unpack_from(data, position)
+    start = position + _HEAD.size
+    if not _BODY.size <= length <= min(len(data) - start, _COMMAND_BYTES_MAX):
+        return None
+    body = data[start : start + length]
+    if zlib.crc32(body) != crc:
+        return None
+    index, term, durable_index = _BODY.unpack_from(body)
+    return (body[_BODY.size :], index, term), durable_index, _HEAD.size + length
+
+
+def _find_proof_of_damage(data: bytes, damaged: int, expected_index: int) -> int | None:
+    """The position of a valid later record which says that entry `expected_index` was durable; None for an honest torn tail."""
+    index_at = _HEAD.size
+    for position in range(damaged + 1, len(data) - _HEAD.size - _BODY.size + 1):
+        (index,) = struct.unpack_from("<Q", data, position + index_at)
+        if not expected_index < index < expected_index + _INDEX_SPAN_MAX:
+            continue  # cheap filter before the checksum
+        record = _decode_record(data, position)
+        if record is not None and record[1] >= expected_index:
+            return position
+    return None

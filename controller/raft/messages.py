@@ -1,0 +1,222 @@
+"""What quorum members say to each other, and its fixed binary form.
+
+A frame is one message: a type byte, then little-endian fields.  `decode` accepts exactly what `encode` makes: an unknown type,
+a short or a long frame, a length that points outside raises `MalformedMessage`, and such a frame never reaches Raft.
+No pickle, no self-describing format: there is nothing to be clever with.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+FRAME_BYTES_MAX = 8 << 20
+HELLO_VERSION = 1
+_NAME_BYTES_MAX = 255
+
+Entry = tuple[bytes, int, int]  # (command, index, term): the shape that PySyncObj's log has
+
+
+class MalformedMessage(ValueError):
+    """Bytes that are no message; the connection they came from is closed and the error counted."""
+
+
+@dataclass(slots=True, frozen=True)
+class Hello:
+    """The first frame in both directions: who speaks, and for which cluster ("" when not yet named)."""
+
+    node_id: int
+    cluster_id: str
+    voters: tuple[int, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Ping:
+    """Keeps a silent connection alive; answered by the other side's own pings."""
+
+
+@dataclass(slots=True, frozen=True)
+class AppendEntries:
+    """Leader to follower.  Without entries: the heartbeat, and the probe for where the logs agree."""
+
+    term: int
+    commit_index: int
+    previous_index: int
+    previous_term: int
+    entries: tuple[Entry, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class AppendReply:
+    """Follower to leader, only after everything it confirms is durable.
+
+    success: every entry up to `next_index - 1` agrees with the leader's and is on disk.  Otherwise: the frame whose
+    `previous_index` this was did not fit; try again from `next_index`.
+    """
+
+    term: int
+    success: bool
+    next_index: int
+    previous_index: int
+
+
+@dataclass(slots=True, frozen=True)
+class VoteRequest:
+    term: int
+    last_index: int
+    last_term: int
+    preliminary: bool  # PreVote: asks without raising anybody's term
+
+
+@dataclass(slots=True, frozen=True)
+class VoteReply:
+    """`term`: the term asked for when granted, the refuser's own term when refused."""
+
+    term: int
+    granted: bool
+    preliminary: bool
+
+
+@dataclass(slots=True, frozen=True)
+class SnapshotChunk:
+    """A piece of the leader's snapshot file; `checksum` and `total_bytes` name which file."""
+
+    term: int
+    commit_index: int
+    checksum: int
+    total_bytes: int
+    position: int
+    data: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class SnapshotReply:
+    """The follower holds `received_bytes` of the named file (0: begin again); all of it means installed and durable."""
+
+    term: int
+    checksum: int
+    received_bytes: int
+    last_index: int  # of the follower's log after the installation; 0 while it is incomplete
+
+
+Message = AppendEntries | AppendReply | VoteRequest | VoteReply | SnapshotChunk | SnapshotReply
+Frame = Hello | Ping | Message
+
+_HELLO = struct.Struct("<BBiBB")
+_APPEND = struct.Struct("<BQQQQI")
+_ENTRY = struct.Struct("<QQI")
+_APPEND_REPLY = struct.Struct("<BQBQQ")
+_VOTE_REQUEST = struct.Struct("<BQQQB")
+_VOTE_REPLY = struct.Struct("<BQBB")
+_CHUNK = struct.Struct("<BQQIQQ")
+_CHUNK_REPLY = struct.Struct("<BQIQQ")
+
+_TYPE_HELLO, _TYPE_PING, _TYPE_APPEND, _TYPE_APPEND_REPLY = 1, 2, 3, 4
+_TYPE_VOTE_REQUEST, _TYPE_VOTE_REPLY, _TYPE_CHUNK, _TYPE_CHUNK_REPLY = 5, 6, 7, 8
+_VOTERS_MAX = 9
+
+
+def encode(frame: Frame) -> bytes:
+    match frame:
+        case AppendEntries(term, commit_index, previous_index, previous_term, entries):
+            parts = [_APPEND.pack(_TYPE_APPEND, term, commit_index, previous_index, previous_term, len(entries))]
+            for command, index, entry_term in entries:
+                parts.append(_ENTRY.pack(index, entry_term, len(command)))
+                parts.append(command)
+            return b"".join(parts)
+        case AppendReply(term, success, next_index, previous_index):
+            return _APPEND_REPLY.pack(_TYPE_APPEND_REPLY, term, success, next_index, previous_index)
+        case VoteRequest(term, last_index, last_term, preliminary):
+            return _VOTE_REQUEST.pack(_TYPE_VOTE_REQUEST, term, last_index, last_term, preliminary)
+        case VoteReply(term, granted, preliminary):
+            return _VOTE_REPLY.pack(_TYPE_VOTE_REPLY, term, granted, preliminary)
+        case SnapshotChunk(term, commit_index, checksum, total_bytes, position, data):
+            return _CHUNK.pack(_TYPE_CHUNK, term, commit_index, checksum, total_bytes, position) + data
+        case SnapshotReply(term, checksum, received_bytes, last_index):
+            return _CHUNK_REPLY.pack(_TYPE_CHUNK_REPLY, term, checksum, received_bytes, last_index)
+        case Hello(node_id, cluster_id, voters):
+            name = cluster_id.encode()
+            if len(name) > _NAME_BYTES_MAX or len(voters) > _VOTERS_MAX:
+                raise MalformedMessage(f"a cluster id has at most {_NAME_BYTES_MAX} bytes, a quorum {_VOTERS_MAX} voters")
+            head = _HELLO.pack(_TYPE_HELLO, HELLO_VERSION, node_id, len(voters), len(name))
+            return head + struct.pack(f"<{len(voters)}i", *voters) + name
+        case Ping():
+            return bytes((_TYPE_PING,))
+
+
+def decode(data: bytes) -> Frame:
+    """Raises MalformedMessage for everything that `encode` would not have made."""
+    if not data:
+        raise MalformedMessage("an empty frame")
+    try:
+        return _decode(data)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedMessage(f"a frame of type {data[0]} and {len(data)} bytes does not fit its schema: {error}") from error
+
+
+def _decode(data: bytes) -> Frame:
+    match data[0]:
+        case 3:
+            return _decode_append(data)
+        case 4:
+            _, term, success, next_index, previous_index = _APPEND_REPLY.unpack(data)
+            return AppendReply(term, _boolean(success), next_index, previous_index)
+        case 5:
+            _, term, last_index, last_term, preliminary = _VOTE_REQUEST.unpack(data)
+            return VoteRequest(term, last_index, last_term, _boolean(preliminary))
+        case 6:
+            _, term, granted, preliminary = _VOTE_REPLY.unpack(data)
+            return VoteReply(term, _boolean(granted), _boolean(preliminary))
+        case 7:
+            _, term, commit_index, checksum, total_bytes, position = _CHUNK.unpack_from(data)
+            chunk = data[_CHUNK.size :]
+            if not chunk or position + len(chunk) > total_bytes:
+                raise MalformedMessage("a snapshot chunk is empty or reaches past the end of its file")
+            return SnapshotChunk(term, commit_index, checksum, total_bytes, position, chunk)
+        case 8:
+            _, term, checksum, received_bytes, last_index = _CHUNK_REPLY.unpack(data)
+            return SnapshotReply(term, checksum, received_bytes, last_index)
+        case 2:
+            if len(data) != 1:
+                raise MalformedMessage("a ping has no content")
+            return Ping()
+        case 1:
+            return _decode_hello(data)
+        case unknown:
+            raise MalformedMessage(f"unknown frame type {unknown}")
+
+
+def _decode_append(data: bytes) -> AppendEntries:
+    _, term, commit_index, previous_index, previous_term, count = _APPEND.unpack_from(data)
+    position = _APPEND.size
+    if count > (len(data) - position) // _ENTRY.size:
+        raise MalformedMessage(f"{count} entries cannot be in a frame of {len(data)} bytes")
+    entries: list[Entry] = []
+    for number in range(count):
+        index, entry_term, length = _ENTRY.unpack_from(data, position)
+        position += _ENTRY.size
+        if length == 0 or length > len(data) - position:
+            raise MalformedMessage(f"entry {number} is empty or reaches past the end of its frame")
+        if index != previous_index + 1 + number or not 0 < entry_term <= term:
+            raise MalformedMessage(f"entry {number} has index {index} and term {entry_term} after index {previous_index}")
+        entries.append((data[position : position + length], index, entry_term))
+        position += length
+    if position != len(data):
+        raise MalformedMessage(f"{len(data) - position} bytes after the last entry")
+    return AppendEntries(term, commit_index, previous_index, previous_term, tuple(entries))
+
+
+def _decode_hello(data: bytes) -> Hello:
+    _, version, node_id, voter_count, name_length = _HELLO.unpack_from(data)
+    if version != HELLO_VERSION:
+        raise MalformedMessage(f"a peer speaks version {version} of the quorum protocol, this node speaks {HELLO_VERSION}")
+    if voter_count > _VOTERS_MAX or len(data) != _HELLO.size + 4 * voter_count + name_length:
+        raise MalformedMessage("a hello of the wrong length")
+    voters = struct.unpack_from(f"<{voter_count}i", data, _HELLO.size)
+    return Hello(node_id, data[len(data) - name_length :].decode(), voters)
+
+
+def _boolean(value: int) -> bool:
+    if value > 1:
+        raise MalformedMessage(f"{value} is not a boolean")
+    return bool(value)

@@ -1,0 +1,552 @@
+"""The replicated state machine of the cluster metadata.
+
+`ClusterState.apply(index, term, command)` is the only door through which anything changes.  It is total (it never raises,
+whatever the bytes are: errors are values and change nothing), deterministic (no clock, no randomness, no I/O: ids and times
+come inside the command), and idempotent (RAFT.md "Rules"): a command either names its proposer and sequence, and is then
+applied once, or it is a compare-and-set on an epoch.
+
+Order inside one command: term fence, duplicate check, then its operations one after the other until the first that fails.
+
+Invariants, checked by `violations()` in tests after every command:
+* a partition has a leader exactly when its ISR is not empty, and the leader is a member of it;
+* ISR and ELR are disjoint sets of replicas; with an ISR of at least min.insync.replicas the ELR is empty (KIP-966);
+* nobody joins an ISR, or becomes leader, while fenced, shutting down, or under another broker epoch than was asked for
+  (SEMANTICS 45);
+* a broker gets a new epoch only after its old one was fenced and removed from every ISR (SEMANTICS 48).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from google.protobuf.message import DecodeError
+
+from ..proto import metadata_pb2 as pb
+from ..wire.errors import ErrorCode
+from . import snapshot
+from .model import (
+    INTERNAL_TOPICS,
+    NO_BROKER_EPOCH,
+    NO_LEADER,
+    PRODUCER_ID_BLOCK,
+    ApplyResult,
+    BrokerState,
+    DeletedTopic,
+    Endpoint,
+    PartitionState,
+    TopicState,
+    Value,
+    topic_name_problem,
+)
+from .proposers import ProposerTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = [
+    "INTERNAL_TOPICS",
+    "NO_BROKER_EPOCH",
+    "NO_LEADER",
+    "PRODUCER_ID_BLOCK",
+    "ApplyResult",
+    "BrokerState",
+    "ClusterState",
+    "DeletedTopic",
+    "Endpoint",
+    "PartitionState",
+    "TopicState",
+]
+
+FIRST_INDEX = 1  # the metadata log's first entry is a constant: every state begins after it
+EPOCH_MAX = 2**31 - 2
+PRODUCER_ID_MAX = 2**63 - 1 - 10 * PRODUCER_ID_BLOCK
+PARTITIONS_MAX = 200_000  # of one topic
+
+
+class _Refused(Exception):
+    """An operation that changes nothing; becomes the command's error."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
+
+
+class _Changes:
+    """What one command has touched so far."""
+
+    __slots__ = ("brokers", "deleted", "index", "partitions", "term", "topics")
+
+    def __init__(self, index: int, term: int) -> None:
+        self.index = index
+        self.term = term
+        self.topics: set[str] = set()
+        self.partitions: set[tuple[str, int]] = set()
+        self.brokers: set[int] = set()
+        self.deleted: list[DeletedTopic] = []
+
+    def result(self, error: ErrorCode, message: str, value: Value) -> ApplyResult:
+        return ApplyResult(
+            self.index,
+            self.term,
+            error,
+            message,
+            value,
+            changed_topics=frozenset(self.topics),
+            changed_partitions=frozenset(self.partitions),
+            changed_brokers=frozenset(self.brokers),
+            deleted_topics=tuple(self.deleted),
+        )
+
+
+class ClusterState:
+    """All metadata of the cluster as of log entry `index`."""
+
+    __slots__ = (
+        "_brokers",
+        "_features",
+        "_names",
+        "_proposers",
+        "_topics",
+        "cluster_id",
+        "controller_epoch",
+        "controller_id",
+        "index",
+        "next_producer_id",
+        "term",
+    )
+
+    def __init__(self) -> None:
+        self.index = FIRST_INDEX
+        self.term = 0
+        self.cluster_id = ""
+        self.controller_id = -1
+        self.controller_epoch = 0
+        self.next_producer_id = 0
+        self._features: dict[str, int] = {}
+        self._brokers: dict[int, BrokerState] = {}
+        self._topics: dict[str, TopicState] = {}
+        self._names: dict[UUID, str] = {}
+        self._proposers = ProposerTable()
+
+    # ---- views ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerState]:
+        """Every registered broker, fenced ones too, by node id."""
+        return MappingProxyType(self._brokers)
+
+    @property
+    def topics(self) -> Mapping[str, TopicState]:
+        return MappingProxyType(self._topics)
+
+    @property
+    def features(self) -> Mapping[str, int]:
+        """The finalised feature levels; `transaction.version` = 2 is TV2 (SEMANTICS 31)."""
+        return MappingProxyType(self._features)
+
+    def active_brokers(self) -> list[BrokerState]:
+        """The brokers that are not fenced, by node id (those in a controlled shutdown are still among them)."""
+        return [self._brokers[node_id] for node_id in sorted(self._brokers) if not self._brokers[node_id].fenced]
+
+    def topic_by_id(self, topic_id: UUID) -> TopicState | None:
+        name = self._names.get(topic_id)
+        return None if name is None else self._topics[name]
+
+    def partition(self, topic: str, partition: int) -> PartitionState | None:
+        found = self._topics.get(topic)
+        return None if found is None else found.partitions.get(partition)
+
+    def was_applied(self, proposer: str, sequence: int) -> ApplyResult | None:
+        """The stored outcome of an earlier command with this name; None when it was not seen (or long ago)."""
+        seen = self._proposers.find(proposer, sequence)
+        return None if seen is None else ApplyResult(self.index, self.term, seen.error, seen.message, seen.value, True)
+
+    # ---- the one door -----------------------------------------------------------------------------------------------------
+
+    def apply(self, index: int, term: int, command: bytes) -> ApplyResult:
+        """Applies the log entry at `index`.  Never raises; empty bytes are a no-op that only moves the index."""
+        self.index = index
+        self.term = term
+        if not command:
+            return ApplyResult(index, term)
+        try:
+            parsed = pb.Command.FromString(command)
+        except DecodeError:
+            return ApplyResult(index, term, ErrorCode.INVALID_REQUEST, "the command cannot be parsed")
+        if parsed.controller_epoch not in (0, term):
+            message = f"planned in controller epoch {parsed.controller_epoch}, but this entry is of term {term}"
+            return ApplyResult(index, term, ErrorCode.NOT_CONTROLLER, message)
+        if parsed.proposer:
+            seen = self._proposers.find(parsed.proposer, parsed.sequence)
+            if seen is not None:
+                return ApplyResult(index, term, seen.error, seen.message, seen.value, duplicate=True)
+        result = self._apply_operations(parsed, _Changes(index, term))
+        if parsed.proposer:
+            self._proposers.remember(parsed.proposer, parsed.sequence, result.error, result.message, result.value)
+        return result
+
+    def _apply_operations(self, command: pb.Command, changes: _Changes) -> ApplyResult:
+        value: Value = None
+        for operation in command.operations:
+            kind = operation.WhichOneof("kind")
+            handler = None if kind is None else _HANDLERS.get(kind)
+            if kind is None or handler is None:
+                return changes.result(ErrorCode.UNSUPPORTED_VERSION, "an operation that this version does not know", value)
+            try:
+                value = handler(self, getattr(operation, kind), changes)
+            except _Refused as refused:
+                return changes.result(refused.error, refused.message, value)
+        return changes.result(ErrorCode.NONE, "", value)
+
+    # ---- cluster ----------------------------------------------------------------------------------------------------------
+
+    def _bootstrap(self, op: pb.Bootstrap, changes: _Changes) -> Value:
+        if self.cluster_id:
+            raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"the cluster already has the id {self.cluster_id}")
+        if not op.cluster_id:
+            raise _Refused(ErrorCode.INVALID_REQUEST, "a cluster id must not be empty")
+        self.cluster_id = op.cluster_id
+        self._features = {feature.name: feature.level for feature in op.features}
+        return None
+
+    def _become_controller(self, op: pb.BecomeController, changes: _Changes) -> Value:
+        if changes.term <= self.controller_epoch:
+            raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"controller epoch {self.controller_epoch} is not below this term")
+        self.controller_id = op.node_id
+        self.controller_epoch = changes.term
+        return changes.term
+
+    def _set_feature_level(self, op: pb.SetFeatureLevel, changes: _Changes) -> Value:
+        if self._features.get(op.name, 0) != op.expected_level:
+            raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"{op.name} is at level {self._features.get(op.name, 0)}")
+        if not op.name or op.level < 0:
+            raise _Refused(ErrorCode.INVALID_REQUEST, "a feature level needs a name and a level of at least 0")
+        self._features = {**self._features, op.name: op.level}
+        return op.level
+
+    def _allocate_producer_ids(self, op: pb.AllocateProducerIds, changes: _Changes) -> Value:
+        self._broker_with_epoch(op.node_id, op.broker_epoch)
+        if not 0 < op.count <= 10 * PRODUCER_ID_BLOCK:
+            raise _Refused(ErrorCode.INVALID_REQUEST, f"a block of {op.count} producer ids cannot be given")
+        first = self.next_producer_id
+        if first > PRODUCER_ID_MAX:
+            raise _Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the producer ids are used up")
+        self.next_producer_id = first + op.count
+        return first
+
+    # ---- brokers ----------------------------------------------------------------------------------------------------------
+
+    def _broker_with_epoch(self, node_id: int, broker_epoch: int) -> BrokerState:
+        broker = self._brokers.get(node_id)
+        if broker is None:
+            raise _Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} is not registered")
+        if broker.broker_epoch != broker_epoch:
+            message = f"broker {node_id} has epoch {broker.broker_epoch}, not {broker_epoch}"
+            raise _Refused(ErrorCode.STALE_BROKER_EPOCH, message)
+        return broker
+
+    def _register_broker(self, op: pb.RegisterBroker, changes: _Changes) -> Value:
+        existing = self._brokers.get(op.node_id)
+        if existing is not None and existing.incarnation == op.incarnation:
+            return existing.broker_epoch
+        present_epoch = NO_BROKER_EPOCH if existing is None else existing.broker_epoch
+        if op.expected_broker_epoch != present_epoch:
+            raise _Refused(ErrorCode.STALE_BROKER_EPOCH, f"broker {op.node_id} has epoch {present_epoch} by now")
+        if op.node_id < 0 or not op.incarnation:
+            raise _Refused(ErrorCode.INVALID_REQUEST, "a registration needs a node id of at least 0 and an incarnation")
+        if existing is not None and not existing.fenced:
+            message = f"broker {op.node_id} is registered and alive as {existing.incarnation}: fence it first"
+            raise _Refused(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
+        for topic in self._topics.values():
+            for number, partition in topic.partitions.items():
+                if op.node_id in partition.isr:  # SEMANTICS 48: out of every ISR before a new epoch
+                    raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"still in the ISR of {topic.name}-{number}")
+        self._brokers[op.node_id] = BrokerState(
+            node_id=op.node_id,
+            incarnation=op.incarnation,
+            broker_epoch=changes.index,
+            fenced=True,
+            rack=op.rack,
+            kafka_host=op.kafka.host,
+            kafka_port=op.kafka.port,
+            grpc_host=op.grpc.host,
+            grpc_port=op.grpc.port,
+            directory_id=op.directory_id,
+            supported_features=tuple(sorted((feature.name, feature.level) for feature in op.supported_features)),
+        )
+        changes.brokers.add(op.node_id)
+        return changes.index
+
+    def _fence_broker(self, op: pb.FenceBroker, changes: _Changes) -> Value:
+        broker = self._broker_with_epoch(op.node_id, op.broker_epoch)
+        if not broker.fenced:
+            self._brokers[op.node_id] = replace(broker, fenced=True)
+            changes.brokers.add(op.node_id)
+        return broker.broker_epoch
+
+    def _unfence_broker(self, op: pb.UnfenceBroker, changes: _Changes) -> Value:
+        broker = self._broker_with_epoch(op.node_id, op.broker_epoch)
+        if broker.shutting_down:
+            raise _Refused(ErrorCode.INELIGIBLE_REPLICA, f"broker {op.node_id} is shutting down")
+        if broker.fenced:
+            self._brokers[op.node_id] = replace(broker, fenced=False)
+            changes.brokers.add(op.node_id)
+        return broker.broker_epoch
+
+    def _begin_controlled_shutdown(self, op: pb.BeginControlledShutdown, changes: _Changes) -> Value:
+        broker = self._broker_with_epoch(op.node_id, op.broker_epoch)
+        if not broker.shutting_down:
+            self._brokers[op.node_id] = replace(broker, shutting_down=True)
+            changes.brokers.add(op.node_id)
+        return broker.broker_epoch
+
+    # ---- topics -----------------------------------------------------------------------------------------------------------
+
+    def _topic_with_id(self, raw: bytes) -> TopicState:
+        topic = self.topic_by_id(UUID(bytes=raw)) if len(raw) == 16 else None
+        if topic is None:
+            raise _Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {raw.hex()}")
+        return topic
+
+    def _new_partition(self, wanted: pb.NewPartition) -> PartitionState:
+        replicas, isr = tuple(wanted.replicas), tuple(wanted.isr)
+        if not replicas or len(set(replicas)) != len(replicas):
+            raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(replicas)} are empty or not distinct")
+        if any(node_id not in self._brokers for node_id in replicas):
+            raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(replicas)} name an unknown broker")
+        if not isr or len(set(isr)) != len(isr) or not set(isr) <= set(replicas):
+            raise _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the ISR {list(isr)} does not fit the replicas")
+        if any(not self._brokers[node_id].active for node_id in isr):
+            raise _Refused(ErrorCode.INELIGIBLE_REPLICA, f"a member of the ISR {list(isr)} was fenced meanwhile")
+        return PartitionState(replicas, isr, leader=isr[0])
+
+    def _create_topic(self, op: pb.CreateTopic, changes: _Changes) -> Value:
+        problem = topic_name_problem(op.name)
+        if problem is not None:
+            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        if op.name in self._topics:
+            raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {op.name!r} already exists")
+        if len(op.topic_id) != 16 or UUID(bytes=op.topic_id) in self._names:
+            raise _Refused(ErrorCode.INVALID_REQUEST, "a topic id has 16 bytes and is used once")
+        if not 0 < len(op.partitions) <= PARTITIONS_MAX:
+            raise _Refused(ErrorCode.INVALID_PARTITIONS, f"a topic has 1 to {PARTITIONS_MAX} partitions")
+        partitions = {number: self._new_partition(wanted) for number, wanted in enumerate(op.partitions)}
+        topic_id = UUID(bytes=op.topic_id)
+        config = {entry.key: entry.value for entry in op.config}
+        self._topics[op.name] = TopicState(op.name, topic_id, config, partitions)
+        self._names[topic_id] = op.name
+        changes.topics.add(op.name)
+        changes.partitions.update((op.name, number) for number in partitions)
+        return topic_id
+
+    def _delete_topic(self, op: pb.DeleteTopic, changes: _Changes) -> Value:
+        topic = self._topic_with_id(op.topic_id)
+        del self._topics[topic.name]
+        del self._names[topic.topic_id]
+        changes.deleted.append(DeletedTopic(topic.name, topic.topic_id, tuple(sorted(topic.partitions))))
+        return topic.topic_id
+
+    def _create_partitions(self, op: pb.CreatePartitions, changes: _Changes) -> Value:
+        topic = self._topic_with_id(op.topic_id)
+        present = len(topic.partitions)
+        if present != op.expected_partitions:
+            message = f"topic {topic.name!r} has {present} partitions by now, not {op.expected_partitions}"
+            raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, message)
+        if not op.partitions or present + len(op.partitions) > PARTITIONS_MAX:
+            raise _Refused(ErrorCode.INVALID_PARTITIONS, f"a topic has at most {PARTITIONS_MAX} partitions")
+        added = {present + number: self._new_partition(wanted) for number, wanted in enumerate(op.partitions)}
+        self._topics[topic.name] = replace(topic, partitions={**topic.partitions, **added})
+        changes.topics.add(topic.name)
+        changes.partitions.update((topic.name, number) for number in added)
+        return topic.topic_id
+
+    def _change_topic_config(self, op: pb.ChangeTopicConfig, changes: _Changes) -> Value:
+        topic = self._topic_with_id(op.topic_id)
+        config = {key: value for key, value in topic.config.items() if key not in op.remove}
+        config.update((entry.key, entry.value) for entry in op.set)
+        changed = replace(topic, config=config)
+        # A lower min.insync.replicas lets the high watermark move with fewer replicas from now on, so those outside the ISR
+        # are no longer known to hold every committed record: they leave the ELR with this very entry (KIP-966).
+        partitions = dict(topic.partitions)
+        for number, partition in topic.partitions.items():
+            if partition.elr and len(partition.isr) >= changed.min_in_sync_replicas(len(partition.replicas)):
+                partitions[number] = replace(partition, elr=(), partition_epoch=partition.partition_epoch + 1)
+                changes.partitions.add((topic.name, number))
+        self._topics[topic.name] = replace(changed, partitions=partitions)
+        changes.topics.add(topic.name)
+        return topic.topic_id
+
+    # ---- partitions -------------------------------------------------------------------------------------------------------
+
+    def _change_partitions(self, op: pb.ChangePartitions, changes: _Changes) -> Value:
+        errors: list[ErrorCode] = []
+        for group in op.topics:
+            topic = self.topic_by_id(UUID(bytes=group.topic_id)) if len(group.topic_id) == 16 else None
+            if topic is None:
+                errors.extend(ErrorCode.UNKNOWN_TOPIC_ID for _ in group.partitions)
+                continue
+            partitions = dict(topic.partitions)
+            for change in group.partitions:
+                error = self._change_partition(topic, partitions, change)
+                errors.append(error)
+                if error == ErrorCode.NONE:
+                    changes.partitions.add((topic.name, change.partition))
+            self._topics[topic.name] = replace(topic, partitions=partitions)
+        return tuple(errors)
+
+    def _change_partition(
+        self, topic: TopicState, partitions: dict[int, PartitionState], change: pb.PartitionChange
+    ) -> ErrorCode:
+        partition = partitions.get(change.partition)
+        if partition is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if partition.partition_epoch != change.expected_partition_epoch:
+            return ErrorCode.INVALID_UPDATE_VERSION
+        if max(partition.partition_epoch, partition.leader_epoch) >= EPOCH_MAX:
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        isr, elr = tuple(change.isr), tuple(change.elr)
+        error = self._membership_error(partition, change, isr, elr)
+        if error != ErrorCode.NONE:
+            return error
+        if len(isr) >= topic.min_in_sync_replicas(len(partition.replicas)):
+            elr = ()
+        new_leadership = change.leader != partition.leader or change.bump_leader_epoch
+        partitions[change.partition] = PartitionState(
+            replicas=partition.replicas,
+            isr=isr,
+            elr=elr,
+            leader=change.leader,
+            leader_epoch=partition.leader_epoch + int(new_leadership),
+            partition_epoch=partition.partition_epoch + 1,
+            last_known_leader=change.last_known_leader,
+        )
+        return ErrorCode.NONE
+
+    def _membership_error(
+        self, partition: PartitionState, change: pb.PartitionChange, isr: tuple[int, ...], elr: tuple[int, ...]
+    ) -> ErrorCode:
+        replicas = set(partition.replicas)
+        members = isr + elr
+        if len(set(members)) != len(members) or not replicas.issuperset(members):
+            return ErrorCode.INVALID_REQUEST
+        if (change.leader not in isr) if isr else (change.leader != NO_LEADER):
+            return ErrorCode.INVALID_REQUEST
+        if change.last_known_leader != NO_LEADER and change.last_known_leader not in replicas:
+            return ErrorCode.INVALID_REQUEST
+        if change.isr_broker_epochs and len(change.isr_broker_epochs) != len(isr):
+            return ErrorCode.INVALID_REQUEST
+        wanted_epochs = change.isr_broker_epochs or [NO_BROKER_EPOCH] * len(isr)
+        for node_id, wanted_epoch in zip(isr, wanted_epochs, strict=True):
+            broker = self._brokers.get(node_id)
+            if broker is None or broker.fenced:
+                return ErrorCode.INELIGIBLE_REPLICA
+            if wanted_epoch != NO_BROKER_EPOCH and wanted_epoch != broker.broker_epoch:
+                return ErrorCode.INELIGIBLE_REPLICA
+            if broker.shutting_down and (node_id not in partition.isr or node_id == change.leader != partition.leader):
+                return ErrorCode.INELIGIBLE_REPLICA
+        return ErrorCode.NONE
+
+    # ---- snapshots --------------------------------------------------------------------------------------------------------
+
+    def freeze(self) -> Callable[[], bytes]:
+        """A cheap copy of the state as of now; calling what is returned encodes it, on any thread."""
+        frozen = snapshot.Contents(
+            index=self.index,
+            term=self.term,
+            cluster_id=self.cluster_id,
+            features=self._features,
+            brokers=dict(self._brokers),
+            topics=dict(self._topics),
+            next_producer_id=self.next_producer_id,
+            controller_id=self.controller_id,
+            controller_epoch=self.controller_epoch,
+            proposers=self._proposers.freeze(),
+        )
+        return lambda: snapshot.encode(frozen)
+
+    def encode(self) -> bytes:
+        """The snapshot of this state: equal states give equal bytes."""
+        return self.freeze()()
+
+    def restore(self, data: bytes) -> ApplyResult:
+        """Replaces everything by a snapshot.  Raises ValueError when it cannot be read; then nothing has changed."""
+        contents = snapshot.decode(data)
+        old_topics, old_brokers = self._topics, self._brokers
+        self.index, self.term = contents.index, contents.term
+        self.cluster_id = contents.cluster_id
+        self.next_producer_id = contents.next_producer_id
+        self.controller_id, self.controller_epoch = contents.controller_id, contents.controller_epoch
+        self._features = dict(contents.features)
+        self._brokers = contents.brokers
+        self._topics = contents.topics
+        self._names = {topic.topic_id: topic.name for topic in contents.topics.values()}
+        self._proposers = ProposerTable(contents.proposers)
+        return _difference(self, old_topics, old_brokers)
+
+    def state_hash(self) -> str:
+        """Equal on every node that applied the same entries, by replay or by snapshot."""
+        return hashlib.sha256(self.encode()).hexdigest()
+
+    def violations(self) -> list[str]:
+        """The invariants that do not hold; always empty, unless an election is still on its way in several commands."""
+        found = []
+        for topic in self._topics.values():
+            if sorted(topic.partitions) != list(range(len(topic.partitions))):
+                found.append(f"{topic.name}: partitions are not dense")
+            for number, partition in topic.partitions.items():
+                where = f"{topic.name}-{number}: {partition}"
+                if (partition.leader in partition.isr) != bool(partition.isr) or (
+                    not partition.isr and partition.leader != NO_LEADER
+                ):
+                    found.append(f"{where}: leader outside of the ISR")
+                if set(partition.isr) & set(partition.elr) or not set(partition.isr + partition.elr) <= set(partition.replicas):
+                    found.append(f"{where}: ISR and ELR are not disjoint sets of replicas")
+                if partition.elr and len(partition.isr) >= topic.min_in_sync_replicas(len(partition.replicas)):
+                    found.append(f"{where}: ELR next to a full ISR")
+        return found
+
+
+def _difference(state: ClusterState, old_topics: dict[str, TopicState], old_brokers: dict[int, BrokerState]) -> ApplyResult:
+    """A snapshot told as one result: what is new, what differs, what is gone."""
+    topics, brokers = state.topics, state.brokers
+    gone = [old for old in old_topics.values() if state.topic_by_id(old.topic_id) is None]
+    changed_topics = {name for name, topic in topics.items() if old_topics.get(name) != topic}
+    changed_partitions = set()
+    for name in changed_topics:
+        old = old_topics.get(name)
+        same_topic = old is not None and old.topic_id == topics[name].topic_id
+        known = old.partitions if old is not None and same_topic else {}
+        for number, partition in topics[name].partitions.items():
+            if known.get(number) != partition:
+                changed_partitions.add((name, number))
+    return ApplyResult(
+        state.index,
+        state.term,
+        changed_topics=frozenset(changed_topics),
+        changed_partitions=frozenset(changed_partitions),
+        changed_brokers=frozenset(n for n in brokers.keys() | old_brokers.keys() if brokers.get(n) != old_brokers.get(n)),
+        deleted_topics=tuple(DeletedTopic(old.name, old.topic_id, tuple(sorted(old.partitions))) for old in gone),
+        from_snapshot=True,
+    )
+
+
+_HANDLERS: dict[str, Callable[..., Value]] = {
+    "bootstrap": ClusterState._bootstrap,
+    "become_controller": ClusterState._become_controller,
+    "register_broker": ClusterState._register_broker,
+    "fence_broker": ClusterState._fence_broker,
+    "unfence_broker": ClusterState._unfence_broker,
+    "begin_controlled_shutdown": ClusterState._begin_controlled_shutdown,
+    "create_topic": ClusterState._create_topic,
+    "delete_topic": ClusterState._delete_topic,
+    "create_partitions": ClusterState._create_partitions,
+    "change_topic_config": ClusterState._change_topic_config,
+    "change_partitions": ClusterState._change_partitions,
+    "allocate_producer_ids": ClusterState._allocate_producer_ids,
+    "set_feature_level": ClusterState._set_feature_level,
+}
