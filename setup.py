@@ -33,8 +33,9 @@ class BuildWithProtocols(build_py):
         super().run()
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-        """Leaves this build script out of the wheel: the root package lives in the folder that also holds it."""
-        return [module for module in super().find_package_modules(package, package_dir) if module[:2] != ("tidegate", "setup")]
+        """Leaves out what only lies in the root package's folder: this build script, and the module that is top-level itself."""
+        strangers = (("tidegate", "setup"), ("tidegate", "pyspark_tidegate"))
+        return [module for module in super().find_package_modules(package, package_dir) if module[:2] not in strangers]
 
 
 setup(cmdclass={"build_py": BuildWithProtocols})

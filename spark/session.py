@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -16,6 +17,7 @@ from .java import java_home
 from .source import register
 
 LOOPBACK = "127.0.0.1"
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
 def local_session(app_name: str, cores: int = 2) -> SparkSession:
@@ -30,7 +32,6 @@ def local_session(app_name: str, cores: int = 2) -> SparkSession:
     for name, value in settings(cores).items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     return spark
 
@@ -42,7 +43,7 @@ def settings(cores: int) -> dict[str, str]:
         "spark.driver.bindAddress": LOOPBACK,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
         "spark.sql.shuffle.partitions": str(2 * cores),
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",

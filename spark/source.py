@@ -8,6 +8,7 @@ read fail by default, and gives wrong results where it is switched on.  Bounds a
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from ..runtime.logs import configure
 from .connection import DataClient
 from .decode import Target, decode_batches
 from .fetch import RangeRequest, fetch_range
@@ -100,6 +102,8 @@ class TidegateReader(DataSourceReader):  # type: ignore[misc]
             yield from decode_batches(target, chunk.records, chunk.visible)
 
     def _connect(self) -> DataClient:
+        if not logging.getLogger().handlers:
+            configure(level="WARNING")  # this is one of Spark's worker processes: its standard error is Spark's
         return DataClient(self._options.bootstrap, retry_timeout_ms=self._options.retry_timeout_ms)
 
 
