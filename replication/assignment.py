@@ -1,0 +1,75 @@
+"""Values that cross the border of this folder: what the metadata says of a partition, and what is asked of the controller.
+
+All of them are immutable; `Assignment` mirrors the controller's PartitionState so that this folder need not import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from ..wire.errors import ErrorCode
+
+NO_LEADER = -1
+UNKNOWN_BROKER_EPOCH = -1
+
+
+@dataclass(slots=True, frozen=True)
+class Assignment:
+    """One partition as the applied metadata has it.  `config` is the topic's effective configuration (defaults merged in)."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, frozen=True)
+class IsrMember:
+    """A member of a proposed ISR; `broker_epoch` is the incarnation whose fetches the leader saw, -1 when it saw none.
+
+    The controller refuses a *joining* member whose epoch is not the registered one (SEMANTICS 3.6, 45).
+    """
+
+    node_id: int
+    broker_epoch: int
+
+
+@dataclass(slots=True, frozen=True)
+class IsrProposal:
+    """A compare-and-set of the ISR: valid only at exactly this (leader_epoch, partition_epoch)."""
+
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[IsrMember, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class IsrChange:
+    """An IsrProposal with the name of its partition: one element of the batched alter-partition call."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[IsrMember, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class IsrResult:
+    """The controller's answer to one IsrChange.  With error NONE the other fields are the partition's new state."""
+
+    topic: str
+    partition: int
+    error: ErrorCode
+    leader: int = NO_LEADER
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    isr: tuple[int, ...] = ()

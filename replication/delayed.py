@@ -1,0 +1,151 @@
+"""Requests that wait: acknowledgements for a high watermark, fetches for data.
+
+Promises
+
+* Everything is keyed by partition and bounded; a waiter ends exactly once: by progress, by the end of the leadership it was made
+  under, by the failure of the replica, or by its deadline (SEMANTICS 3.6, 47).
+* An acknowledgement is decided by the leader state *at completion*, not by what was true when the waiter was made.
+* Waking a fetch decides nothing: the fetch looks at the partitions again, through the same code as an immediate answer (KAFKA-5376).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..runtime.clock import Clock, Timer
+from ..wire.errors import ErrorCode
+from .leader import PartitionLeader
+
+AckCallback = Callable[[ErrorCode], None]
+
+#: How late an expired acknowledgement may be; one timer a node instead of one a request.
+SWEEP_INTERVAL_S = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class _AckWaiter:
+    next_offset: int
+    deadline_s: float
+    callback: AckCallback
+
+
+class AckWaiters:
+    """Acknowledgements that wait at one partition under one leadership, in the order of their offsets."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: deque[_AckWaiter] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def add(self, next_offset: int, deadline_s: float, callback: AckCallback) -> None:
+        waiter = _AckWaiter(next_offset, deadline_s, callback)
+        if self._waiters and self._waiters[-1].next_offset > next_offset:
+            # A duplicate's acknowledgement waits for an older offset: keep the order that `complete` relies on.
+            later = []
+            while self._waiters and self._waiters[-1].next_offset > next_offset:
+                later.append(self._waiters.pop())
+            self._waiters.append(waiter)
+            self._waiters.extend(reversed(later))
+        else:
+            self._waiters.append(waiter)
+
+    def complete(self, leader: PartitionLeader) -> int:
+        """Answers all that the high watermark has passed; returns how many."""
+        done: list[tuple[AckCallback, ErrorCode]] = []
+        while self._waiters:
+            code = leader.commit_state(self._waiters[0].next_offset)
+            if code is None:
+                break
+            done.append((self._waiters.popleft().callback, code))
+        for callback, code in done:
+            callback(code)
+        return len(done)
+
+    def fail(self, code: ErrorCode) -> int:
+        """Answers all with `code`: the leadership or the replica is gone, and the outcome of the writes unknown."""
+        failed, self._waiters = self._waiters, deque()
+        for waiter in failed:
+            waiter.callback(code)
+        return len(failed)
+
+    def expire(self, now_s: float, code: ErrorCode) -> int:
+        """Answers those past their deadline with `code`."""
+        expired = [waiter for waiter in self._waiters if waiter.deadline_s <= now_s]
+        if expired:
+            self._waiters = deque(waiter for waiter in self._waiters if waiter.deadline_s > now_s)
+            for waiter in expired:
+                waiter.callback(code)
+        return len(expired)
+
+
+class FetchWaiter:
+    """One waiting fetch: `wake` resolves it once; `cancel` makes later wakes harmless."""
+
+    __slots__ = ("_on_wake", "_timer", "watched")
+
+    def __init__(self, on_wake: Callable[[], None]) -> None:
+        self._on_wake: Callable[[], None] | None = on_wake
+        self._timer: Timer | None = None
+        self.watched: list[FetchWatchers] = []
+
+    def start_timer(self, clock: Clock, delay_s: float) -> None:
+        self._timer = clock.call_later(delay_s, self.wake)
+
+    def wake(self) -> None:
+        callback, self._on_wake = self._on_wake, None
+        self.close()
+        if callback is not None:
+            callback()
+
+    def close(self) -> None:
+        """Leaves every partition it watched; called on wake and when the fetch is cancelled."""
+        self._on_wake = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for watchers in self.watched:
+            watchers.discard(self)
+        self.watched.clear()
+
+
+@dataclass(slots=True)
+class FetchWatchers:
+    """The fetches that wait at one partition: for new records (followers), for a moved high watermark (followers, consumers)."""
+
+    for_records: set[FetchWaiter] = field(default_factory=set)
+    for_high_watermark: set[FetchWaiter] = field(default_factory=set)
+
+    def watch_records(self, waiter: FetchWaiter) -> None:
+        self.for_records.add(waiter)
+        waiter.watched.append(self)
+
+    def watch_high_watermark(self, waiter: FetchWaiter) -> None:
+        self.for_high_watermark.add(waiter)
+        waiter.watched.append(self)
+
+    def discard(self, waiter: FetchWaiter) -> None:
+        self.for_records.discard(waiter)
+        self.for_high_watermark.discard(waiter)
+
+    def records_appended(self) -> None:
+        if self.for_records:
+            _wake_all(self.for_records)
+
+    def high_watermark_moved(self) -> None:
+        if self.for_high_watermark:
+            _wake_all(self.for_high_watermark)
+
+    def state_changed(self) -> None:
+        """Leadership, log start or availability changed: every waiting fetch looks again."""
+        self.records_appended()
+        self.high_watermark_moved()
+
+
+def _wake_all(waiters: set[FetchWaiter]) -> None:
+    for waiter in tuple(waiters):
+        waiter.wake()

@@ -1,0 +1,140 @@
+"""The shell around ISR changes: collects what the leaders' cores propose, asks the controller in batches, brings back the answers.
+
+One call is in flight at a time; what is proposed meanwhile goes with the next.  A call that failed, or an answer that leaves the
+outcome open, is repeated with the same change after a bounded back-off, for as long as the core still considers it pending: newer
+metadata or another leadership ends it there, not here.  This file holds no rule of its own; see `leader.PartitionLeader`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from ..runtime import logs
+from ..runtime.clock import Clock
+from ..wire.errors import ErrorCode, KafkaError
+from .assignment import IsrChange, IsrResult
+from .leader import AlterOutcome, PartitionLeader, PendingChange
+from .replica import Replica
+
+AlterPartition = Callable[[list[IsrChange]], Awaitable[Sequence[IsrResult]]]
+
+RETRY_FIRST_S = 0.05
+RETRY_MAX_S = 1.0
+BATCH_MAX = 5_000
+
+_log = logs.get(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Queued:
+    replica: Replica
+    leader: PartitionLeader
+    change: PendingChange
+
+    def is_current(self) -> bool:
+        return (
+            self.replica.leader is self.leader and self.leader.pending is self.change and not self.change.awaits_metadata
+        )
+
+    def as_change(self) -> IsrChange:
+        proposal = self.change.proposal
+        return IsrChange(
+            self.replica.topic,
+            self.replica.topic_id,
+            self.replica.partition,
+            proposal.leader_epoch,
+            proposal.partition_epoch,
+            proposal.isr,
+        )
+
+
+class IsrChanges:
+    """The queue of ISR changes of one node, and the task that sends them."""
+
+    def __init__(self, clock: Clock, alter_partition: AlterPartition, on_settled: Callable[[Replica], None]) -> None:
+        """`on_settled(replica)` runs after an answer changed what the leader may do: its high watermark may move now."""
+        self._clock = clock
+        self._alter_partition = alter_partition
+        self._on_settled = on_settled
+        self._queue: list[_Queued] = []
+        self._tracked: set[PendingChange] = set()  # queued or in flight
+        self._task: asyncio.Task[None] | None = None
+
+    def submit(self, replica: Replica, change: PendingChange | None) -> None:
+        """Queues a change that is pending in the replica's core; None is no change, and one already on its way stays one."""
+        if change is None or replica.leader is None or change.awaits_metadata or change in self._tracked:
+            return
+        self._tracked.add(change)
+        _log.info(
+            "isr_change_proposed",
+            topic=replica.topic,
+            partition=replica.partition,
+            kind=change.kind.value,
+            isr=sorted(change.nodes),
+            leader_epoch=change.proposal.leader_epoch,
+            partition_epoch=change.proposal.partition_epoch,
+        )
+        self._queue.append(_Queued(replica, replica.leader, change))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._send_all(), name="isr-changes")
+
+    async def close(self) -> None:
+        """Stops sending; what was pending stays pending in the cores."""
+        task, self._task = self._task, None
+        self._queue.clear()
+        self._tracked.clear()
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _send_all(self) -> None:
+        failures = 0
+        try:
+            while self._queue:
+                taken, self._queue = self._queue[:BATCH_MAX], self._queue[BATCH_MAX:]
+                batch = [queued for queued in taken if queued.is_current()]
+                again = await self._send(batch) if batch else []
+                self._tracked.difference_update(queued.change for queued in taken if queued not in again)
+                if again:
+                    self._queue[:0] = again
+                    await self._clock.sleep(min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(failures, 10)))
+                    failures += 1
+                else:
+                    failures = 0
+        except Exception:
+            _log.exception("isr_changes_stopped")  # the maintenance task submits anew what is still pending
+            self._queue.clear()
+            self._tracked.clear()
+        finally:
+            if self._task is asyncio.current_task():
+                self._task = None
+
+    async def _send(self, batch: list[_Queued]) -> list[_Queued]:
+        """One call; returns what has to be sent again."""
+        try:
+            results = await self._alter_partition([queued.as_change() for queued in batch])
+        except (KafkaError, OSError, TimeoutError) as error:
+            _log.warning("isr_changes_not_answered", error=str(error), changes=len(batch))
+            return batch
+        by_key = {(result.topic, result.partition): result for result in results}
+        again: list[_Queued] = []
+        for queued in batch:
+            replica = queued.replica
+            result = by_key.get(replica.key) or IsrResult(replica.topic, replica.partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+            outcome = queued.leader.complete_alter(queued.change, result) if replica.leader is queued.leader else AlterOutcome.STALE
+            if outcome is AlterOutcome.RETRY:
+                again.append(queued)
+            elif outcome is AlterOutcome.SETTLED:
+                self._on_settled(replica)
+            if outcome is not AlterOutcome.STALE:
+                _log.info(
+                    "isr_change_answered",
+                    topic=replica.topic,
+                    partition=replica.partition,
+                    error=result.error.name,
+                    outcome=outcome.value,
+                    isr=sorted(queued.leader.isr),
+                )
+        return again

@@ -1,0 +1,530 @@
+"""The asyncio shell of replication on one node: every replica it holds, their roles, and everything that waits for them.
+
+What it promises to the floors above
+
+* `apply` is called with the metadata in the order it was applied; an assignment that is not newer changes nothing.  **The node
+  must have applied the metadata up to its own registration before its first `apply`**: older metadata may name it leader in an
+  epoch of its previous life, whose unflushed tail is lost.
+* `append_now` is synchronous: nothing happens between its checks and the append.  The records are committed only when
+  `wait_committed` says NONE, or `on_high_watermark` reports an offset not below their end.
+* `on_leader` and `on_follower` are called in the order of the epochs; `on_high_watermark` is called on a later turn of the loop,
+  coalesced, only while this node still leads in that epoch.
+* While leadership is suspended (the session with the controller ended) nothing is appended for any client.
+* A failed disk takes the replica offline for good and is reported through `on_offline`.
+
+Flow of a write with acks=all: append to the page cache -> waiting followers are woken and one flush is started -> followers
+append, flush and fetch onwards -> each of these events may move the high watermark (`_progress`) -> acknowledgements, readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..runtime import logs
+from ..runtime.clock import Clock, Timer
+from ..storage.group_commit import GroupCommit
+from ..storage.log import AppendInfo, AppendOrigin, EpochEnd, Log, LogConfig, VerificationGuard
+from ..storage.log_directory import LogDirectory
+from ..wire.errors import ErrorCode, KafkaError
+from ..wire.fetch import FetchRequest
+from . import offsets
+from .assignment import Assignment
+from .delayed import SWEEP_INTERVAL_S, AckCallback
+from .fetch_server import FetchResult, FetchServer
+from .fetcher import FetcherLimits, LeaderFetcher, TransportFactory
+from .isr import AlterPartition, IsrChanges
+from .offsets import OffsetAnswer
+from .replica import Replica, Role, RoleChange
+
+Key = tuple[str, int]
+OnLeader = Callable[[str, int, int, Log], None]
+OnFollower = Callable[[str, int, int], None]
+OnHighWatermark = Callable[[str, int, int], None]
+OnOffline = Callable[[str, int, str], None]
+
+_log = logs.get(__name__)
+
+
+@dataclass(slots=True, frozen=True)
+class ReplicationConfig:
+    """Settings of the node that concern replication."""
+
+    replica_lag_time_max_ms: int = 30_000
+    high_watermark_checkpoint_interval_ms: int = 5_000
+    waiting_acks_max: int = 100_000
+    fetcher: FetcherLimits = field(default_factory=FetcherLimits)
+
+
+def _ignore_offline(topic: str, partition: int, reason: str) -> None:
+    """The default `on_offline`: the log line is all."""
+
+
+class ReplicaManager:
+    """All replicas of one node; see the module's docstring for what it promises."""
+
+    def __init__(
+        self,
+        node_id: int,
+        log_directory: LogDirectory,
+        group_commit: GroupCommit,
+        clock: Clock,
+        alter_partition: AlterPartition,
+        transport_factory: TransportFactory,
+        on_leader: OnLeader,
+        on_follower: OnFollower,
+        on_high_watermark: OnHighWatermark,
+        *,
+        on_offline: OnOffline = _ignore_offline,
+        broker_epoch: Callable[[], int] = lambda: -1,
+        config: ReplicationConfig | None = None,
+    ) -> None:
+        """`broker_epoch()` is the epoch of the node's present registration with the controller; followers' fetches carry it."""
+        self.node_id = node_id
+        self._directory = log_directory
+        self._group_commit = group_commit
+        self._clock = clock
+        self._transport_factory = transport_factory
+        self._on_leader = on_leader
+        self._on_follower = on_follower
+        self._on_high_watermark = on_high_watermark
+        self._on_offline = on_offline
+        self._broker_epoch = broker_epoch
+        self._config = config or ReplicationConfig()
+        self._lag_max_s = self._config.replica_lag_time_max_ms / 1000
+        self._replicas: dict[Key, Replica] = {}
+        self._fetchers: dict[int, LeaderFetcher] = {}
+        self._isr_changes = IsrChanges(clock, alter_partition, self._progress)
+        self._fetch_server = FetchServer(
+            clock,
+            self.replica,
+            on_follower_progress=self._follower_progressed,
+            on_storage_failure=self.storage_failed,
+        )
+        self._moved: set[Replica] = set()  # high watermarks to report on the next turn of the loop
+        self._waiting_acks = 0
+        self._acking: set[Replica] = set()
+        self._started = False
+        self._sweep: Timer | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._suspended = ""
+        self._closing = False
+
+    # -- looking up ----------------------------------------------------------------------------------------------------------
+
+    def replica(self, topic: str, partition: int) -> Replica:
+        """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION when this node holds no replica of it."""
+        found = self._replicas.get((topic, partition))
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"node {self.node_id} holds no replica of {topic}-{partition}")
+        return found
+
+    def leader_log(self, topic: str, partition: int, leader_epoch: int | None = None) -> Log:
+        """The log of a partition that this node leads.
+
+        Raises KafkaError NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (None and -1: no epoch to check).
+        """
+        replica = self.replica(topic, partition)
+        replica.require_leader_at(leader_epoch)
+        return replica.log
+
+    @property
+    def replicas(self) -> Iterable[Replica]:
+        """All replicas, for metrics and inspection."""
+        return self._replicas.values()
+
+    @property
+    def leader_count(self) -> int:
+        return sum(1 for replica in self._replicas.values() if replica.leader is not None)
+
+    @property
+    def under_replicated_count(self) -> int:
+        """Partitions led here whose ISR is smaller than their replica set."""
+        return sum(1 for replica in self._replicas.values() if replica.leader is not None and replica.leader.is_under_replicated())
+
+    @property
+    def under_min_isr_count(self) -> int:
+        """Partitions led here that refuse acks=all."""
+        return sum(1 for replica in self._replicas.values() if replica.leader is not None and replica.leader.is_under_min_isr())
+
+    @property
+    def offline_count(self) -> int:
+        """Replicas whose disk failed."""
+        return sum(1 for replica in self._replicas.values() if replica.role is Role.OFFLINE)
+
+    # -- metadata ------------------------------------------------------------------------------------------------------------
+
+    def apply(self, assignments: Iterable[Assignment]) -> None:
+        """Takes up what the newest applied metadata says of these partitions; see the module's docstring for the order."""
+        self._start_tasks()
+        for assignment in assignments:
+            replica = self._replica_for(assignment)
+            if replica is None:
+                continue
+            old_config, old_role = replica.assignment.config, replica.role
+            try:
+                change = replica.apply(assignment, now_s=self._clock.monotonic(), lag_max_s=self._lag_max_s)
+            except OSError as error:
+                self.storage_failed(replica, f"the new leader epoch could not be recorded: {error}")
+                continue
+            if assignment.config != old_config:
+                replica.log.update_config(LogConfig.from_topic_config(dict(assignment.config)))
+            if change is RoleChange.NEW_LEADER_EPOCH:
+                self._role_changed(replica, old_role)
+            elif change is RoleChange.ISR:
+                self._settled(replica)
+
+    def _replica_for(self, assignment: Assignment) -> Replica | None:
+        """The replica that the assignment is for, made when this node should hold one; None when it should not, or cannot."""
+        key = (assignment.topic, assignment.partition)
+        replica = self._replicas.get(key)
+        if replica is not None and replica.topic_id != assignment.topic_id:
+            self.delete(*key)  # the topic was deleted and created again under the same name
+            replica = None
+        if replica is None and self.node_id in assignment.replicas:
+            try:
+                log = self._open_log(assignment)
+            except (KafkaError, OSError) as error:
+                _log.error("replica_not_opened", topic=key[0], partition=key[1], error=str(error))
+                self._on_offline(key[0], key[1], str(error))
+                return None
+            replica = Replica(self.node_id, assignment, log)
+            self._replicas[key] = replica
+        return replica
+
+    def _open_log(self, assignment: Assignment) -> Log:
+        config = LogConfig.from_topic_config(dict(assignment.config))
+        found = self._directory.logs.get((assignment.topic, assignment.partition))
+        if found is not None:
+            found.update_config(config)
+            return found
+        return self._directory.create(assignment.topic, assignment.topic_id, assignment.partition, config)
+
+    def delete(self, topic: str, partition: int) -> None:
+        """The partition is gone, or no longer ours: everything that waits is told so, and the log is removed."""
+        replica = self._replicas.pop((topic, partition), None)
+        if replica is None:
+            return
+        was_leader = replica.is_leader
+        replica.go_offline("the partition was deleted")
+        self._stop_following(replica)
+        self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if was_leader:
+            self._on_follower(topic, partition, replica.leader_epoch)
+        self._directory.delete(topic, partition)
+
+    def _role_changed(self, replica: Replica, old_role: Role) -> None:
+        self._stop_following(replica)
+        self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        _log.info(
+            "role_taken_up",
+            topic=replica.topic,
+            partition=replica.partition,
+            role=replica.role.value,
+            leader=replica.leader_id,
+            leader_epoch=replica.leader_epoch,
+            log_end_offset=replica.log.log_end_offset,
+            high_watermark=replica.log.high_watermark,
+        )
+        if replica.role is Role.LEADER:
+            self._on_leader(replica.topic, replica.partition, replica.leader_epoch, replica.log)
+            self._start_flush(replica)
+            self._progress(replica)
+            return
+        if replica.role is Role.FOLLOWER:
+            self._fetcher(replica.leader_id).assign(replica)
+        self._on_follower(replica.topic, replica.partition, replica.leader_epoch)
+
+    def _fetcher(self, leader_id: int) -> LeaderFetcher:
+        fetcher = self._fetchers.get(leader_id)
+        if fetcher is None:
+            fetcher = LeaderFetcher(
+                self.node_id,
+                leader_id,
+                self._clock,
+                self._transport_factory(leader_id),
+                self._config.fetcher,
+                broker_epoch=self._broker_epoch,
+                flush=self._flush_followed,
+                on_failed=self.storage_failed,
+            )
+            self._fetchers[leader_id] = fetcher
+            fetcher.start()
+        return fetcher
+
+    def _stop_following(self, replica: Replica) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.remove(replica.key)
+
+    def _fail_waiting(self, replica: Replica, code: ErrorCode) -> None:
+        self._waiting_acks -= replica.acks.fail(code)
+        self._acking.discard(replica)
+        replica.watchers.state_changed()
+
+    def suspend_leadership(self, reason: str) -> None:
+        """The session with the controller ended: another node may lead by now.  Nothing is appended until `resume_leadership`.
+
+        Acknowledgements that wait go on waiting: only followers that still fetch in our epoch can complete them, and those
+        have not heard of another leader either.
+        """
+        if not self._suspended:
+            _log.warning("leadership_suspended", reason=reason, leaderships=self.leader_count)
+        self._suspended = reason or "leadership is suspended"
+
+    def resume_leadership(self) -> None:
+        """The session was renewed: what the metadata gives this node to lead, it leads again."""
+        if self._suspended:
+            _log.info("leadership_resumed", leaderships=self.leader_count)
+        self._suspended = ""
+
+    @property
+    def is_suspended(self) -> bool:
+        return bool(self._suspended)
+
+    # -- writing -------------------------------------------------------------------------------------------------------------
+
+    def append_now(
+        self,
+        topic: str,
+        partition: int,
+        batches: bytes | bytearray | memoryview,
+        *,
+        origin: AppendOrigin,
+        guard: VerificationGuard | None = None,
+        required_acks: int = -1,
+        expected_leader_epoch: int | None = None,
+        transaction_version: int = 0,
+    ) -> AppendInfo:
+        """Appends as the leader, synchronously.  Raises KafkaError with the protocol's codes; then nothing was appended.
+
+        `expected_leader_epoch` fences a caller whose state belongs to one leadership (coordinators).
+        """
+        replica = self.replica(topic, partition)
+        if self._suspended:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.node_id} may not lead: {self._suspended}")
+        leader = replica.require_leader_at(expected_leader_epoch)
+        leader.check_before_append(required_acks)
+        try:
+            info = replica.log.append_leader(
+                batches,
+                leader_epoch=leader.leader_epoch,
+                origin=origin,
+                now_ms=self._clock.wall_ms(),
+                guard=guard,
+                transaction_version=transaction_version,
+            )
+        except OSError as error:
+            self.storage_failed(replica, f"appending failed: {error}")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"appending failed: {error}") from error
+        if not info.duplicate:
+            replica.watchers.records_appended()
+            self._start_flush(replica)
+            self._progress(replica)
+        return info
+
+    async def wait_committed(
+        self, topic: str, partition: int, leader_epoch: int, next_offset: int, timeout_ms: int
+    ) -> ErrorCode:
+        """Waits until everything below `next_offset` is committed under this leader epoch; the acknowledgement for acks=all.
+
+        NONE, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, REQUEST_TIMED_OUT or NOT_ENOUGH_REPLICAS_AFTER_APPEND; after any but
+        NONE the records may still be committed later.
+        """
+        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        self.when_committed(
+            topic, partition, leader_epoch, next_offset, timeout_ms, lambda code: None if done.done() else done.set_result(code)
+        )
+        return await done
+
+    def when_committed(
+        self, topic: str, partition: int, leader_epoch: int, next_offset: int, timeout_ms: int, callback: AckCallback
+    ) -> None:
+        """`wait_committed` with a callback, called exactly once, maybe before this returns."""
+        replica = self._replicas.get((topic, partition))
+        leader = None if replica is None else replica.leader
+        if replica is None or leader is None or leader.leader_epoch != leader_epoch:
+            offline = replica is not None and replica.role is Role.OFFLINE
+            callback(ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
+        code = leader.commit_state(next_offset)
+        if code is None and (timeout_ms <= 0 or self._waiting_acks >= self._config.waiting_acks_max):
+            code = ErrorCode.REQUEST_TIMED_OUT
+        if code is not None:
+            callback(code)
+            return
+        self._waiting_acks += 1
+        replica.acks.add(next_offset, self._clock.monotonic() + timeout_ms / 1000, callback)
+        self._acking.add(replica)
+        if self._sweep is None:
+            self._sweep = self._clock.call_later(SWEEP_INTERVAL_S, self._sweep_acks)
+
+    def _sweep_acks(self) -> None:
+        self._sweep = None
+        now_s = self._clock.monotonic()
+        for replica in tuple(self._acking):
+            under_min = replica.leader is not None and replica.leader.is_under_min_isr()
+            code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if under_min else ErrorCode.REQUEST_TIMED_OUT
+            self._waiting_acks -= replica.acks.expire(now_s, code)
+            if not replica.acks:
+                self._acking.discard(replica)
+        if self._acking:
+            self._sweep = self._clock.call_later(SWEEP_INTERVAL_S, self._sweep_acks)
+
+    # -- progress ------------------------------------------------------------------------------------------------------------
+
+    def _progress(self, replica: Replica) -> None:
+        """Something that counts for the high watermark changed: move it, and tell those who wait for it."""
+        if not replica.advance_high_watermark(self._clock.monotonic()) or replica.leader is None:
+            return
+        if replica.acks:
+            self._waiting_acks -= replica.acks.complete(replica.leader)
+        replica.watchers.high_watermark_moved()
+        if not self._moved:
+            asyncio.get_running_loop().call_soon(self._report_high_watermarks)
+        self._moved.add(replica)
+
+    def _report_high_watermarks(self) -> None:
+        moved, self._moved = self._moved, set()
+        for replica in moved:
+            if replica.is_leader and not self._closing:
+                self._on_high_watermark(replica.topic, replica.partition, replica.log.high_watermark)
+
+    def _follower_progressed(self, replica: Replica, node_id: int) -> None:
+        self._progress(replica)
+        if replica.leader is not None and node_id not in replica.leader.maximal_isr:
+            self._isr_changes.submit(replica, replica.leader.propose_join(node_id))
+
+    def _settled(self, replica: Replica) -> None:
+        """The ISR changed: the high watermark may move, and the next replica may be waiting to join."""
+        self._progress(replica)
+        if replica.leader is not None:
+            self._isr_changes.submit(replica, replica.leader.propose_next_join())
+
+    def _start_flush(self, replica: Replica) -> None:
+        """One flush in flight per log; what is appended meanwhile goes with the next one."""
+        if replica.flush_running or not replica.needs_flush or self._closing:
+            return
+        replica.flush_running = True
+        self._spawn(self._flush_led(replica), f"flush-{replica.topic}-{replica.partition}")
+
+    async def _flush_led(self, replica: Replica) -> None:
+        try:
+            while replica.needs_flush and replica.is_leader:
+                if not await self._flush(replica):
+                    break
+                self._progress(replica)
+        finally:
+            replica.flush_running = False
+
+    async def _flush(self, replica: Replica) -> bool:
+        try:
+            await self._group_commit.flush(replica.log)
+        except (KafkaError, OSError) as error:
+            self.storage_failed(replica, f"flushing failed: {error}")
+            return False
+        return True
+
+    async def _flush_followed(self, replicas: Sequence[Replica]) -> None:
+        wanted = [replica for replica in replicas if replica.needs_flush]
+        if len(wanted) == 1:
+            await self._flush(wanted[0])
+        elif wanted:
+            await asyncio.gather(*(self._flush(replica) for replica in wanted))
+
+    def storage_failed(self, replica: Replica, reason: str) -> None:
+        """The replica's disk failed: it is offline from now on, and says so to everybody who asks or waits."""
+        was_leader = replica.is_leader
+        if self._replicas.get(replica.key) is not replica or not replica.go_offline(reason):
+            return
+        _log.error("replica_offline", topic=replica.topic, partition=replica.partition, reason=reason)
+        self._stop_following(replica)
+        self._fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
+        if was_leader:
+            self._on_follower(replica.topic, replica.partition, replica.leader_epoch)
+        self._on_offline(replica.topic, replica.partition, reason)
+
+    # -- reading -------------------------------------------------------------------------------------------------------------
+
+    async def fetch(self, request: FetchRequest) -> FetchResult:
+        """Answers a fetch of a client or a follower, waiting up to its `max_wait_ms`."""
+        return await self._fetch_server.fetch(request)
+
+    def list_offsets(
+        self, topic: str, partition: int, timestamp: int, isolation: int | None, leader_epoch: int = -1
+    ) -> OffsetAnswer:
+        """The offset for a timestamp or for one of the special values; see `offsets.list_offset`.  Raises KafkaError."""
+        replica = self.replica(topic, partition)
+        return offsets.list_offset(replica, replica.require_leader_at(leader_epoch), timestamp, isolation)
+
+    def epoch_end(self, topic: str, partition: int, current_leader_epoch: int, epoch: int) -> EpochEnd:
+        """Where `epoch` ends in this leader's log (OffsetForLeaderEpoch; SEMANTICS 42).  Raises KafkaError."""
+        replica = self.replica(topic, partition)
+        replica.require_leader_at(current_leader_epoch)
+        return replica.log.epoch_end(epoch)
+
+    # -- tasks ---------------------------------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("replication_task_failed", task=task.get_name(), error=repr(error))
+
+    def _start_tasks(self) -> None:
+        if self._started or self._closing:
+            return
+        self._started = True
+        self._spawn(self._maintain_isr(), "isr-maintenance")
+        self._spawn(self._checkpoint_high_watermarks(), "high-watermark-checkpoint")
+
+    async def _maintain_isr(self) -> None:
+        """Removes what lags, offers again what was refused, and lets time-dependent high watermarks move."""
+        while not self._closing:
+            await self._clock.sleep(max(0.05, self._lag_max_s / 2))
+            now_s = self._clock.monotonic()
+            for count, replica in enumerate(tuple(self._replicas.values()), start=1):
+                leader = replica.leader
+                if leader is not None:
+                    leader.forget_refusals()
+                    self._isr_changes.submit(replica, leader.pending)
+                    self._isr_changes.submit(replica, leader.propose_removals(replica.log.log_end_offset, now_s))
+                    self._progress(replica)
+                if count % 500 == 0:
+                    await asyncio.sleep(0)  # thousands of partitions must not hold the loop
+
+    async def _checkpoint_high_watermarks(self) -> None:
+        while not self._closing:
+            await self._clock.sleep(self._config.high_watermark_checkpoint_interval_ms / 1000)
+            self._write_checkpoints()
+
+    def _write_checkpoints(self) -> None:
+        try:
+            self._directory.write_checkpoints()
+        except OSError as error:
+            _log.error("checkpoint_not_written", error=str(error))  # only costs recovery time; a failing disk shows in appends
+
+    async def shutdown(self, clean: bool = True) -> None:
+        """Stops every task and answers everything that waits; with `clean`, flushes the logs and writes the checkpoints."""
+        self._closing = True
+        await self._isr_changes.close()
+        await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
+        self._fetchers.clear()
+        for replica in self._replicas.values():
+            self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        if clean:
+            await self._flush_followed([replica for replica in self._replicas.values() if replica.role is not Role.OFFLINE])
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if clean:
+            self._write_checkpoints()

@@ -1,0 +1,236 @@
+"""One replica: a log, its role in the newest applied metadata, and the core that goes with the role.
+
+Promises
+
+* The role changes only by `apply`, in the order of leader epochs; an assignment that is not newer changes nothing.
+* A leader's core is made anew for each leader epoch, after that epoch's start was entered in the log's epoch history.
+* An offline replica (its disk failed) stays offline until the process starts again: what it answers would be a guess.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import replace
+from uuid import UUID
+
+from ..storage.log import FlushPolicy, Log
+from ..wire.errors import ErrorCode, KafkaError
+from .assignment import NO_LEADER, Assignment
+from .delayed import AckWaiters, FetchWatchers
+from .follower import PartitionFollower
+from .leader import PartitionLeader
+
+
+class Role(enum.Enum):
+    """What this node does for the partition."""
+
+    IDLE = "idle"  # no leader known, or not ours to hold any more
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    OFFLINE = "offline"
+
+
+class RoleChange(enum.Enum):
+    """What `Replica.apply` did."""
+
+    NONE = "none"
+    NEW_LEADER_EPOCH = "new_leader_epoch"  # the role was taken up anew (or given up)
+    ISR = "isr"
+
+
+class Replica:
+    """The state of one partition on this node."""
+
+    __slots__ = (
+        "_applied_leader_epoch",
+        "acks",
+        "assignment",
+        "flush_running",
+        "follower",
+        "leader",
+        "log",
+        "node_id",
+        "offline_reason",
+        "role",
+        "watchers",
+    )
+
+    def __init__(self, node_id: int, assignment: Assignment, log: Log) -> None:
+        self.node_id = node_id
+        self.assignment = assignment
+        self.log = log
+        self._applied_leader_epoch = -1
+        self.role = Role.IDLE
+        self.leader: PartitionLeader | None = None
+        self.follower: PartitionFollower | None = None
+        self.acks = AckWaiters()
+        self.watchers = FetchWatchers()
+        self.flush_running = False
+        self.offline_reason = ""
+
+    # -- views ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        return self.assignment.topic
+
+    @property
+    def topic_id(self) -> UUID:
+        return self.assignment.topic_id
+
+    @property
+    def partition(self) -> int:
+        return self.assignment.partition
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.assignment.topic, self.assignment.partition)
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.assignment.leader_epoch
+
+    @property
+    def leader_id(self) -> int:
+        return self.assignment.leader
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.high_watermark
+
+    @property
+    def flushes_always(self) -> bool:
+        return self.log.config.flush_policy is FlushPolicy.ALWAYS
+
+    @property
+    def leader_end(self) -> int:
+        """The leader's own share of the high watermark."""
+        return self.log.flushed_end_offset if self.flushes_always else self.log.log_end_offset
+
+    @property
+    def needs_flush(self) -> bool:
+        """True while the log has records that its policy wants flushed and that are not."""
+        return self.flushes_always and self.log.needs_flush
+
+    def require_leader(self) -> PartitionLeader:
+        """The leader's core; raises KafkaError KAFKA_STORAGE_ERROR or NOT_LEADER_OR_FOLLOWER."""
+        leader = self.leader
+        if leader is None:
+            raise self._not_leader()
+        return leader
+
+    def require_leader_at(self, leader_epoch: int | None) -> PartitionLeader:
+        """Like `require_leader`, and fences a caller that believes in another epoch (None and -1: do not check)."""
+        leader = self.require_leader()
+        if leader_epoch is not None:
+            leader.check_epoch(leader_epoch, required=False)
+        return leader
+
+    def _not_leader(self) -> KafkaError:
+        if self.role is Role.OFFLINE:
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name()} is offline: {self.offline_reason}")
+        return KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"node {self.node_id} does not lead {self._name()}; the leader of epoch {self.leader_epoch} is {self.leader_id}",
+        )
+
+    def _name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    # -- changes of role -----------------------------------------------------------------------------------------------------
+
+    def apply(self, assignment: Assignment, *, now_s: float, lag_max_s: float) -> RoleChange:
+        """Takes up the role that `assignment` gives this node; see RoleChange for what happened.
+
+        Leader epochs only grow; the same epoch again can only bring newer replicas and ISR, or another configuration.
+        """
+        if assignment.leader_epoch < self._applied_leader_epoch:
+            return RoleChange.NONE
+        if self.role is Role.OFFLINE:
+            self.assignment = assignment
+            return RoleChange.NONE
+        if assignment.leader_epoch == self._applied_leader_epoch:
+            return self._apply_same_epoch(assignment)
+        self.assignment = assignment
+        self._applied_leader_epoch = assignment.leader_epoch
+        self._go_idle()
+        if self.node_id in assignment.replicas and assignment.leader != NO_LEADER:
+            if assignment.leader == self.node_id:
+                self._lead(assignment, now_s, lag_max_s)
+            else:
+                self._follow(assignment)
+        return RoleChange.NEW_LEADER_EPOCH
+
+    def _apply_same_epoch(self, assignment: Assignment) -> RoleChange:
+        old, newer = self.assignment, assignment.partition_epoch > self.assignment.partition_epoch
+        if not newer and assignment.config == old.config:
+            return RoleChange.NONE
+        if not newer:  # an ISR answer may have come ahead of the metadata log: take the configuration only
+            assignment = replace(old, config=assignment.config)
+        self.assignment = assignment
+        if self.leader is not None:
+            self.leader.on_min_insync_replicas(min_insync_replicas(assignment))
+            moved = self.leader.on_metadata(assignment.partition_epoch, assignment.isr, assignment.replicas)
+            return RoleChange.ISR if moved else RoleChange.NONE
+        if self.follower is not None and self.node_id not in assignment.replicas:
+            self._go_idle()
+            return RoleChange.NEW_LEADER_EPOCH
+        if self.role is Role.IDLE and self.node_id in assignment.replicas and assignment.leader not in (NO_LEADER, self.node_id):
+            self._follow(assignment)
+            return RoleChange.NEW_LEADER_EPOCH
+        return RoleChange.NONE
+
+    def _go_idle(self) -> None:
+        self.role = Role.IDLE
+        self.leader = None
+        self.follower = None
+
+    def _follow(self, assignment: Assignment) -> None:
+        self.role = Role.FOLLOWER
+        self.follower = PartitionFollower(leader=assignment.leader, leader_epoch=assignment.leader_epoch)
+
+    def _lead(self, assignment: Assignment, now_s: float, lag_max_s: float) -> None:
+        start = self.log.log_end_offset
+        self.log.assign_epoch(assignment.leader_epoch, start)
+        self.leader = PartitionLeader(
+            node_id=self.node_id,
+            leader_epoch=assignment.leader_epoch,
+            partition_epoch=assignment.partition_epoch,
+            epoch_start_offset=start,
+            high_watermark=min(self.log.high_watermark, start),
+            replicas=assignment.replicas,
+            isr=assignment.isr,
+            min_insync_replicas=min_insync_replicas(assignment),
+            lag_max_s=lag_max_s,
+            now_s=now_s,
+        )
+        self.role = Role.LEADER
+
+    def go_offline(self, reason: str) -> bool:
+        """Gives up every role for good; False when it already had."""
+        if self.role is Role.OFFLINE:
+            return False
+        self.role = Role.OFFLINE
+        self.offline_reason = reason
+        self.leader = None
+        self.follower = None
+        return True
+
+    # -- the high watermark --------------------------------------------------------------------------------------------------
+
+    def advance_high_watermark(self, now_s: float) -> bool:
+        """Leader only: moves the high watermark as far as the core allows and tells the log; True when it moved."""
+        leader = self.leader
+        if leader is None or not leader.advance_high_watermark(self.leader_end, self.log.log_end_offset, now_s):
+            return False
+        self.log.set_high_watermark(leader.high_watermark)
+        return True
+
+
+def min_insync_replicas(assignment: Assignment) -> int:
+    """The topic's `min.insync.replicas`, 1 when the configuration does not say."""
+    return int(assignment.config.get("min.insync.replicas", "1"))
