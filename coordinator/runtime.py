@@ -1,0 +1,650 @@
+"""The coordinator runtime: replicated state machines ("shards") on the partitions of one internal topic (DESIGN 5).
+
+One `CoordinatorRuntime` exists per internal topic on a node; it holds a shard for every partition that this node leads.
+It has no event loop, no sockets, no files and no clock: the node calls it, it calls back.
+
+What it promises
+- *One door.*  `Shard.handle` decides and returns records; `Shard.replay` is the only mutator of durable state and is used
+  for loading, too.  A record is replayed only after its append succeeded, so a refused append leaves no trace in memory
+  (SEMANTICS 1, KAFKA-9666: the epoch of a failed fence is not bumped twice, because nothing was published).
+- *Writes see uncommitted state; replies and effects see committed state only.*  The reply and the effects of a write are
+  parked until the high watermark has passed its records; those of a read until it has passed everything written before.
+- *The barrier.*  A new leader answers, sends markers and times out only when its high watermark has passed the log end found
+  at its election (SEMANTICS 27).  Until then requests get COORDINATOR_LOAD_IN_PROGRESS.
+- *No slip between check and append* (SEMANTICS 21): `handle`, append and `replay` are one synchronous step, and the append
+  carries the leader epoch that the shard was loaded for.
+- *Nothing else writes.*  The offsets of all appends (ours, and the markers that the node reports) must be contiguous; a gap
+  means that somebody wrote past the shard: it fails and answers NOT_COORDINATOR until the partition is loaded again.
+
+Order of a write:  handle -> encode one batch -> append -> replay -> park(reply, effects) -> high watermark -> reply, then effects.
+
+Order of a load:   begin_load -> load_batches* -> finish_load -> (barrier) -> Shard.activated -> serving.
+
+Events that arrive from within a callback are queued and run after the current step: a shard is never re-entered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, Protocol, TypeVar
+
+from ..runtime import logs
+from ..wire.errors import ErrorCode, KafkaError
+from ..wire.records import BatchHeader, ControlType, NewRecord, decode_batch, decode_marker, encode_batch, iterate_headers
+
+log = logs.get(__name__)
+
+EventT = TypeVar("EventT")
+ReplyT = TypeVar("ReplyT")
+EffectT = TypeVar("EffectT")
+EventT_contra = TypeVar("EventT_contra", contravariant=True)
+
+NO_TOKEN = 0
+
+
+@dataclass(slots=True, frozen=True)
+class CoordinatorRecord:
+    """One record of an internal topic; `value` None is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(slots=True, frozen=True)
+class ProducerIdentity:
+    """Makes the batch of an outcome a transactional one of this producer (SEMANTICS 32)."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(slots=True, frozen=True)
+class ReplayedRecord:
+    """A record with its place in the log; `producer` is set when its batch is transactional."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes
+    value: bytes | None
+    producer: ProducerIdentity | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Context:
+    """What a shard may know about the moment: time, where its first record will stand, its epoch, and its reply token.
+
+    `token` names the caller's pending reply; a shard that answers later (`Outcome.defer`) keeps it.
+    """
+
+    now_ms: int
+    next_offset: int
+    leader_epoch: int
+    token: int = NO_TOKEN
+
+
+@dataclass(slots=True, frozen=True)
+class Outcome(Generic[ReplyT, EffectT]):
+    """What one event leads to.  All records form one atomic batch.
+
+    `deferred` answers tokens kept from earlier events.  `guard` is handed to the append unseen (KIP-890 part 1).
+    """
+
+    records: Sequence[CoordinatorRecord] = ()
+    reply: ReplyT | KafkaError | None = None
+    effects: Sequence[EffectT] = ()
+    deferred: Sequence[tuple[int, ReplyT | KafkaError]] = ()
+    defer: bool = False
+    producer: ProducerIdentity | None = None
+    guard: object | None = None
+
+
+class Shard(Protocol[EventT, ReplyT, EffectT]):
+    """A partition's state machine.  `handle` must not change what `replay` owns; what it may change is volatile (who waits,
+    deadlines) and may be lost at any time."""
+
+    def handle(self, event: EventT, context: Context) -> Outcome[ReplyT, EffectT]:
+        """Decides.  Raising KafkaError is the same as an outcome with that error as its reply and nothing else."""
+
+    def replay(self, record: ReplayedRecord) -> None:
+        """Applies one record that is in the log, though perhaps not committed."""
+
+    def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
+        """Applies a transaction marker that is in the log."""
+
+    def activated(self, context: Context) -> Outcome[ReplyT, EffectT]:
+        """Called once per leadership, after the barrier: what the former leader may have left undone."""
+
+    def due(self, now_ms: int) -> Sequence[EventT]:
+        """Timer events that are due; they are submitted as events without a caller."""
+
+
+class StateLog(Protocol):
+    """The partition leader's log, as the coordinators see it."""
+
+    def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
+        """Appends one batch as COORDINATOR and returns the next offset.  Raises KafkaError with *nothing* appended; after
+        KAFKA_STORAGE_ERROR the caller assumes nothing about the log."""
+
+    def high_watermark(self, partition: int) -> int:
+        """The partition's high watermark as the leader knows it."""
+
+
+@dataclass(slots=True, frozen=True)
+class RuntimeConfig:
+    """Bounds.  `parked_timeout_ms` is how long a caller waits for its records to be committed."""
+
+    parked_max: int = 10_000
+    parked_timeout_ms: int = 10_000
+    waiting_max: int = 100_000
+    buffered_markers_max: int = 10_000
+
+
+@dataclass(slots=True)
+class RuntimeMetrics:
+    """Counters since the start of the node, for /metrics."""
+
+    events: int = 0
+    batches_written: int = 0
+    records_written: int = 0
+    bytes_written: int = 0
+    append_failures: int = 0
+    replies_timed_out: int = 0
+    replies_not_coordinator: int = 0
+    rejected_loading: int = 0
+    rejected_busy: int = 0
+    handler_failures: int = 0
+    callback_failures: int = 0
+    shards_failed: int = 0
+    shards_loaded: int = 0
+    records_loaded: int = 0
+
+
+class Phase(Enum):
+    """Where a shard stands.  LOADING -> BARRIER -> ACTIVE; FAILED until the partition is loaded anew."""
+
+    LOADING = "loading"
+    BARRIER = "barrier"
+    ACTIVE = "active"
+    FAILED = "failed"
+
+
+# How a refused append looks to a client of the coordinator (Kafka's TransactionStateManager and CoordinatorRuntime agree).
+APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.UNKNOWN_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.CORRUPT_MESSAGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+class CoordinatorLoadError(Exception):
+    """The log could not be turned into state: the node must not serve this partition."""
+
+
+Reply = Callable[[ReplyT | KafkaError], None]
+Answer = Callable[[KafkaError | None], None]
+"""A reply whose value is known: called with None when it may be given, with an error when that is to be given instead."""
+
+
+@dataclass(slots=True)
+class _Parked(Generic[EffectT]):
+    """Answers and effects that wait for the high watermark to reach `offset`."""
+
+    offset: int
+    deadline_ms: int
+    answers: list[Answer]
+    effects: Sequence[EffectT]
+
+
+def _answer(reply: Reply[ReplyT], value: ReplyT | KafkaError) -> Answer:
+    return lambda error: reply(value if error is None else error)
+
+
+@dataclass(slots=True)
+class _ShardState(Generic[EventT, ReplyT, EffectT]):
+    partition: int
+    leader_epoch: int
+    shard: Shard[EventT, ReplyT, EffectT]
+    log_end_offset: int
+    position: int
+    high_watermark: int = 0
+    phase: Phase = Phase.LOADING
+    running: bool = False
+    inbox: deque[tuple[EventT, Reply[ReplyT] | None]] = field(default_factory=deque)
+    parked: deque[_Parked[EffectT]] = field(default_factory=deque)
+    waiting: dict[int, Reply[ReplyT]] = field(default_factory=dict)
+    buffered_markers: list[tuple[ProducerIdentity, bool, int, Answer | None]] = field(default_factory=list)
+
+
+class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
+    """Shards of one internal topic.  All methods are called from one thread (the node's loop).
+
+    shard_factory(partition, leader_epoch) builds an empty shard.  execute(partition, leader_epoch, effect) carries out an
+    effect after its records are committed.  on_failed(partition, leader_epoch, reason) tells the node that a shard stopped
+    serving: it should give the leadership up.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shard_factory: Callable[[int, int], Shard[EventT, ReplyT, EffectT]],
+        state_log: StateLog,
+        execute: Callable[[int, int, EffectT], None],
+        *,
+        config: RuntimeConfig | None = None,
+        on_failed: Callable[[int, int, str], None] | None = None,
+        now_ms: int = 0,
+    ) -> None:
+        self.name = name
+        self.metrics = RuntimeMetrics()
+        self._factory = shard_factory
+        self._log = state_log
+        self._execute = execute
+        self._config = config or RuntimeConfig()
+        self._on_failed = on_failed
+        self._shards: dict[int, _ShardState[EventT, ReplyT, EffectT]] = {}
+        self._now_ms = now_ms
+        self._last_token = NO_TOKEN
+
+    # --- loading and unloading -------------------------------------------------------------------------------------
+
+    def begin_load(self, partition: int, leader_epoch: int, log_end_offset: int, log_start_offset: int = 0) -> None:
+        """This node was elected: `log_end_offset` is its log end at that moment, the barrier."""
+        current = self._shards.get(partition)
+        if current is not None:
+            if leader_epoch < current.leader_epoch or (leader_epoch == current.leader_epoch and current.phase is not Phase.FAILED):
+                return
+            self._drop(current)
+        shard = self._factory(partition, leader_epoch)
+        self._shards[partition] = _ShardState(partition, leader_epoch, shard, log_end_offset, log_start_offset)
+        log.info("coordinator_load_began", topic=self.name, partition=partition, leader_epoch=leader_epoch, end=log_end_offset)
+
+    def load_batches(self, partition: int, leader_epoch: int, data: bytes | memoryview) -> int:
+        """Replays a chunk of whole batches and returns the offset to read next.  A stale epoch is ignored (returns -1).
+
+        Raises CoordinatorLoadError, after which the shard is FAILED.
+        """
+        state = self._state(partition, leader_epoch)
+        if state is None or state.phase is not Phase.LOADING:
+            return -1
+        try:
+            for position, header in iterate_headers(data):
+                if header.next_offset > state.log_end_offset:
+                    break
+                if header.last_offset < state.position:
+                    continue
+                self._load_batch(state, data, position, header)
+                state.position = header.next_offset
+        except Exception as error:  # a log that cannot be understood must never be served as if it were empty
+            self._fail(state, f"load failed at offset {state.position}: {error}")
+            raise CoordinatorLoadError(f"{self.name}-{partition}: {error}") from error
+        return state.position
+
+    def _load_batch(
+        self, state: _ShardState[EventT, ReplyT, EffectT], data: bytes | memoryview, position: int, header: BatchHeader
+    ) -> None:
+        if header.record_count == 0:  # emptied by compaction, kept for its producer's epoch (SEMANTICS 38)
+            return
+        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
+        if header.is_control:
+            marker = decode_marker(data, position)
+            if marker is not None:  # unknown types of control records are skipped (SEMANTICS 14)
+                state.shard.replay_marker(producer, marker.control_type is ControlType.COMMIT, header.base_offset)
+            return
+        writer = producer if header.is_transactional else None
+        for record in decode_batch(data, position):
+            self._replay(state, record.offset, record.timestamp_ms, record.key, record.value, writer)
+            self.metrics.records_loaded += 1
+
+    def finish_load(self, partition: int, leader_epoch: int) -> None:
+        """All of the log up to the barrier was handed in.  Raises CoordinatorLoadError when something is missing."""
+        state = self._state(partition, leader_epoch)
+        if state is None or state.phase is not Phase.LOADING:
+            return
+        if state.position != state.log_end_offset:
+            reason = f"loaded up to {state.position}, but the log ended at {state.log_end_offset} when this node was elected"
+            self._fail(state, reason)
+            raise CoordinatorLoadError(f"{self.name}-{partition}: {reason}")
+        state.phase = Phase.BARRIER
+        self.metrics.shards_loaded += 1
+        buffered, state.buffered_markers = state.buffered_markers, []
+        for producer, commit, offset, answer in buffered:
+            self._apply_marker(state, producer, commit, offset, answer)
+        state.high_watermark = max(state.high_watermark, self._log.high_watermark(partition))
+        self._run(state)
+
+    def unload(self, partition: int, leader_epoch: int) -> None:
+        """This node is no longer the leader (as of `leader_epoch`): every caller gets NOT_COORDINATOR, effects are dropped."""
+        state = self._shards.get(partition)
+        if state is not None and leader_epoch >= state.leader_epoch:
+            self._drop(state)
+
+    def _drop(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
+        del self._shards[state.partition]
+        self._refuse_all(state)
+        log.info("coordinator_unloaded", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch)
+
+    def _refuse_all(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
+        error = KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{state.partition} is no longer coordinated here")
+        answers = [answer for parked in state.parked for answer in parked.answers]
+        answers += [_answer(reply, error) for reply in state.waiting.values()]
+        answers += [_answer(reply, error) for _, reply in state.inbox if reply is not None]
+        answers += [answer for *_, answer in state.buffered_markers if answer is not None]
+        state.parked.clear()
+        state.waiting.clear()
+        state.inbox.clear()
+        state.buffered_markers.clear()
+        self.metrics.replies_not_coordinator += len(answers)
+        for answer in answers:
+            self._deliver(answer, error)
+
+    def _fail(self, state: _ShardState[EventT, ReplyT, EffectT], reason: str) -> None:
+        """Fail-stop: what this shard believes is no longer known to be what the log says."""
+        state.phase = Phase.FAILED
+        self.metrics.shards_failed += 1
+        log.error("coordinator_failed", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch, reason=reason)
+        self._refuse_all(state)
+        if self._on_failed is not None:
+            self._on_failed(state.partition, state.leader_epoch, reason)
+
+    # --- events ----------------------------------------------------------------------------------------------------
+
+    def submit(self, partition: int, event: EventT, reply: Reply[ReplyT] | None, now_ms: int | None = None) -> None:
+        """Hands an event to the shard.  `reply` is called exactly once, perhaps before this returns; with a KafkaError when
+        the event was refused.  `now_ms` defaults to the time of the last tick."""
+        self._advance(now_ms)
+        state = self._shards.get(partition)
+        refusal = self._refusal(partition, state)
+        if refusal is not None or state is None:
+            if reply is not None and refusal is not None:
+                self._deliver(_answer(reply, refusal), refusal)
+            return
+        state.inbox.append((event, reply))
+        self._run(state)
+
+    def _refusal(self, partition: int, state: _ShardState[EventT, ReplyT, EffectT] | None) -> KafkaError | None:
+        if state is None or state.phase is Phase.FAILED:
+            return KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{partition} is not coordinated here")
+        if state.phase is not Phase.ACTIVE:
+            self.metrics.rejected_loading += 1
+            return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.name}-{partition} is being loaded")
+        if self._is_full(state):
+            self.metrics.rejected_busy += 1
+            return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.name}-{partition} waits for its replicas: retry")
+        return None
+
+    def _is_full(self, state: _ShardState[EventT, ReplyT, EffectT]) -> bool:
+        return len(state.parked) + len(state.inbox) >= self._config.parked_max or len(state.waiting) >= self._config.waiting_max
+
+    def _run(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
+        """Runs the shard until nothing is left to do: first what became committed, then one event after the other."""
+        if state.running:
+            return
+        state.running = True
+        try:
+            while self._shards.get(state.partition) is state and state.phase is not Phase.FAILED:
+                if state.phase is Phase.BARRIER and state.high_watermark >= state.log_end_offset:
+                    self._activate(state)
+                elif state.parked and state.parked[0].offset <= state.high_watermark:
+                    self._release(state, state.parked.popleft())
+                elif state.phase is Phase.ACTIVE and state.inbox:
+                    event, reply = state.inbox.popleft()
+                    self._handle(state, event, reply)
+                else:
+                    break
+        finally:
+            state.running = False
+
+    def _activate(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
+        state.phase = Phase.ACTIVE
+        log.info("coordinator_active", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch)
+        outcome = state.shard.activated(self._context(state, NO_TOKEN))
+        self._carry_out(state, outcome, None, NO_TOKEN)
+
+    def _context(self, state: _ShardState[EventT, ReplyT, EffectT], token: int) -> Context:
+        return Context(self._now_ms, state.position, state.leader_epoch, token)
+
+    def _handle(self, state: _ShardState[EventT, ReplyT, EffectT], event: EventT, reply: Reply[ReplyT] | None) -> None:
+        self.metrics.events += 1
+        self._last_token += 1
+        token = self._last_token
+        try:
+            outcome = state.shard.handle(event, self._context(state, token))
+        except KafkaError as error:
+            outcome = Outcome(reply=error)
+        except Exception as error:  # `handle` published nothing, so only this request is lost; the traceback tells why
+            self.metrics.handler_failures += 1
+            log.exception("coordinator_handler_failed", topic=self.name, partition=state.partition, coordinator_event=type(event).__name__)
+            outcome = Outcome(reply=KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(event).__name__}: {error}"))
+        self._carry_out(state, outcome, reply, token)
+
+    def _carry_out(
+        self,
+        state: _ShardState[EventT, ReplyT, EffectT],
+        outcome: Outcome[ReplyT, EffectT],
+        reply: Reply[ReplyT] | None,
+        token: int,
+    ) -> None:
+        """Appends, replays and parks.  The one place where records become state."""
+        answers = self._answers(state, outcome, reply, token)
+        refusal: KafkaError | None = None
+        if outcome.records:
+            try:
+                self._write(state, outcome)
+            except KafkaError as error:
+                self.metrics.append_failures += 1
+                refusal = KafkaError(APPEND_ERRORS.get(error.code, error.code), str(error))
+                if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                    self._fail(state, f"append failed: {error}")
+            if state.phase is Phase.FAILED and refusal is None:
+                refusal = KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{state.partition}: the state is not known any more")
+        if refusal is not None:
+            for answer in answers:
+                self._deliver(answer, refusal)
+        elif answers or outcome.effects:
+            deadline_ms = self._now_ms + self._config.parked_timeout_ms
+            state.parked.append(_Parked(state.position, deadline_ms, answers, outcome.effects))
+
+    def _answers(
+        self,
+        state: _ShardState[EventT, ReplyT, EffectT],
+        outcome: Outcome[ReplyT, EffectT],
+        reply: Reply[ReplyT] | None,
+        token: int,
+    ) -> list[Answer]:
+        answers: list[Answer] = []
+        if reply is not None and outcome.defer:
+            state.waiting[token] = reply
+        elif reply is not None:
+            if outcome.reply is None:
+                raise AssertionError("a shard must answer every event that has a caller")
+            answers.append(_answer(reply, outcome.reply))
+        for waiting_token, value in outcome.deferred:
+            target = state.waiting.pop(waiting_token, None)
+            if target is not None:
+                answers.append(_answer(target, value))
+        return answers
+
+    def _write(self, state: _ShardState[EventT, ReplyT, EffectT], outcome: Outcome[ReplyT, EffectT]) -> None:
+        producer = outcome.producer
+        batch = encode_batch(
+            [NewRecord(key=r.key, value=r.value, timestamp_ms=self._now_ms) for r in outcome.records],
+            leader_epoch=state.leader_epoch,
+            producer_id=producer.producer_id if producer else -1,
+            producer_epoch=producer.producer_epoch if producer else -1,
+            transactional=producer is not None,
+        )
+        next_offset = self._log.append(state.partition, state.leader_epoch, batch, outcome.guard)
+        self.metrics.batches_written += 1
+        self.metrics.records_written += len(outcome.records)
+        self.metrics.bytes_written += len(batch)
+        base_offset = next_offset - len(outcome.records)
+        if base_offset != state.position:
+            self._fail(state, f"appended at {base_offset}, expected {state.position}: something else writes to this partition")
+            return
+        try:
+            for index, record in enumerate(outcome.records):
+                self._replay(state, base_offset + index, self._now_ms, record.key, record.value, producer)
+        except Exception as error:  # the record is in the log and the state is half changed: fail-stop
+            log.exception("coordinator_replay_failed", topic=self.name, partition=state.partition, offset=base_offset)
+            self._fail(state, f"replay failed at {base_offset}: {error}")
+            return
+        state.position = next_offset
+
+    def _replay(
+        self,
+        state: _ShardState[EventT, ReplyT, EffectT],
+        offset: int,
+        timestamp_ms: int,
+        key: bytes | memoryview | None,
+        value: bytes | memoryview | None,
+        producer: ProducerIdentity | None,
+    ) -> None:
+        if key is None:
+            raise ValueError(f"record {offset} of {self.name}-{state.partition} has no key")
+        state.shard.replay(ReplayedRecord(offset, timestamp_ms, bytes(key), None if value is None else bytes(value), producer))
+
+    # --- markers that the node appended to this partition ------------------------------------------------------------
+
+    def replay_marker(
+        self,
+        partition: int,
+        leader_epoch: int,
+        producer: ProducerIdentity,
+        commit: bool,
+        offset: int,
+        done: Answer | None = None,
+    ) -> None:
+        """The node appended a marker at `offset`; call this in the same step, before anything else is appended.
+
+        `done` gets None when the marker is committed (and the offsets it decided are visible), NOT_COORDINATOR when the
+        partition moves before that.
+        """
+        state = self._state(partition, leader_epoch)
+        if state is None or state.phase is Phase.FAILED:
+            if done is not None:
+                self._deliver(done, KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{partition} is not coordinated here"))
+            return
+        if state.phase is Phase.LOADING:
+            state.buffered_markers.append((producer, commit, offset, done))
+            if offset < state.log_end_offset:
+                self._fail(state, f"marker at {offset} lies below the log end {state.log_end_offset} found at the election")
+            elif len(state.buffered_markers) > self._config.buffered_markers_max:
+                self._fail(state, "too many markers arrived while loading")
+            return
+        self._apply_marker(state, producer, commit, offset, done)
+        self._run(state)
+
+    def _apply_marker(
+        self,
+        state: _ShardState[EventT, ReplyT, EffectT],
+        producer: ProducerIdentity,
+        commit: bool,
+        offset: int,
+        done: Answer | None,
+    ) -> None:
+        deadline_ms = self._now_ms + self._config.parked_timeout_ms
+        if done is not None:
+            state.parked.append(_Parked(offset + 1, deadline_ms, [done], ()))
+        if offset != state.position:
+            self._fail(state, f"marker at {offset}, expected {state.position}: something else writes to this partition")
+            return
+        state.shard.replay_marker(producer, commit, offset)
+        state.position = offset + 1
+
+    # --- time and the high watermark -----------------------------------------------------------------------------------
+
+    def on_high_watermark(self, partition: int, leader_epoch: int, offset: int) -> None:
+        """The leader's high watermark moved.  Epochs other than the shard's are ignored."""
+        state = self._state(partition, leader_epoch)
+        if state is not None and offset > state.high_watermark:
+            state.high_watermark = offset
+            self._run(state)
+
+    def _release(self, state: _ShardState[EventT, ReplyT, EffectT], parked: _Parked[EffectT]) -> None:
+        for answer in parked.answers:
+            self._deliver(answer, None)
+        for effect in parked.effects:
+            if self._shards.get(state.partition) is not state:
+                return
+            try:
+                self._execute(state.partition, state.leader_epoch, effect)
+            except Exception as error:  # an effect that is lost would leave a transaction hanging: fail-stop
+                log.exception("coordinator_effect_failed", topic=self.name, partition=state.partition)
+                self._fail(state, f"effect {type(effect).__name__} failed: {error}")
+                return
+
+    def _deliver(self, answer: Answer, error: KafkaError | None) -> None:
+        try:
+            answer(error)
+        except Exception:  # one caller's fault must not stop the others from being answered; its client times out and retries
+            self.metrics.callback_failures += 1
+            log.exception("coordinator_reply_failed", topic=self.name)
+
+    def tick(self, now_ms: int) -> None:
+        """Moves time: callers that waited too long get COORDINATOR_NOT_AVAILABLE (their records may still be committed), and
+        due timers become events."""
+        self._advance(now_ms)
+        for state in list(self._shards.values()):
+            self._expire_parked(state)
+            if state.phase is not Phase.ACTIVE or self._is_full(state):
+                continue
+            for event in state.shard.due(self._now_ms):
+                state.inbox.append((event, None))
+            self._run(state)
+
+    def _expire_parked(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
+        for parked in list(state.parked):
+            if parked.deadline_ms > self._now_ms:
+                break
+            answers, parked.answers = parked.answers, []
+            self.metrics.replies_timed_out += len(answers)
+            for answer in answers:
+                message = f"{self.name}-{state.partition}: not replicated in time; it may still be committed"
+                self._deliver(answer, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
+        while state.parked and not state.parked[0].answers and not state.parked[0].effects:
+            state.parked.popleft()
+
+    def _advance(self, now_ms: int | None) -> None:
+        if now_ms is not None:
+            self._now_ms = max(self._now_ms, now_ms)  # a wall clock that steps back must not move deadlines
+
+    # --- views -----------------------------------------------------------------------------------------------------------
+
+    def _state(self, partition: int, leader_epoch: int) -> _ShardState[EventT, ReplyT, EffectT] | None:
+        state = self._shards.get(partition)
+        return state if state is not None and state.leader_epoch == leader_epoch else None
+
+    def phase(self, partition: int) -> Phase | None:
+        """The phase of a partition's shard; None when this node does not lead it."""
+        state = self._shards.get(partition)
+        return None if state is None else state.phase
+
+    def leader_epoch(self, partition: int) -> int | None:
+        """The leader epoch (= coordinator epoch) under which the partition's shard was loaded."""
+        state = self._shards.get(partition)
+        return None if state is None else state.leader_epoch
+
+    def shards(self) -> Iterator[tuple[int, Phase, Shard[EventT, ReplyT, EffectT]]]:
+        """All shards, for metrics: (partition, phase, shard)."""
+        for partition, state in self._shards.items():
+            yield partition, state.phase, state.shard
+
+    def active_partitions(self) -> list[int]:
+        """Partitions whose shard serves."""
+        return [partition for partition, state in self._shards.items() if state.phase is Phase.ACTIVE]
+
+    def parked_count(self) -> int:
+        """Replies and effects that wait for the high watermark."""
+        return sum(len(state.parked) for state in self._shards.values())
+

@@ -1,0 +1,204 @@
+"""What the transaction shard is asked, what it answers, and what it wants done: plain values.
+
+Requests are judged by `TransactionShard.handle`; errors travel as `KafkaError`.  Codes are those of the newest API versions: a
+handler of AddPartitionsToTxn/AddOffsetsToTxn/EndTxn below version 2 must turn PRODUCER_FENCED into INVALID_PRODUCER_EPOCH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...wire.errors import ErrorCode
+from .state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionMetadata, TransactionPartition, TransactionState
+
+
+@dataclass(slots=True, frozen=True)
+class TransactionIdentity:
+    """Names one prepared transaction under one coordinator, for ever: (producer id, epoch) may come again, this does not."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    prepare_offset: int
+
+
+@dataclass(slots=True, frozen=True)
+class InitProducerId:
+    """Begins or resumes a transactional id.  producer_id and producer_epoch are the expected pair of KIP-360, or -1.
+
+    A null transactional id is the node's own business: it takes an id from its block and answers epoch 0.
+    """
+
+    transactional_id: str
+    timeout_ms: int
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+
+
+@dataclass(slots=True, frozen=True)
+class AddPartitions:
+    """AddPartitionsToTxn: by a client (TV1, v0-3), by a partition leader before a first append (TV2, v5: KIP-890 part 2), or,
+    with verify_only, to ask whether the partitions are enlisted (v4: part 1).  Topic ids are filled in by the node."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TransactionPartition, ...]
+    transaction_version: int = 1
+    verify_only: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class AddOffsets:
+    """AddOffsetsToTxn; the node computes the partition of __consumer_offsets from the group id (SEMANTICS 32)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    offsets_partition: TransactionPartition
+    transaction_version: int = 1
+
+
+@dataclass(slots=True, frozen=True)
+class EndTxn:
+    """Commits or aborts.  transaction_version is 2 for EndTxn v5 and later, else 1."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    transaction_version: int = 1
+
+
+@dataclass(slots=True, frozen=True)
+class MarkersWritten:
+    """Every partition has the marker of this prepared transaction (from the MarkerQueue)."""
+
+    identity: TransactionIdentity
+
+
+@dataclass(slots=True, frozen=True)
+class TimeoutTransaction:
+    """Timer: the transaction may have run out of time."""
+
+    transactional_id: str
+
+
+@dataclass(slots=True, frozen=True)
+class ExpireTransactions:
+    """Timer: these transactional ids may have been idle for too long."""
+
+    transactional_ids: tuple[str, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class ListTransactions:
+    """Filters are empty or -1 for all.  `states` are display names, e.g. "Ongoing"."""
+
+    states: frozenset[str] = frozenset()
+    producer_ids: frozenset[int] = frozenset()
+    duration_ms: int = -1
+
+
+@dataclass(slots=True, frozen=True)
+class DescribeTransactions:
+    """One transactional id."""
+
+    transactional_id: str
+
+
+TransactionEvent = (
+    InitProducerId
+    | AddPartitions
+    | AddOffsets
+    | EndTxn
+    | MarkersWritten
+    | TimeoutTransaction
+    | ExpireTransactions
+    | ListTransactions
+    | DescribeTransactions
+)
+
+
+@dataclass(slots=True, frozen=True)
+class ProducerReply:
+    """The identity to use from now on (InitProducerId; EndTxn of TV2).  EndTxn of TV1 answers (-1, -1)."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(slots=True, frozen=True)
+class PartitionsReply:
+    """One error code a partition (AddPartitions, AddOffsets)."""
+
+    errors: Mapping[TransactionPartition, ErrorCode]
+
+
+@dataclass(slots=True, frozen=True)
+class TransactionListing:
+    """One line of ListTransactions."""
+
+    transactional_id: str
+    producer_id: int
+    state: TransactionState
+
+
+@dataclass(slots=True, frozen=True)
+class ListReply:
+    """The transactions that match, and the state names that no state bears."""
+
+    transactions: tuple[TransactionListing, ...]
+    unknown_states: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, frozen=True)
+class DescribeReply:
+    """All that the coordinator knows of a transactional id."""
+
+    metadata: TransactionMetadata
+
+
+@dataclass(slots=True, frozen=True)
+class Done:
+    """A timer or marker event was dealt with."""
+
+
+TransactionReply = ProducerReply | PartitionsReply | ListReply | DescribeReply | Done
+
+
+@dataclass(slots=True, frozen=True)
+class SendMarkers:
+    """Effect: write these markers (the PREPARE record is committed).  Hand it to the MarkerQueue."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commit: bool
+    partitions: tuple[TransactionPartition, ...]
+    transaction_version: int
+    identity: TransactionIdentity
+
+
+@dataclass(slots=True, frozen=True)
+class NeedProducerIds:
+    """Effect: the block of producer ids is used up; the refused caller retries, fetch another block meanwhile."""
+
+
+TransactionEffect = SendMarkers | NeedProducerIds
+
+
+@dataclass(slots=True, frozen=True)
+class TransactionConfig:
+    """Limits and intervals.  max_producer_epoch is a parameter so that suites can run with 4 (SEMANTICS 1)."""
+
+    max_timeout_ms: int = 900_000
+    expiration_ms: int = 7 * 24 * 3600 * 1000
+    timeout_scan_interval_ms: int = 1_000
+    expiration_scan_interval_ms: int = 3_600_000
+    expiration_batch_max: int = 500
+    timeouts_per_scan_max: int = 1_000
+    max_producer_epoch: int = field(default=32767)

@@ -1,0 +1,479 @@
+"""The transaction shard: the transactional ids of one partition of __transaction_state (SEMANTICS 19-31).
+
+`handle` judges identity (producer id and epoch), looks the rest up in `state.RULES`, and returns the record to write; `replay`
+puts the record into the map.  Nothing else changes the map.
+
+Promises
+- The client is answered after PREPARE is committed and before the markers (SEMANTICS 25).  The runtime parks both the answer
+  and the `SendMarkers` effect, so no marker ever leaves for an uncommitted PREPARE (SEMANTICS 1, first hazard).
+- Exactly one epoch is spent by a fence, in one record with PREPARE_ABORT; a refused append spends none (KAFKA-9666, 19367).
+- A bump that would go past the last epoch of a producer id rotates to a fresh id instead, in every path: InitProducerId, EndTxn
+  of TV2, and fences (KAFKA-20090, SEMANTICS 30).
+- COMPLETE is written only for the very PREPARE whose markers are written: `TransactionIdentity`, not the transactional id
+  (KAFKA-16352).
+
+Where Tidegate is stricter or kinder than Kafka
+- InitProducerId with an expected epoch that is not the current one never aborts the transaction of the rightful producer.
+- A producer whose transaction timed out may resume by KIP-360 (KIP-588); one that was fenced by a new instance may not.
+- TV2: the *next* EndTxn that overtakes the markers of the last one is told to retry, not fenced.
+- After a fence the resumed producer gets an epoch above that of the fence's markers, so that a delayed marker cannot hit it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ...wire.errors import ErrorCode, KafkaError
+from ..runtime import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
+from . import records
+from .events import (
+    AddOffsets,
+    AddPartitions,
+    DescribeReply,
+    DescribeTransactions,
+    Done,
+    EndTxn,
+    ExpireTransactions,
+    InitProducerId,
+    ListReply,
+    ListTransactions,
+    MarkersWritten,
+    NeedProducerIds,
+    PartitionsReply,
+    ProducerReply,
+    SendMarkers,
+    TimeoutTransaction,
+    TransactionConfig,
+    TransactionEffect,
+    TransactionEvent,
+    TransactionIdentity,
+    TransactionListing,
+    TransactionReply,
+)
+from .state import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    RULES,
+    Action,
+    Stimulus,
+    TransactionMetadata,
+    TransactionPartition,
+    TransactionState,
+    is_exhausted,
+    may_follow,
+)
+
+TransactionOutcome = Outcome[TransactionReply, TransactionEffect]
+
+_REFUSALS: dict[Action, tuple[ErrorCode, str]] = {
+    Action.REFUSE_CONCURRENT: (ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is still being completed: retry"),
+    Action.REFUSE_STATE: (ErrorCode.INVALID_TXN_STATE, "the transaction is not in a state that allows this"),
+    Action.REFUSE_FENCED: (ErrorCode.PRODUCER_FENCED, "the request belongs to a transaction that has ended"),
+    Action.REFUSE_MAPPING: (ErrorCode.INVALID_PRODUCER_ID_MAPPING, "unknown transactional id: call InitProducerId first"),
+    Action.UNREACHABLE: (ErrorCode.UNKNOWN_SERVER_ERROR, "the transaction is in a state that is never stored"),
+}
+
+
+class ProducerIdsExhausted(Exception):
+    """No producer id is at hand; the caller must retry when the node has fetched a block."""
+
+
+class TransactionShard:
+    """One partition's transactional ids.  take_producer_id() returns a fresh id from the node's block, or None."""
+
+    def __init__(self, config: TransactionConfig, take_producer_id: Callable[[], int | None], coordinator_epoch: int) -> None:
+        self.config = config
+        self.coordinator_epoch = coordinator_epoch
+        self.transactions: dict[str, TransactionMetadata] = {}
+        self.ongoing: dict[str, None] = {}
+        self.prepared: dict[str, None] = {}
+        self._take_producer_id = take_producer_id
+        self._next_timeout_scan_ms = 0
+        self._next_expiration_scan_ms = 0
+
+    # --- replay: the only mutator --------------------------------------------------------------------------------------
+
+    def replay(self, record: ReplayedRecord) -> None:
+        transactional_id = records.decode_key(record.key)
+        if transactional_id is None:
+            return  # a key version that this release does not know: a later one wrote it
+        self.ongoing.pop(transactional_id, None)
+        self.prepared.pop(transactional_id, None)
+        if record.value is None:
+            self.transactions.pop(transactional_id, None)
+            return
+        metadata = records.decode_value(transactional_id, record.value, record.offset)
+        self.transactions[transactional_id] = metadata
+        if metadata.state is TransactionState.ONGOING:
+            self.ongoing[transactional_id] = None
+        elif metadata.state.is_prepare:
+            self.prepared[transactional_id] = None
+
+    def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
+        """__transaction_state takes part in no transaction; a stray marker changes nothing."""
+
+    def activated(self, context: Context) -> TransactionOutcome:
+        """Takes up what the former coordinator left between PREPARE and COMPLETE (SEMANTICS 27)."""
+        effects = [self._send_markers(self.transactions[name], self.transactions[name].record_offset) for name in self.prepared]
+        return Outcome(effects=tuple(effects))
+
+    def due(self, now_ms: int) -> Sequence[TransactionEvent]:
+        events: list[TransactionEvent] = []
+        if now_ms >= self._next_timeout_scan_ms:
+            self._next_timeout_scan_ms = now_ms + self.config.timeout_scan_interval_ms
+            late = [name for name in self.ongoing if self._timed_out(self.transactions[name], now_ms)]
+            events += [TimeoutTransaction(name) for name in late[: self.config.timeouts_per_scan_max]]
+        if now_ms >= self._next_expiration_scan_ms:
+            self._next_expiration_scan_ms = now_ms + self.config.expiration_scan_interval_ms
+            idle = [name for name, metadata in self.transactions.items() if self._expired(metadata, now_ms)]
+            size = self.config.expiration_batch_max
+            events += [ExpireTransactions(tuple(idle[start : start + size])) for start in range(0, len(idle), size)]
+        return events
+
+    # --- handle ------------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: TransactionEvent, context: Context) -> TransactionOutcome:
+        try:
+            return self._decide(event, context)
+        except ProducerIdsExhausted:
+            error = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no producer id at hand: retry")
+            return Outcome(reply=error, effects=(NeedProducerIds(),))
+
+    def _decide(self, event: TransactionEvent, context: Context) -> TransactionOutcome:
+        match event:
+            case InitProducerId():
+                return self._init_producer_id(event, context)
+            case AddPartitions():
+                return self._verify(event) if event.verify_only else self._add_partitions(event, context)
+            case AddOffsets():
+                partitions = (event.offsets_partition,)
+                version = event.transaction_version
+                add = AddPartitions(event.transactional_id, event.producer_id, event.producer_epoch, partitions, version)
+                return self._add_partitions(add, context)
+            case EndTxn():
+                return self._end(event, context)
+            case MarkersWritten():
+                return self._complete(event.identity, context)
+            case TimeoutTransaction():
+                return self._time_out(event.transactional_id, context)
+            case ExpireTransactions():
+                return self._expire(event.transactional_ids, context)
+            case ListTransactions():
+                return self._list(event, context)
+            case DescribeTransactions():
+                return self._describe(event)
+
+    def _lookup(self, transactional_id: str, stimulus: Stimulus) -> tuple[TransactionMetadata, Action]:
+        """The entry and what to do; refusals are raised.  Raises INVALID_PRODUCER_ID_MAPPING when there is no entry."""
+        current = self.transactions.get(transactional_id)
+        action = RULES[(current.state if current else TransactionState.DEAD, stimulus)]
+        refusal = _REFUSALS.get(action)
+        if refusal is not None or current is None:
+            code, message = refusal or _REFUSALS[Action.REFUSE_MAPPING]
+            state = current.state.display_name if current else "unknown"
+            raise KafkaError(code, f"{transactional_id}: {stimulus.value} while {state}: {message}")
+        return current, action
+
+    # --- InitProducerId --------------------------------------------------------------------------------------------------
+
+    def _init_producer_id(self, event: InitProducerId, context: Context) -> TransactionOutcome:
+        if not event.transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        if not 0 < event.timeout_ms <= self.config.max_timeout_ms:
+            limit = f"the transaction timeout {event.timeout_ms} ms must lie between 1 and {self.config.max_timeout_ms} ms"
+            raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, limit + " (transaction.max.timeout.ms)")
+        if event.transactional_id not in self.transactions:
+            created = TransactionMetadata(
+                transactional_id=event.transactional_id,
+                producer_id=self._fresh_producer_id(),
+                producer_epoch=0,
+                timeout_ms=event.timeout_ms,
+                state=TransactionState.EMPTY,
+                last_update_ms=context.now_ms,
+            )
+            return self._write(created, TransactionState.DEAD, ProducerReply(created.producer_id, 0))
+        current, action = self._lookup(event.transactional_id, Stimulus.INIT_PRODUCER_ID)
+        if action is Action.FENCE:
+            return self._init_over_ongoing(event, current, context)
+        return self._next_identity(event, current, context)
+
+    def _init_over_ongoing(self, event: InitProducerId, current: TransactionMetadata, context: Context) -> TransactionOutcome:
+        """Aborts the open transaction; the caller retries and finds it completed.  The fence's own epoch is never given out."""
+        expected = _expected(event)
+        if expected is not None and expected != (current.producer_id, current.producer_epoch):
+            raise self._fenced(event.transactional_id, expected, current)
+        retry = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, f"{event.transactional_id}: its open transaction is being aborted: retry")
+        return self._fence(current, context, retry, may_resume=expected is not None)
+
+    def _next_identity(self, event: InitProducerId, current: TransactionMetadata, context: Context) -> TransactionOutcome:
+        expected = _expected(event)
+        exhausted = is_exhausted(current.producer_epoch, self.config.max_producer_epoch)
+        base = replace(
+            current,
+            state=TransactionState.EMPTY,
+            partitions=frozenset(),
+            start_ms=-1,
+            last_update_ms=context.now_ms,
+            timeout_ms=event.timeout_ms,
+        )
+        if expected is None:
+            last_epoch = NO_PRODUCER_EPOCH  # a new instance: nothing that an older one repeats may succeed any more
+        elif expected == (current.producer_id, current.producer_epoch):
+            last_epoch = current.producer_epoch
+        elif self._owned_last_epoch(current, *expected):
+            last_epoch = expected[1]
+            # Still Empty: the same InitProducerId again, its answer was lost.  Complete: a first InitProducerId after an EndTxn
+            # of unknown outcome or after a timeout: the bump lifts it above the markers.  Without an epoch left, keep this one.
+            if current.state is TransactionState.EMPTY or exhausted:
+                kept = replace(base, last_producer_epoch=last_epoch)
+                return self._write(kept, current.state, ProducerReply(kept.producer_id, kept.producer_epoch))
+        else:
+            raise self._fenced(event.transactional_id, expected, current)
+        if exhausted:
+            rotated = self._fresh_producer_id()
+            following = replace(
+                base, producer_id=rotated, producer_epoch=0, previous_producer_id=current.producer_id, last_producer_epoch=last_epoch
+            )
+        else:
+            following = replace(base, producer_epoch=current.producer_epoch + 1, last_producer_epoch=last_epoch)
+        return self._write(following, current.state, ProducerReply(following.producer_id, following.producer_epoch))
+
+    def _owned_last_epoch(self, current: TransactionMetadata, producer_id: int, producer_epoch: int) -> bool:
+        """Whether this is the producer whose last request led to the current identity.  Ids rotate only when the epochs of one
+        are used up, so an exhausted last epoch belongs to the previous id, any other to the current one."""
+        if producer_epoch == NO_PRODUCER_EPOCH or producer_epoch != current.last_producer_epoch:
+            return False
+        exhausted = is_exhausted(producer_epoch, self.config.max_producer_epoch)
+        rotated = exhausted and current.producer_epoch <= producer_epoch
+        return producer_id == (current.previous_producer_id if rotated else current.producer_id)
+
+    def _fenced(self, transactional_id: str, held: tuple[int, int], current: TransactionMetadata) -> KafkaError:
+        present = current.client_identity
+        message = f"{transactional_id}: producer {held[0]} epoch {held[1]} was replaced by producer {present[0]} epoch {present[1]}"
+        return KafkaError(ErrorCode.PRODUCER_FENCED, message)
+
+    def _fresh_producer_id(self) -> int:
+        producer_id = self._take_producer_id()
+        if producer_id is None:
+            raise ProducerIdsExhausted
+        return producer_id
+
+    # --- partitions --------------------------------------------------------------------------------------------------------
+
+    def _check_identity(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        current = self.transactions.get(transactional_id)
+        if current is None:
+            return  # the table refuses it
+        present = current.client_identity
+        if (producer_id, producer_epoch) == present:
+            return
+        if producer_id not in (present[0], current.producer_id):
+            message = f"{transactional_id}: producer id {producer_id} is not its producer id {present[0]}"
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, message)
+        raise self._fenced(transactional_id, (producer_id, producer_epoch), current)
+
+    def _add_partitions(self, event: AddPartitions, context: Context) -> TransactionOutcome:
+        self._check_identity(event.transactional_id, event.producer_id, event.producer_epoch)
+        current, _ = self._lookup(event.transactional_id, Stimulus.ADD_PARTITIONS)
+        reply = PartitionsReply({partition: ErrorCode.NONE for partition in event.partitions})
+        ongoing = current.state is TransactionState.ONGOING
+        if ongoing and current.partitions.issuperset(event.partitions):
+            return Outcome(reply=reply)
+        following = replace(
+            current,
+            state=TransactionState.ONGOING,
+            partitions=current.partitions | frozenset(event.partitions) if ongoing else frozenset(event.partitions),
+            start_ms=current.start_ms if ongoing else context.now_ms,
+            last_update_ms=context.now_ms,
+            transaction_version=event.transaction_version,
+            # Whoever begins a transaction has received the current epoch: what came before it will not be repeated in earnest,
+            # and a delayed duplicate must not move the epoch.
+            last_producer_epoch=NO_PRODUCER_EPOCH,
+        )
+        return self._write(following, current.state, reply)
+
+    def _verify(self, event: AddPartitions) -> TransactionOutcome:
+        """KIP-890 part 1: is it enlisted?  Everything outside an open transaction is TRANSACTION_ABORTABLE."""
+        self._check_identity(event.transactional_id, event.producer_id, event.producer_epoch)
+        current, action = self._lookup(event.transactional_id, Stimulus.VERIFY_PARTITIONS)
+        errors = {
+            partition: ErrorCode.NONE
+            if action is Action.VERIFY and current.contains(partition)
+            else ErrorCode.TRANSACTION_ABORTABLE
+            for partition in event.partitions
+        }
+        return Outcome(reply=PartitionsReply(errors))
+
+    # --- the end of a transaction ------------------------------------------------------------------------------------------
+
+    def _end(self, event: EndTxn, context: Context) -> TransactionOutcome:
+        current = self.transactions.get(event.transactional_id)
+        repeated = current is not None and event.transaction_version >= 2 and self._repeats_end(event, current)
+        if not repeated:
+            self._check_identity(event.transactional_id, event.producer_id, event.producer_epoch)
+        stimulus = _end_stimulus(event, repeated)
+        current, action = self._lookup(event.transactional_id, stimulus)
+        with_epoch = event.transaction_version >= 2
+        if action is Action.CONFIRM:
+            return Outcome(reply=ProducerReply(*current.client_identity) if with_epoch else ProducerReply(-1, -1))
+        following = replace(
+            current,
+            state=TransactionState.PREPARE_COMMIT if event.commit else TransactionState.PREPARE_ABORT,
+            last_update_ms=context.now_ms,
+            transaction_version=event.transaction_version,
+        )
+        if current.state is not TransactionState.ONGOING:
+            following = replace(following, start_ms=context.now_ms, partitions=frozenset())
+        if with_epoch:
+            following = self._bumped(following, last_producer_epoch=current.producer_epoch)
+        reply = ProducerReply(*following.client_identity) if with_epoch else ProducerReply(-1, -1)
+        return self._write(following, current.state, reply, self._send_markers(following, context.next_offset))
+
+    def _repeats_end(self, event: EndTxn, current: TransactionMetadata) -> bool:
+        """TV2: the epoch of the request is the one that the last transaction ended with (SEMANTICS 25)."""
+        if not (current.state.is_prepare or current.state.is_complete):
+            return False
+        if event.producer_epoch == NO_PRODUCER_EPOCH or event.producer_epoch != current.last_producer_epoch:
+            return False
+        bumped = event.producer_id == current.producer_id and current.producer_epoch == event.producer_epoch + 1
+        rotated = (
+            event.producer_id == current.previous_producer_id
+            and current.producer_epoch == 0
+            and is_exhausted(event.producer_epoch, self.config.max_producer_epoch)
+        )
+        return bumped or rotated
+
+    def _bumped(self, metadata: TransactionMetadata, last_producer_epoch: int) -> TransactionMetadata:
+        """Moves the epoch on by one; at the last epoch also names the producer id that follows (KAFKA-20090)."""
+        highest = self.config.max_producer_epoch
+        if is_exhausted(metadata.producer_epoch, highest):
+            metadata = replace(metadata, next_producer_id=self._fresh_producer_id())
+        epoch = min(metadata.producer_epoch + 1, highest)
+        return replace(metadata, producer_epoch=epoch, last_producer_epoch=last_producer_epoch)
+
+    def _fence(
+        self, current: TransactionMetadata, context: Context, reply: TransactionReply | KafkaError, *, may_resume: bool
+    ) -> TransactionOutcome:
+        """Fences the producer and aborts its transaction, in one record.  The marker carries the new epoch."""
+        aborting = replace(current, state=TransactionState.PREPARE_ABORT, last_update_ms=context.now_ms)
+        last_epoch = current.producer_epoch if may_resume else NO_PRODUCER_EPOCH
+        following = self._bumped(aborting, last_epoch)
+        return self._write(following, current.state, reply, self._send_markers(following, context.next_offset))
+
+    def _send_markers(self, metadata: TransactionMetadata, prepare_offset: int) -> SendMarkers:
+        identity = TransactionIdentity(
+            metadata.transactional_id, metadata.producer_id, metadata.producer_epoch, self.coordinator_epoch, prepare_offset
+        )
+        return SendMarkers(
+            metadata.transactional_id,
+            metadata.producer_id,
+            metadata.producer_epoch,
+            self.coordinator_epoch,
+            metadata.state is TransactionState.PREPARE_COMMIT,
+            tuple(sorted(metadata.partitions, key=_by_name)),
+            metadata.transaction_version,
+            identity,
+        )
+
+    def _complete(self, identity: TransactionIdentity, context: Context) -> TransactionOutcome:
+        current = self.transactions.get(identity.transactional_id)
+        if current is None or identity != self._send_markers(current, current.record_offset).identity:
+            return Outcome(reply=Done())  # of another transaction, or of an older coordinator: compare by identity, never by key
+        if RULES[(current.state, Stimulus.MARKERS_WRITTEN)] is not Action.COMPLETE:
+            return Outcome(reply=Done())
+        committed = current.state is TransactionState.PREPARE_COMMIT
+        following = replace(
+            current,
+            state=TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT,
+            partitions=frozenset(),
+            last_update_ms=context.now_ms,
+        )
+        if current.next_producer_id != NO_PRODUCER_ID:
+            following = replace(
+                following,
+                producer_id=current.next_producer_id,
+                producer_epoch=0,
+                previous_producer_id=current.producer_id,
+                next_producer_id=NO_PRODUCER_ID,
+            )
+        return self._write(following, current.state, Done())
+
+    # --- time --------------------------------------------------------------------------------------------------------------
+
+    def _timed_out(self, metadata: TransactionMetadata, now_ms: int) -> bool:
+        return metadata.start_ms + metadata.timeout_ms < now_ms
+
+    def _expired(self, metadata: TransactionMetadata, now_ms: int) -> bool:
+        may_expire = RULES[(metadata.state, Stimulus.EXPIRE)] is Action.TOMBSTONE
+        return may_expire and metadata.last_update_ms + self.config.expiration_ms < now_ms
+
+    def _time_out(self, transactional_id: str, context: Context) -> TransactionOutcome:
+        current = self.transactions.get(transactional_id)
+        if current is None or RULES[(current.state, Stimulus.TIMEOUT)] is not Action.FENCE:
+            return Outcome(reply=Done())
+        if not self._timed_out(current, context.now_ms):
+            return Outcome(reply=Done())
+        return self._fence(current, context, Done(), may_resume=True)
+
+    def _expire(self, transactional_ids: Sequence[str], context: Context) -> TransactionOutcome:
+        found = [self.transactions.get(name) for name in transactional_ids]
+        names = [metadata.transactional_id for metadata in found if metadata and self._expired(metadata, context.now_ms)]
+        return Outcome(records=[CoordinatorRecord(records.encode_key(name), None) for name in names], reply=Done())
+
+    # --- views -------------------------------------------------------------------------------------------------------------
+
+    def _list(self, event: ListTransactions, context: Context) -> TransactionOutcome:
+        known = {state.display_name for state in TransactionState}
+        listings = [
+            TransactionListing(metadata.transactional_id, metadata.producer_id, metadata.state)
+            for metadata in self.transactions.values()
+            if (not event.states or metadata.state.display_name in event.states)
+            and (not event.producer_ids or metadata.producer_id in event.producer_ids)
+            and (event.duration_ms < 0 or (metadata.start_ms >= 0 and context.now_ms - metadata.start_ms > event.duration_ms))
+        ]
+        return Outcome(reply=ListReply(tuple(listings), tuple(sorted(event.states - known))))
+
+    def _describe(self, event: DescribeTransactions) -> TransactionOutcome:
+        if not event.transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        metadata = self.transactions.get(event.transactional_id)
+        if metadata is None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"no transactional id {event.transactional_id!r}")
+        return Outcome(reply=DescribeReply(metadata))
+
+    # --- writing -----------------------------------------------------------------------------------------------------------
+
+    def _write(
+        self,
+        following: TransactionMetadata,
+        previous: TransactionState,
+        reply: TransactionReply | KafkaError,
+        *effects: TransactionEffect,
+    ) -> TransactionOutcome:
+        if not may_follow(previous, following.state, following.transaction_version):
+            raise AssertionError(f"{following.transactional_id}: {following.state.name} may not follow {previous.name}")
+        if not 0 <= following.producer_epoch <= self.config.max_producer_epoch:
+            raise AssertionError(f"{following.transactional_id}: producer epoch {following.producer_epoch} is out of range")
+        record = CoordinatorRecord(records.encode_key(following.transactional_id), records.encode_value(following))
+        return Outcome(records=(record,), reply=reply, effects=effects)
+
+
+def _expected(event: InitProducerId) -> tuple[int, int] | None:
+    if event.producer_id == NO_PRODUCER_ID and event.producer_epoch == NO_PRODUCER_EPOCH:
+        return None
+    return event.producer_id, event.producer_epoch
+
+
+def _end_stimulus(event: EndTxn, repeated: bool) -> Stimulus:
+    if event.transaction_version < 2:
+        return Stimulus.COMMIT_TV1 if event.commit else Stimulus.ABORT_TV1
+    if repeated:
+        return Stimulus.COMMIT_REPEATED if event.commit else Stimulus.ABORT_REPEATED
+    return Stimulus.COMMIT if event.commit else Stimulus.ABORT
+
+
+def _by_name(partition: TransactionPartition) -> tuple[str, int, str]:
+    return partition.topic, partition.partition, str(partition.topic_id)

@@ -1,0 +1,223 @@
+"""The transaction coordinator's state machine, as data: everything that decides what may follow what stands in this file.
+
+Two tables:
+
+`VALID_PREVIOUS` (SEMANTICS 19) says from which states a state may be entered.  Every record that the shard writes is held
+against it before the append.
+
+`RULES` says what each stimulus does in each state.  The shard looks up the pair and carries out the action; it has no other
+branch on the state.  Identity (producer id, epoch) is checked first: the stimulus already says whether the caller is the
+*current* producer or one that *repeats* its last EndTxn (which TV2 can tell apart, because the epoch moves with every
+transaction; SEMANTICS 25, KAFKA-17754).
+
+A transactional id without an entry counts as DEAD: an expired id leaves a tombstone in the log and nothing in memory.
+PREPARE_EPOCH_FENCE is never entered: Kafka holds it in memory between the decision to fence and the append of PREPARE_ABORT;
+here fence and PREPARE_ABORT are one record, so there is no moment in between (KAFKA-9666, KAFKA-19367).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import NamedTuple
+from uuid import UUID
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+MAX_PRODUCER_EPOCH = 32767
+"""Reserved: a client never holds it, so that a fence always finds one epoch left (SEMANTICS 23)."""
+
+
+class TransactionState(IntEnum):
+    """The states with their numbers in TransactionLogValue."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def display_name(self) -> str:
+        """The name that ListTransactions and DescribeTransactions show, e.g. `PrepareCommit`."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+    @property
+    def is_prepare(self) -> bool:
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+    @property
+    def is_complete(self) -> bool:
+        return self in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+
+
+EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
+PREPARE_COMMIT, PREPARE_ABORT = TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT
+COMPLETE_COMMIT, COMPLETE_ABORT = TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT
+DEAD, PREPARE_EPOCH_FENCE = TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE
+
+VALID_PREVIOUS: dict[TransactionState, frozenset[TransactionState]] = {
+    EMPTY: frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT, DEAD}),  # DEAD: no entry yet
+    ONGOING: frozenset({ONGOING, EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT}),
+    PREPARE_COMMIT: frozenset({ONGOING}),
+    PREPARE_ABORT: frozenset({ONGOING, PREPARE_EPOCH_FENCE}),
+    COMPLETE_COMMIT: frozenset({PREPARE_COMMIT}),
+    COMPLETE_ABORT: frozenset({PREPARE_ABORT}),
+    DEAD: frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT}),
+    PREPARE_EPOCH_FENCE: frozenset({ONGOING}),
+}
+
+VALID_PREVIOUS_TV2: dict[TransactionState, frozenset[TransactionState]] = VALID_PREVIOUS | {
+    # TV2 may abort a transaction that never reached a partition: the epoch moves on, late writes are fenced.
+    PREPARE_ABORT: VALID_PREVIOUS[PREPARE_ABORT] | {EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT},
+}
+
+
+def may_follow(previous: TransactionState, target: TransactionState, transaction_version: int) -> bool:
+    """Whether `target` may be written after `previous` by a client of that transaction version."""
+    table = VALID_PREVIOUS_TV2 if transaction_version >= 2 else VALID_PREVIOUS
+    return previous in table[target]
+
+
+class Stimulus(Enum):
+    """What can happen to a transaction, with the caller's identity already judged."""
+
+    INIT_PRODUCER_ID = "init producer id"
+    ADD_PARTITIONS = "add partitions"
+    VERIFY_PARTITIONS = "verify partitions"
+    COMMIT_TV1 = "commit (TV1)"
+    ABORT_TV1 = "abort (TV1)"
+    COMMIT = "commit (TV2)"
+    ABORT = "abort (TV2)"
+    COMMIT_REPEATED = "commit, repeated (TV2)"
+    ABORT_REPEATED = "abort, repeated (TV2)"
+    MARKERS_WRITTEN = "markers written"
+    TIMEOUT = "timeout"
+    EXPIRE = "expire"
+
+
+class Action(Enum):
+    """What the coordinator does."""
+
+    CREATE = "new id, epoch 0 -> Empty"
+    BUMP_EPOCH = "bump epoch or rotate id -> Empty"
+    FENCE = "bump epoch -> PrepareAbort"
+    ENLIST = "add -> Ongoing"
+    VERIFY = "answer per partition"
+    PREPARE_COMMIT = "-> PrepareCommit"
+    PREPARE_ABORT = "-> PrepareAbort"
+    COMPLETE = "-> Complete"
+    TOMBSTONE = "tombstone -> Dead"
+    CONFIRM = "NONE, nothing written"
+    IGNORE = "nothing"
+    REFUSE_CONCURRENT = "CONCURRENT_TRANSACTIONS"
+    REFUSE_STATE = "INVALID_TXN_STATE"
+    REFUSE_FENCED = "PRODUCER_FENCED"
+    REFUSE_MAPPING = "INVALID_PRODUCER_ID_MAPPING"
+    REFUSE_ABORTABLE = "TRANSACTION_ABORTABLE"
+    UNREACHABLE = "cannot happen"
+
+
+def _row(
+    empty: Action, ongoing: Action, prepare_commit: Action, prepare_abort: Action, complete_commit: Action, complete_abort: Action, dead: Action
+) -> dict[TransactionState, Action]:
+    return {
+        EMPTY: empty,
+        ONGOING: ongoing,
+        PREPARE_COMMIT: prepare_commit,
+        PREPARE_ABORT: prepare_abort,
+        COMPLETE_COMMIT: complete_commit,
+        COMPLETE_ABORT: complete_abort,
+        DEAD: dead,
+        PREPARE_EPOCH_FENCE: Action.UNREACHABLE,
+    }
+
+
+_BUSY, _BAD, _NONE, _SKIP = Action.REFUSE_CONCURRENT, Action.REFUSE_STATE, Action.CONFIRM, Action.IGNORE
+_GONE, _OLD = Action.REFUSE_MAPPING, Action.REFUSE_FENCED
+_COMMIT, _ABORT = Action.PREPARE_COMMIT, Action.PREPARE_ABORT
+
+_TABLE: dict[Stimulus, dict[TransactionState, Action]] = {
+    # fmt: off
+    #                                  Empty             Ongoing        PrepareCommit    PrepareAbort     CompleteCommit     CompleteAbort      Dead
+    Stimulus.INIT_PRODUCER_ID:  _row(Action.BUMP_EPOCH, Action.FENCE,  _BUSY,           _BUSY,           Action.BUMP_EPOCH, Action.BUMP_EPOCH, Action.CREATE),
+    Stimulus.ADD_PARTITIONS:    _row(Action.ENLIST,     Action.ENLIST, _BUSY,           _BUSY,           Action.ENLIST,     Action.ENLIST,     _GONE),
+    Stimulus.VERIFY_PARTITIONS: _row(Action.REFUSE_ABORTABLE, Action.VERIFY, _BUSY, _BUSY, Action.REFUSE_ABORTABLE, Action.REFUSE_ABORTABLE, _GONE),
+    Stimulus.COMMIT_TV1:        _row(_BAD,              _COMMIT,       _BUSY,           _BAD,            _NONE,             _BAD,              _GONE),
+    Stimulus.ABORT_TV1:         _row(_BAD,              _ABORT,        _BAD,            _BUSY,           _BAD,              _NONE,             _GONE),
+    Stimulus.COMMIT:            _row(_BAD,              _COMMIT,       _BUSY,           _BUSY,           _BAD,              _BAD,              _GONE),
+    Stimulus.ABORT:             _row(_ABORT,            _ABORT,        _BUSY,           _BUSY,           _ABORT,            _ABORT,            _GONE),
+    Stimulus.COMMIT_REPEATED:   _row(_OLD,              _OLD,          _BUSY,           _BAD,            _NONE,             _BAD,              _GONE),
+    Stimulus.ABORT_REPEATED:    _row(_OLD,              _OLD,          _BAD,            _BUSY,           _BAD,              _NONE,             _GONE),
+    Stimulus.MARKERS_WRITTEN:   _row(_SKIP,             _SKIP,         Action.COMPLETE, Action.COMPLETE, _SKIP,             _SKIP,             _SKIP),
+    Stimulus.TIMEOUT:           _row(_SKIP,             Action.FENCE,  _SKIP,           _SKIP,           _SKIP,             _SKIP,             _SKIP),
+    Stimulus.EXPIRE:            _row(Action.TOMBSTONE,  _SKIP,         _SKIP,           _SKIP,           Action.TOMBSTONE,  Action.TOMBSTONE,  _SKIP),
+    # fmt: on
+}
+
+RULES: dict[tuple[TransactionState, Stimulus], Action] = {
+    (state, stimulus): action for stimulus, row in _TABLE.items() for state, action in row.items()
+}
+
+
+class TransactionPartition(NamedTuple):
+    """A partition that takes part in a transaction.
+
+    The topic id tells a topic from a later one of the same name: a marker may be dropped only when the controller's metadata,
+    known to be newer than the enlistment, says that *this id* is gone (SEMANTICS 1, second hazard).
+    """
+
+    topic: str
+    partition: int
+    topic_id: UUID | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class TransactionMetadata:
+    """A transactional id's state: what the newest record in the log says.
+
+    last_producer_epoch: the epoch whose owner may repeat its last request (InitProducerId by KIP-360, EndTxn by KIP-890);
+    -1 when a new instance took over.  previous_producer_id: the id before the last rotation.  next_producer_id: given to the
+    client already, in force once the transaction completes (SEMANTICS 30).  prepare_offset: the offset of the record, which
+    makes a prepared transaction unique although its producer id and epoch may be used again (SEMANTICS 1, KAFKA-16352).
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState
+    last_update_ms: int
+    start_ms: int = -1
+    partitions: frozenset[TransactionPartition] = frozenset()
+    last_producer_epoch: int = NO_PRODUCER_EPOCH
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    transaction_version: int = 0
+    record_offset: int = -1
+
+    @property
+    def client_identity(self) -> tuple[int, int]:
+        """What the rightful producer holds: differs from the stored pair while a rotated id waits for the markers."""
+        if self.state.is_prepare and self.next_producer_id != NO_PRODUCER_ID:
+            return self.next_producer_id, 0
+        return self.producer_id, self.producer_epoch
+
+    def contains(self, partition: TransactionPartition) -> bool:
+        """Whether the partition is enlisted; an unknown topic id on either side matches by name."""
+        if partition in self.partitions:
+            return True
+        return any(
+            known.topic == partition.topic
+            and known.partition == partition.partition
+            and (known.topic_id is None or partition.topic_id is None)
+            for known in self.partitions
+        )
+
+
+def is_exhausted(producer_epoch: int, max_producer_epoch: int = MAX_PRODUCER_EPOCH) -> bool:
+    """Whether no further epoch of this producer id may be given to a client."""
+    return producer_epoch >= max_producer_epoch - 1
