@@ -1,0 +1,519 @@
+"""Length-prefixed frames over one TCP connection: receiving without copies, sending, back-pressure.
+
+A frame is a 4-byte big-endian length and that many bytes.  `FrameConnection` is the asyncio protocol for both ends; what a
+frame means is its handler's business.
+
+Receiving.  The kernel writes straight into the connection's buffer and the handler gets a *writable* view of the frame in it:
+the log patches offsets in place and writes the very same bytes.  The view dies when `on_frame` returns, unless the handler
+called `detach()` meanwhile.  The buffer starts small, grows to the size of a frame, and shrinks back.
+
+Back-pressure, in the order in which it bites:
+
+1. a handler that cannot keep up calls `pause()`: no further frame is delivered before `resume()`, and TCP pushes back;
+2. on a server, reading stops while the peer does not take its answers (`write_high_bytes`), so one slow reader costs one
+   answer more than that, never an unbounded queue.  A client must not do this: two ends that both refuse to read deadlock;
+3. frames larger than the small first buffer reserve their bytes in a `ByteBudget` shared by all connections *before* their body
+   is read, so a frame whose reading has begun can always be finished.  A frame that stalls while others wait is closed;
+4. after `FRAMES_PER_TICK` frames a connection lets others run.
+
+A length that is negative or above the maximum closes the connection with one log line; the process lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from typing import TYPE_CHECKING, Protocol, cast
+
+from . import logs
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+log = logs.get(__name__)
+
+_LENGTH = Struct(">i")
+LENGTH_BYTES = 4
+FIRST_BUFFER_BYTES = 16 * 1024
+KEPT_BUFFER_BYTES_MAX = 4 << 20
+"""A larger buffer is given back as soon as it is empty; a smaller one when it was not needed for `SHRINK_AFTER_S`."""
+SHRINK_AFTER_S = 5.0
+EAGER_BYTES = 1 << 20
+"""A frame up to this size gets its whole buffer at once; a larger one fourfold steps, as its bytes really arrive."""
+FRAMES_PER_TICK = 64
+STALLED_FRAME_S = 30.0
+COALESCE_BYTES = 64 * 1024
+"""Smaller buffers are joined into one write; copying larger ones would cost more than a system call."""
+WRITE_HIGH_BYTES = 1 << 20
+
+_BY_HANDLER, _BY_BUDGET, _BY_WRITER, _BY_TURN = 1, 2, 4, 8  # why reading is paused; it goes on when all are cleared
+
+
+class FrameHandler(Protocol):
+    """What a connection does with its frames.  Both methods run on the event loop and must not block."""
+
+    def on_frame(self, frame: memoryview) -> None:
+        """One whole frame, without its length.  The view is writable and is released when this returns: detach() or copy."""
+
+    def on_close(self, reason: str) -> None:
+        """The connection is gone; called exactly once, and no frame follows."""
+
+
+class ByteBudget:
+    """Bytes of frames in flight over all connections that share it; who does not fit waits in order of arrival.
+
+    A frame larger than the whole budget is let through when nothing else is in flight: it waits long, but not forever.
+    """
+
+    __slots__ = ("_waiting", "limit_bytes", "used_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        if limit_bytes <= 0:
+            raise ValueError(f"a byte budget of {limit_bytes} lets nothing through")
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    def take(self, size: int, on_granted: Callable[[], None]) -> bool:
+        """True when `size` bytes are granted at once; otherwise `on_granted` is called when they are."""
+        if not self._waiting and self._fits(size):
+            self.used_bytes += size
+            return True
+        self._waiting.append((size, on_granted))
+        return False
+
+    def give_back(self, size: int) -> None:
+        self.used_bytes -= size
+        assert self.used_bytes >= 0, "more bytes were given back than taken"
+        while self._waiting and self._fits(self._waiting[0][0]):
+            granted, on_granted = self._waiting.popleft()
+            self.used_bytes += granted
+            on_granted()
+
+    def forget(self, on_granted: Callable[[], None]) -> None:
+        """Takes a waiter out of the queue; no effect when it is not there."""
+        for entry in self._waiting:
+            if entry[1] == on_granted:
+                self._waiting.remove(entry)
+                break
+        self.give_back(0)  # the next one in the queue may fit although this one did not
+
+    def _fits(self, size: int) -> bool:
+        return self.used_bytes == 0 or self.used_bytes + size <= self.limit_bytes
+
+
+class FrameLease:
+    """A frame's memory after `detach()`: `view` stays valid, and its bytes count against the budget until `release()`."""
+
+    __slots__ = ("_budget", "_reserved", "view")
+
+    def __init__(self, view: memoryview, budget: ByteBudget | None, reserved: int) -> None:
+        self.view = view
+        self._budget = budget
+        self._reserved = reserved
+
+    def release(self) -> None:
+        """Gives the bytes back; idempotent."""
+        reserved, self._reserved = self._reserved, 0
+        if reserved and self._budget is not None:
+            self._budget.give_back(reserved)
+
+
+class LogLimiter:
+    """At most `burst` lines in `period_s` seconds about what strangers send; the rest is counted."""
+
+    __slots__ = ("_burst", "_lines", "_period_s", "_since", "_suppressed")
+
+    def __init__(self, burst: int = 10, period_s: float = 10.0) -> None:
+        self._burst = burst
+        self._period_s = period_s
+        self._since = float("-inf")
+        self._lines = 0
+        self._suppressed = 0
+
+    def warning(self, now: float, event: str, **fields: object) -> None:
+        if now - self._since >= self._period_s:
+            if self._suppressed:
+                fields["suppressed_before"] = self._suppressed
+            self._since, self._lines, self._suppressed = now, 0, 0
+        if self._lines < self._burst:
+            self._lines += 1
+            log.warning(event, **fields)
+        else:
+            self._suppressed += 1
+
+
+class FrameConnection(asyncio.BufferedProtocol):
+    """One end of a connection.  Made by `serve_frames` and `connect_frames`; used on the event loop's thread only."""
+
+    def __init__(
+        self,
+        *,
+        max_frame_bytes: int,
+        limiter: LogLimiter,
+        budget: ByteBudget | None = None,
+        pause_on_write_bytes: int | None = None,
+        on_made: Callable[[FrameConnection], FrameHandler | None],
+        on_lost: Callable[[FrameConnection], None] | None = None,
+    ) -> None:
+        self.peer = "?"
+        self.close_reason = ""
+        self._loop = asyncio.get_running_loop()
+        self._max_frame_bytes = max_frame_bytes
+        self._limiter = limiter
+        self._budget = budget
+        self._pause_on_write_bytes = pause_on_write_bytes
+        self._on_made = on_made
+        self._on_lost = on_lost
+        self._handler: FrameHandler | None = None
+        self._transport: asyncio.Transport | None = None
+        self._paused = 0
+        self._buffer = bytearray(FIRST_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = 0  # the first byte not yet delivered
+        self._filled = 0  # the first byte not yet received
+        self._frame_bytes = -1  # length of the frame at _start, prefix not included; -1: not known yet
+        self._reserved = 0  # bytes of the budget that the frame at _start holds
+        self._large_frames = 0  # frames since the last look that the first buffer could not have held
+        self._shrink_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._progress = 0
+        self._delivering = False
+        self._detached = False
+        self._corked: list[ReadableBuffer] = []
+        self._corked_bytes = 0
+
+    # ------------------------------------------------------------------------------------------------ what a handler uses
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def write_backlog(self) -> int:
+        """Bytes given to `send` that the kernel has not taken yet."""
+        transport = self._transport
+        return self._corked_bytes + (transport.get_write_buffer_size() if transport is not None else 0)
+
+    def send(self, *buffers: ReadableBuffer) -> bool:
+        """Sends one frame, put together from `buffers`; its length is added here.  False when the connection is closing.
+
+        A buffer must not change afterwards: copy (or `detach()`) what belongs to the frame being delivered.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False  # a write to a closing transport only makes asyncio warn, from another connection's callback
+        size = 0
+        for buffer in buffers:
+            size += buffer.nbytes if isinstance(buffer, memoryview) else len(cast(bytes, buffer))
+        self._corked.append(_LENGTH.pack(size))
+        self._corked.extend(buffers)
+        self._corked_bytes += size + LENGTH_BYTES
+        if not self._delivering or self._corked_bytes > COALESCE_BYTES:
+            self._uncork(transport)
+        return True
+
+    def pause(self) -> None:
+        """Delivers no further frame before `resume()`."""
+        self._pause(_BY_HANDLER)
+
+    def resume(self) -> None:
+        self._resume(_BY_HANDLER)
+
+    def detach(self) -> FrameLease:
+        """Within `on_frame`: keeps the frame's memory beyond the call.  The lease must be released when the frame is done with."""
+        assert self._delivering and self._frame_bytes >= 0, "detach() is for the frame being delivered"
+        start = self._start + LENGTH_BYTES
+        reserved, self._reserved = self._reserved, 0
+        self._detached = True
+        return FrameLease(self._view[start : start + self._frame_bytes], self._budget, reserved)
+
+    def close(self, reason: str = "closed here") -> None:
+        """Closes once what was sent has been written; idempotent."""
+        if self._transport is not None and not self._transport.is_closing():
+            self.close_reason = reason
+            self._uncork(self._transport)
+            self._transport.close()
+
+    def abort(self, reason: str = "aborted here") -> None:
+        """Closes at once and drops what was not written yet."""
+        if self._transport is not None:
+            self.close_reason = self.close_reason or reason
+            self._transport.abort()
+
+    # ------------------------------------------------------------------------------------------------ asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        address = transport.get_extra_info("peername")
+        if isinstance(address, tuple) and len(address) >= 2:
+            self.peer = f"{address[0]}:{address[1]}"
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._transport.set_write_buffer_limits(high=self._pause_on_write_bytes or WRITE_HIGH_BYTES)
+        self._handler = self._on_made(self)
+        if self._handler is None:
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._filled == len(self._buffer):
+            self._make_room()
+        return self._view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        self._progress += nbytes
+        self._deliver()
+
+    def eof_received(self) -> bool:
+        if self._filled > self._start:
+            have = self._filled - self._start
+            want = "?" if self._frame_bytes < 0 else self._frame_bytes + LENGTH_BYTES
+            self._refuse(f"the peer closed within a frame: {have} of {want} bytes came")
+        return False
+
+    def pause_writing(self) -> None:
+        if self._pause_on_write_bytes is not None:
+            self._pause(_BY_WRITER)
+
+    def resume_writing(self) -> None:
+        if self._pause_on_write_bytes is not None:
+            self._resume(_BY_WRITER)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._stop_timers()
+        self._corked.clear()
+        self._corked_bytes = 0
+        budget = self._budget
+        if budget is not None:
+            if self._paused & _BY_BUDGET:
+                budget.forget(self._granted)
+            reserved, self._reserved = self._reserved, 0
+            if reserved:
+                budget.give_back(reserved)
+        if not self.close_reason:
+            self.close_reason = "the peer closed the connection" if exc is None else f"{type(exc).__name__}: {exc}"
+        if not self._delivering:
+            self._drop_buffer()
+        handler, self._handler = self._handler, None
+        try:
+            if handler is not None:
+                handler.on_close(self.close_reason)
+        finally:
+            if self._on_lost is not None:
+                self._on_lost(self)
+
+    # ------------------------------------------------------------------------------------------------ receiving
+
+    def _deliver(self) -> None:
+        """Hands out the whole frames in the buffer, until none is left, reading is paused, or the turn is over."""
+        if self._delivering:
+            return
+        self._delivering = True
+        frames = 0
+        try:
+            while not self._paused and self._next_frame_is_whole():
+                if frames == FRAMES_PER_TICK:
+                    self._pause(_BY_TURN)
+                    self._loop.call_soon(self._resume, _BY_TURN)
+                    break
+                frames += 1
+                if not self._deliver_one():
+                    return
+        finally:
+            self._delivering = False
+            if self._transport is not None and self._corked:
+                self._uncork(self._transport)
+        if self._start == self._filled:
+            self._start = self._filled = 0
+            if len(self._buffer) > KEPT_BUFFER_BYTES_MAX:
+                self._drop_buffer()
+
+    def _next_frame_is_whole(self) -> bool:
+        have = self._filled - self._start
+        if self._frame_bytes < 0:
+            if have < LENGTH_BYTES or not self._begin_frame():
+                return False
+        return have >= self._frame_bytes + LENGTH_BYTES
+
+    def _begin_frame(self) -> bool:
+        """Reads the length of the frame at `_start`; False when the frame must wait for the budget or is refused."""
+        size: int = _LENGTH.unpack_from(self._buffer, self._start)[0]
+        if not 0 <= size <= self._max_frame_bytes:
+            self._refuse(_describe_bad_length(bytes(self._view[self._start : self._start + LENGTH_BYTES]), size, self._max_frame_bytes))
+            return False
+        self._frame_bytes = size
+        if size + LENGTH_BYTES <= FIRST_BUFFER_BYTES:
+            return True
+        self._large_frames += 1
+        if self._shrink_timer is None:
+            self._shrink_timer = self._loop.call_later(SHRINK_AFTER_S, self._shrink)
+        if self._budget is None:
+            return True
+        self._reserved = size
+        if self._budget.take(size, self._granted):
+            self._watch_progress()
+            return True
+        self._reserved = 0
+        self._pause(_BY_BUDGET)
+        return False
+
+    def _granted(self) -> None:
+        """The budget has room: the frame at `_start` may be read."""
+        self._reserved = self._frame_bytes
+        self._watch_progress()
+        self._resume(_BY_BUDGET)
+
+    def _deliver_one(self) -> bool:
+        """One whole frame to the handler; False when the connection is gone afterwards."""
+        handler = self._handler
+        if handler is None:
+            return False
+        start = self._start + LENGTH_BYTES
+        end = start + self._frame_bytes
+        frame = self._view[start:end]
+        try:
+            handler.on_frame(frame)
+        except Exception:
+            log.exception("frame_handler_failed", peer=self.peer, frame_bytes=self._frame_bytes)
+            self.abort("the handler of a frame failed")
+            return False
+        self._frame_bytes = -1
+        self._start = end
+        if self._detached:
+            self._detached = False
+            self._move_to(bytearray(max(FIRST_BUFFER_BYTES, self._filled - self._start)))
+        else:
+            frame.release()  # whoever kept it gets a ValueError and not another request's bytes
+        reserved, self._reserved = self._reserved, 0
+        if reserved and self._budget is not None:
+            self._budget.give_back(reserved)
+        return self._handler is not None
+
+    def _make_room(self) -> None:
+        """The buffer is full to its end: moves what is left to the front, or to a larger buffer that fits the frame."""
+        have = self._filled - self._start
+        need = LENGTH_BYTES if self._frame_bytes < 0 else self._frame_bytes + LENGTH_BYTES
+        capacity = len(self._buffer)
+        if need > EAGER_BYTES and need > capacity:
+            need = min(need, max(EAGER_BYTES, have * 4))  # a claim alone does not get the memory, bytes do
+        if need > capacity:
+            self._move_to(bytearray(min(need + FIRST_BUFFER_BYTES, max(need, EAGER_BYTES + LENGTH_BYTES))))
+        elif self._start:
+            self._view[:have] = self._view[self._start : self._filled]
+            self._start, self._filled = 0, have
+        else:
+            self._move_to(bytearray(capacity * 2))
+
+    def _move_to(self, buffer: bytearray) -> None:
+        have = self._filled - self._start
+        view = memoryview(buffer)
+        view[:have] = self._view[self._start : self._filled]
+        self._buffer, self._view = buffer, view
+        self._start, self._filled = 0, have
+
+    def _drop_buffer(self) -> None:
+        self._buffer = bytearray(FIRST_BUFFER_BYTES if self._transport is not None else 0)
+        self._view = memoryview(self._buffer)
+        self._start = self._filled = 0
+
+    def _shrink(self) -> None:
+        """Gives a large buffer back once a whole period has passed without need of it."""
+        self._shrink_timer = None
+        if len(self._buffer) <= FIRST_BUFFER_BYTES:
+            return
+        if self._large_frames == 0 and self._start == self._filled and not self._delivering:
+            self._drop_buffer()
+            return
+        self._large_frames = 0
+        self._shrink_timer = self._loop.call_later(SHRINK_AFTER_S, self._shrink)
+
+    def _watch_progress(self) -> None:
+        """A frame that holds budget must keep coming while others wait for it."""
+        if self._stall_timer is None:
+            self._progress = 0
+            self._stall_timer = self._loop.call_later(STALLED_FRAME_S, self._check_progress)
+
+    def _check_progress(self) -> None:
+        self._stall_timer = None
+        if not self._reserved or self._budget is None:
+            return
+        if self._progress == 0 and not self._paused and self._budget.waiting_count:
+            self._refuse(f"a frame of {self._frame_bytes} bytes stalled for {STALLED_FRAME_S:g} s while others waited for memory")
+            return
+        self._watch_progress()
+
+    # ------------------------------------------------------------------------------------------------ pausing, closing
+
+    def _pause(self, why: int) -> None:
+        if not self._paused and self._transport is not None:
+            self._transport.pause_reading()
+        self._paused |= why
+
+    def _resume(self, why: int) -> None:
+        if not self._paused & why:
+            return
+        self._paused &= ~why
+        if self._paused or self._transport is None or self._transport.is_closing():
+            return
+        self._transport.resume_reading()
+        if self._filled > self._start and not self._delivering:
+            self._pause(_BY_TURN)  # frames that wait are delivered from the loop, not from within whoever resumed us
+            self._loop.call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._resume_turn()
+        if self._transport is not None and not self._transport.is_closing():
+            self._deliver()
+
+    def _resume_turn(self) -> None:
+        self._paused &= ~_BY_TURN
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _uncork(self, transport: asyncio.Transport) -> None:
+        if not self._corked:
+            return
+        buffers, self._corked = self._corked, []
+        self._corked_bytes = 0
+        small: list[ReadableBuffer] = []
+        for buffer in buffers:
+            size = buffer.nbytes if isinstance(buffer, memoryview) else len(cast(bytes, buffer))
+            if size <= COALESCE_BYTES:
+                small.append(buffer)
+                continue
+            if small:
+                transport.write(b"".join(small))
+                small = []
+            transport.write(cast(bytes, buffer))
+        if small:
+            transport.write(b"".join(small))
+
+    def _refuse(self, reason: str) -> None:
+        """Closes because of what the peer sent (or did not send), with one line about it."""
+        self._limiter.warning(self._loop.time(), "connection_refused", peer=self.peer, reason=reason)
+        self.abort(reason)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._shrink_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        self._shrink_timer = self._stall_timer = None
+
+
+def _describe_bad_length(prefix: bytes, size: int, max_frame_bytes: int) -> str:
+    if prefix in (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"PRI "):
+        return f"an HTTP request ({prefix.decode().strip()}) came to a port that does not speak HTTP"
+    if prefix[:2] == b"\x16\x03":
+        return "a TLS handshake came to a plain-text port: set security.protocol=PLAINTEXT in the client"
+    return f"a frame of {size} bytes where 0 to {max_frame_bytes} are allowed"

@@ -1,0 +1,235 @@
+"""The Network port: framed TCP servers and clients, gRPC servers and channels.
+
+The only module that opens sockets.  What comes over them is described in `frames`; here stand listening and connecting, the
+bound on connections, and gRPC with the settings that every part of Tidegate shares (64 MiB messages on purpose; no
+SO_REUSEPORT, by which a forgotten process would silently share the port; keepalive, so that a cut cable is noticed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+from . import logs
+from .frames import ByteBudget, FrameConnection, FrameHandler, FrameLease, LogLimiter
+
+__all__ = [
+    "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "PortInUse", "bind_grpc", "connect_frames",
+    "free_port", "grpc_channel", "grpc_channel_blocking", "grpc_server", "serve_frames",
+]  # fmt: skip
+
+log = logs.get(__name__)
+
+GRPC_MESSAGE_BYTES_MAX = 64 << 20
+CONNECTIONS_MAX = 4096
+FRAMES_IN_FLIGHT_BYTES_MAX = 512 << 20
+_CLOSE_GRACE_S = 2.0
+
+
+class PortInUse(OSError):
+    """Somebody else listens there; the message names the port and says what to do."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(
+            errno.EADDRINUSE,
+            f"port {port} on {host} is in use: stop the process that holds it (ss -ltnp 'sport = :{port}') or configure another port",
+        )
+        self.host = host
+        self.port = port
+
+
+class FrameServer:
+    """A listening socket and its connections."""
+
+    def __init__(self, *, host: str, max_connections: int) -> None:
+        self.host = host
+        self.port = 0
+        self.connections: set[FrameConnection] = set()
+        self._max_connections = max_connections
+        self._limiter = LogLimiter()
+        self._server: asyncio.Server | None = None
+        self._all_lost = asyncio.Event()
+        self._all_lost.set()
+
+    @property
+    def is_serving(self) -> bool:
+        return self._server is not None and self._server.is_serving()
+
+    async def close(self, grace_s: float = _CLOSE_GRACE_S) -> None:
+        """Stops listening, then closes the connections: what was sent is written within `grace_s`, or dropped."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close("the server is closing")
+        try:
+            await asyncio.wait_for(self._all_lost.wait(), grace_s)
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.abort("the server is closing")
+            await self._all_lost.wait()
+
+    def _admit(self, connection: FrameConnection, factory: Callable[[FrameConnection], FrameHandler]) -> FrameHandler | None:
+        if len(self.connections) >= self._max_connections or not self.is_serving:
+            self._limiter.warning(
+                asyncio.get_running_loop().time(),
+                "connection_refused",
+                peer=connection.peer,
+                reason=f"{self._max_connections} connections are open already (max.connections)",
+            )
+            return None
+        handler = factory(connection)
+        self.connections.add(connection)
+        self._all_lost.clear()
+        return handler
+
+    def _lost(self, connection: FrameConnection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._all_lost.set()
+
+
+async def serve_frames(
+    host: str,
+    port: int,
+    factory: Callable[[FrameConnection], FrameHandler],
+    max_frame_bytes: int,
+    *,
+    max_connections: int = CONNECTIONS_MAX,
+    budget: ByteBudget | None = None,
+    pause_on_write_bytes: int = 1 << 20,
+) -> FrameServer:
+    """Listens on host:port (0: any free one, see `FrameServer.port`) and calls `factory` for every connection.
+
+    `budget` bounds the bytes of frames in flight and may be shared by several servers.  When the process runs out of file
+    descriptors, asyncio leaves the listener alone for a second and tries again: it is never closed for that.
+
+    Raises PortInUse, or OSError for an address that is not this machine's.
+    """
+    loop = asyncio.get_running_loop()
+    server = FrameServer(host=host, max_connections=max_connections)
+    shared = budget or ByteBudget(max(FRAMES_IN_FLIGHT_BYTES_MAX, max_frame_bytes))
+
+    def make() -> FrameConnection:
+        return FrameConnection(
+            max_frame_bytes=max_frame_bytes,
+            limiter=server._limiter,
+            budget=shared,
+            pause_on_write_bytes=pause_on_write_bytes,
+            on_made=lambda connection: server._admit(connection, factory),
+            on_lost=server._lost,
+        )
+
+    try:
+        listener = await loop.create_server(make, host, port, backlog=512, start_serving=False)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(host, port) from error
+        raise
+    server._server = listener
+    server.port = listener.sockets[0].getsockname()[1]
+    await listener.start_serving()
+    return server
+
+
+@dataclass(slots=True)
+class _Callbacks:
+    """A client's pair of callbacks as a handler."""
+
+    on_frame: Callable[[memoryview], None]
+    on_close: Callable[[str], None]
+
+
+async def connect_frames(
+    host: str,
+    port: int,
+    on_frame: Callable[[memoryview], None],
+    on_close: Callable[[str], None],
+    max_frame_bytes: int,
+    timeout: float,
+) -> FrameConnection:
+    """Connects within `timeout` seconds; raises TimeoutError or another OSError.
+
+    `on_frame` gets each frame as `FrameHandler.on_frame` does; `on_close(reason)` is called once when the connection is gone.
+    """
+    loop = asyncio.get_running_loop()
+    callbacks = _Callbacks(on_frame, on_close)
+
+    def make() -> FrameConnection:
+        return FrameConnection(max_frame_bytes=max_frame_bytes, limiter=LogLimiter(), on_made=lambda _: callbacks)
+
+    try:
+        async with asyncio.timeout(timeout):
+            _, connection = await loop.create_connection(make, host, port)
+    except TimeoutError as error:
+        raise TimeoutError(errno.ETIMEDOUT, f"no connection to {host}:{port} within {timeout:g} s") from error
+    return connection
+
+
+_GRPC_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+_GRPC_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    *_GRPC_OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+_GRPC_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    *_GRPC_OPTIONS,
+    ("grpc.enable_http_proxy", 0),  # a proxy from the environment must not come between two brokers
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+
+def grpc_server(options: Sequence[tuple[str, int | str]] = ()) -> grpc.aio.Server:
+    """An asyncio gRPC server; `options` come after, and so override, the common ones.  Give it a port by `bind_grpc`."""
+    return grpc.aio.server(options=[*_GRPC_SERVER_OPTIONS, *options])
+
+
+def bind_grpc(server: grpc.aio.Server, host: str, port: int) -> int:
+    """Binds before `server.start()`; returns the port (for 0: the one that was free).  Raises PortInUse or OSError."""
+    try:
+        bound: int = server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError as error:
+        raise _bind_error(host, port) from error
+    if bound == 0:
+        raise _bind_error(host, port)
+    return bound
+
+
+def _bind_error(host: str, port: int) -> OSError:
+    """gRPC does not say why it could not bind: binds once more by hand to find out."""
+    try:
+        with socket.create_server((host, port)):
+            return OSError(errno.EADDRNOTAVAIL, f"gRPC could not listen on {host}:{port}: see its message above")
+    except OSError as error:
+        return PortInUse(host, port) if error.errno == errno.EADDRINUSE else error
+
+
+def grpc_channel(target: str, options: Sequence[tuple[str, int | str]] = ()) -> grpc.aio.Channel:
+    """A channel to `host:port` for the running loop."""
+    return grpc.aio.insecure_channel(target, options=[*_GRPC_CHANNEL_OPTIONS, *options])
+
+
+def grpc_channel_blocking(target: str, options: Sequence[tuple[str, int | str]] = ()) -> grpc.Channel:
+    """A channel to `host:port` for threads."""
+    return grpc.insecure_channel(target, options=[*_GRPC_CHANNEL_OPTIONS, *options])
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that was free a moment ago, for tests and for clusters on one machine; whoever binds it must cope with PortInUse."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
