@@ -214,7 +214,7 @@ class DataClient:
         found: dict[str, TopicView] = {}
         for topic in reply.topics:
             if topic.error_code:
-                code = ErrorCode(topic.error_code)
+                code = ErrorCode.from_wire(topic.error_code)
                 return {}, _Problem(code, f"topic {topic.name!r} does not exist", curable=code in _CURABLE)
             for partition in topic.partitions:
                 self._note_leader(topic.name, partition.partition, _leader_view(partition.leader))
@@ -390,7 +390,7 @@ def _leader_view(leader: data_pb2.Leader) -> LeaderView | None:
 
 
 def _partition_problem(topic: str, entry: data_pb2.PartitionOffset) -> _Problem:
-    code = ErrorCode(entry.error_code)
+    code = ErrorCode.from_wire(entry.error_code)
     message = f"{topic}-{entry.partition}: {entry.error_message or code.name}"
     return _Problem(code, message, code in _CURABLE, _leader_view(entry.leader))
 
@@ -401,7 +401,7 @@ def _problem_of(failure: grpc.RpcError, endpoint: str) -> _Problem:
     for key, value in failure.trailing_metadata() or ():
         if key == ERROR_DETAIL_KEY:
             detail = data_pb2.ErrorDetail.FromString(value if isinstance(value, bytes) else value.encode("latin-1"))
-            code = ErrorCode(detail.error_code)
+            code = ErrorCode.from_wire(detail.error_code)
             return _Problem(code, detail.message, code in _CURABLE, _leader_view(detail.leader), detail.log_start_offset)
     message = f"{endpoint}: {failure.code().name}: {failure.details()}"
     return _Problem(ErrorCode.NETWORK_EXCEPTION, message, failure.code() in _LOST)

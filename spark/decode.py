@@ -23,16 +23,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..wire.compression import Compression, decompress
+from ..wire.compression import decompress
 from ..wire.errors import ErrorCode, KafkaError
-from ..wire.records import BatchHeader
+from ..wire.records import HEADER_BYTES, BatchHeader
 from .schema import ARROW_HEADERS_TYPE, COLUMNS, arrow_schema
 
-BATCH_HEADER_BYTES = 61
 GROUP_BYTES_MAX = 64 << 20  # decompressed bytes decoded in one go, unless one batch alone is larger
-DECOMPRESSED_BYTES_MAX = 1 << 30  # of one batch; Arrow's binary columns end at 2 GiB
-TIMESTAMP_TYPE_BIT = 0x08
-CREATE_TIME = 0
+COMPRESSION_BITS = 0x07  # of a batch's attributes; looked at here because making an enum costs more than a small batch
 LOG_APPEND_TIME = 1
 
 Positions = npt.NDArray[np.int64]
@@ -63,19 +60,19 @@ def decode_batches(target: Target, chunk: bytes, batches: Sequence[tuple[int, Ba
     """The visible `batches` (position in `chunk`, header) as Arrow batches, empty ones left out; raises KafkaError."""
     out: list[pa.RecordBatch] = []
     sections: list[Section] = []
-    if all(header.compression == Compression.NONE for _, header in batches):
+    if not any(header.attributes & COMPRESSION_BITS for _, header in batches):
         for position, header in batches:
-            sections.append(Section(header, position + BATCH_HEADER_BYTES, position + header.size_bytes))
+            sections.append(Section(header, position + HEADER_BYTES, position + header.size_bytes))
         _append_decoded(out, target, chunk, sections)
         return out
     parts: list[bytes | memoryview] = []
     size = 0
     view = memoryview(chunk)
     for position, header in batches:
-        stored = view[position + BATCH_HEADER_BYTES : position + header.size_bytes]
+        stored = view[position + HEADER_BYTES : position + header.size_bytes]
         plain: bytes | memoryview = stored
-        if header.compression != Compression.NONE:
-            plain = decompress(header.compression, stored, DECOMPRESSED_BYTES_MAX)
+        if header.attributes & COMPRESSION_BITS:
+            plain = decompress(header.compression, stored)
         if sections and size + len(plain) > GROUP_BYTES_MAX:
             _append_decoded(out, target, b"".join(parts), sections)
             parts, sections, size = [], [], 0
@@ -106,18 +103,21 @@ class _Malformed(ValueError):
 class _Group:
     """Some batches whose records lie in one buffer, decoded field by field."""
 
-    __slots__ = ("_counts", "_data", "_octets", "_sections", "_target")
+    __slots__ = ("_counts", "_data", "_headers", "_octets", "_sections", "_target")
 
     def __init__(self, target: Target, data: bytes, sections: Sequence[Section]) -> None:
         self._target = target
         self._data = data
         self._octets: Octets = np.frombuffer(data, np.uint8)
         self._sections = sections
-        self._counts = np.fromiter((section.header.record_count for section in sections), np.int64, len(sections))
+        self._headers = dict(
+            zip(BatchHeader._fields, np.array([section.header for section in sections], np.int64).T, strict=True)
+        )
+        self._counts = self._headers["record_count"]
 
     def to_arrow(self) -> pa.RecordBatch:
         octets, columns = self._octets, self._target.columns
-        starts, ends = _record_bounds(self._data, self._sections)
+        starts, ends = _record_bounds(octets, self._data, self._sections)
         if (octets[starts] & 1).any():
             raise _Malformed("negative record length")
         position = _skip_varint(octets, starts) + 1  # the attributes byte is unused
@@ -143,10 +143,9 @@ class _Group:
         return pa.RecordBatch.from_arrays([made[name]() for name in columns], schema=arrow_schema(columns))
 
     def _offsets(self, delta: Positions) -> Positions:
-        last = np.fromiter((section.header.last_offset_delta for section in self._sections), np.int64, len(self._sections))
-        base = np.fromiter((section.header.base_offset for section in self._sections), np.int64, len(self._sections))
-        offsets = np.repeat(base, self._counts) + delta
-        if (delta < 0).any() or (delta > np.repeat(last, self._counts)).any() or (offsets[1:] <= offsets[:-1]).any():
+        offsets = self._for_each_record("base_offset") + delta
+        beyond = delta > self._for_each_record("last_offset_delta")
+        if (delta < 0).any() or beyond.any() or (offsets[1:] <= offsets[:-1]).any():
             raise _Malformed("offsets do not ascend within their batch")
         return offsets
 
@@ -166,53 +165,78 @@ class _Group:
         return start, end, null, end
 
     def _timestamps(self, delta: Positions) -> Any:
-        headers = [section.header for section in self._sections]
-        base = np.fromiter((header.base_timestamp for header in headers), np.int64, len(headers))
-        milliseconds = np.repeat(base, self._counts) + delta
-        if any(header.attributes & TIMESTAMP_TYPE_BIT for header in headers):
-            appended = np.fromiter((header.max_timestamp for header in headers), np.int64, len(headers))
-            milliseconds = np.where(self._timestamp_types() == LOG_APPEND_TIME, np.repeat(appended, self._counts), milliseconds)
+        milliseconds = self._for_each_record("base_timestamp") + delta
+        kinds = self._timestamp_types()
+        if (kinds == LOG_APPEND_TIME).any():
+            milliseconds = np.where(kinds == LOG_APPEND_TIME, self._for_each_record("max_timestamp"), milliseconds)
         return pa.array(milliseconds * 1000).cast(COLUMNS["timestamp"][1])
 
     def _timestamp_types(self) -> npt.NDArray[np.int32]:
-        kinds = (bool(section.header.attributes & TIMESTAMP_TYPE_BIT) for section in self._sections)
-        return np.repeat(np.fromiter(kinds, np.int32, len(self._sections)), self._counts)
+        appended = np.fromiter((section.header.is_log_append_time for section in self._sections), np.int32, len(self._sections))
+        return np.repeat(appended, self._counts)
+
+    def _for_each_record(self, field: str) -> Positions:
+        return np.repeat(self._headers[field], self._counts)
 
 
 def _some(mask: npt.NDArray[np.bool_] | None, wanted: slice) -> npt.NDArray[np.bool_] | None:
     return None if mask is None else mask[wanted]
 
 
-def _record_bounds(data: bytes, sections: Sequence[Section]) -> tuple[Positions, Positions]:
-    """Where each record's length field begins, and where the record ends.  The one loop over records: keep it bare."""
-    starts: list[int] = []
-    append = starts.append
-    breaks: list[int] = []
-    for section in sections:
-        position = section.start
-        for _ in range(section.header.record_count):
-            append(position)
-            low = data[position]
-            if low < 128:
-                position += 1 + (low >> 1)
-                continue
-            high = data[position + 1]
-            if high < 128:
-                position += (low >> 1) + (high << 6) - 62  # two bytes: ((low & 127) | high << 7) >> 1, plus the two
-            else:
-                position = _long_record_end(data, position)
-        if position != section.end:
-            raise _Malformed(f"the records of the batch at {section.header.base_offset} do not fill it")
-        breaks.append(position)
-    begin = np.array(starts, np.int64)
+_LOW = [low >> 1 for low in range(256)]
+_HIGH = [(high << 6) - 62 for high in range(256)]  # together ((low & 127) | high << 7) >> 1, plus the two bytes of the length
+
+
+def _record_bounds(octets: Octets, data: bytes, sections: Sequence[Section]) -> tuple[Positions, Positions]:
+    """Where each record's length field begins, and where the record ends."""
+    try:
+        begin = np.array(_walk_short_records(data, sections), np.int64)
+        two_bytes = begin[octets[begin] > 127]
+        if (octets[two_bytes + 1] > 127).any():
+            raise _Malformed("a length of more than two bytes")
+    except (IndexError, _Malformed):  # rare: a record of 8 KiB or more, or nonsense
+        begin = np.array(_walk_any_records(data, sections), np.int64)
     end = np.empty_like(begin)
     end[:-1] = begin[1:]
     last = np.cumsum([section.header.record_count for section in sections]) - 1
-    end[last] = breaks  # between two batches there is a header
+    end[last] = [section.end for section in sections]  # between two batches there is a header
     return begin, end
 
 
-def _long_record_end(data: bytes, position: int) -> int:
+def _walk_short_records(data: bytes, sections: Sequence[Section]) -> list[int]:
+    """The one loop over records, bare because it is half of the whole cost: it *assumes* lengths of one or two bytes.
+
+    What it returns is only good when the caller finds that the assumption held everywhere.
+    """
+    starts: list[int] = []
+    low_part, high_part = _LOW, _HIGH
+    for section in sections:
+        position = section.start
+        for _ in range(section.header.record_count):
+            starts.append(position)
+            low = data[position]
+            if low > 127:
+                position += low_part[low] + high_part[data[position + 1]]
+            else:
+                position += low_part[low] + 1
+        if position != section.end:
+            raise _Malformed(f"the records of the batch at {section.header.base_offset} do not fill it")
+    return starts
+
+
+def _walk_any_records(data: bytes, sections: Sequence[Section]) -> list[int]:
+    starts: list[int] = []
+    for section in sections:
+        position = section.start
+        for _ in range(section.header.record_count):
+            starts.append(position)
+            position = _record_end(data, position)
+        if position != section.end:
+            raise _Malformed(f"the records of the batch at {section.header.base_offset} do not fill it")
+    return starts
+
+
+def _record_end(data: bytes, position: int) -> int:
     length = shift = 0
     for octet in data[position : position + 5]:
         position += 1
@@ -220,7 +244,7 @@ def _long_record_end(data: bytes, position: int) -> int:
         if octet < 128:
             return position + (length >> 1)
         shift += 7
-    raise _Malformed("record length of more than five bytes")
+    raise _Malformed("a record length is cut off or has more than five bytes")
 
 
 def _skip_varint(octets: Octets, position: Positions) -> Positions:

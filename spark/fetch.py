@@ -80,9 +80,7 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
             raise lost
 
 
-def check_chunk(
-    request: RangeRequest, chunk: data_pb2.RangeChunk, position: int, visibility: VisibilityFilter
-) -> FetchedChunk:
+def check_chunk(request: RangeRequest, chunk: data_pb2.RangeChunk, position: int, visibility: VisibilityFilter) -> FetchedChunk:
     """Verifies that the chunk continues at `position` and holds together; judges its batches."""
     place = f"{request.topic}-{request.partition}"
     if chunk.start_offset != position or chunk.next_offset <= position:
@@ -90,7 +88,7 @@ def check_chunk(
             ErrorCode.CORRUPT_MESSAGE,
             f"{place}: expected a chunk that continues at offset {position}, got [{chunk.start_offset}, {chunk.next_offset})",
         )
-    records = chunk.records
+    records = memoryview(chunk.records)
     visible: list[tuple[int, BatchHeader]] = []
     at = 0
     lowest = -1  # the first batch may begin below the position: a range may start inside a batch
@@ -106,7 +104,7 @@ def check_chunk(
             visible.append((at, header))
         lowest = header.next_offset
         at += header.size_bytes
-    return FetchedChunk(records, visible)
+    return FetchedChunk(chunk.records, visible)
 
 
 def _skip_lost_records(request: RangeRequest, position: int, problem: ReadError) -> int:

@@ -16,7 +16,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-
 BYTES_PER_PARTITION_DEFAULT = 64 << 20
 BYTES_PER_PARTITION_MIN = 1 << 10
 RETRY_TIMEOUT_MS_DEFAULT = 120_000
@@ -236,7 +235,9 @@ def _bound(given: Mapping[str, str], side: str) -> Bound:
     if value.lower() in ("earliest", "latest"):
         bound = Everywhere(EARLIEST if value.lower() == "earliest" else LATEST)
         if bound.offset == useless:
-            raise OptionError(f"{name} {value!r}: a batch read would be empty; write {word[EARLIEST + LATEST - useless]!r} or offsets")
+            raise OptionError(
+                f"{name} {value!r}: a batch read would be empty; write {word[EARLIEST + LATEST - useless]!r} or offsets"
+            )
         return bound
     offsets = _per_partition(name, value, '{"flights": {"0": 23, "1": -2}}', least=EARLIEST)
     for (topic, partition), offset in offsets.items():

@@ -91,7 +91,9 @@ def choose_partitions(selection: Selection, found: Mapping[str, TopicView]) -> t
             for name, numbers in by_topic.items():
                 missing = sorted(set(numbers) - set(found[name].partitions))
                 if missing:
-                    raise OptionError(f"assign: topic {name!r} has no partition {missing[0]}: it has {len(found[name].partitions)}")
+                    raise OptionError(
+                        f"assign: topic {name!r} has no partition {missing[0]}: it has {len(found[name].partitions)}"
+                    )
         case Pattern(expression):
             matching = sorted(name for name, view in found.items() if not view.internal and re.fullmatch(expression, name))
             if not matching:
@@ -124,7 +126,9 @@ def settle(key: Key, options: ReadOptions, limits: OffsetAnswer, start: OffsetAn
         last = visible_end if wanted_end in (None, LATEST) else wanted_end or 0
     if last > visible_end:
         limit = "last stable offset" if options.read_committed else "high watermark"
-        problem = f"{place}: the read is to end at {last}, but the {limit} is {visible_end} (log end seen: {limits.high_watermark})"
+        problem = (
+            f"{place}: the read is to end at {last}, but the {limit} is {visible_end} (log end seen: {limits.high_watermark})"
+        )
         if options.fail_on_data_loss:
             raise ReadError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{problem}; set failOnDataLoss=false to read what there is")
         log.warning("range_cut", reason=problem)

@@ -29,7 +29,7 @@ class VisibilityFilter:
         self._next = 0
         self._active: set[int] = set()
 
-    def shows(self, header: BatchHeader, view: bytes | memoryview, position: int) -> bool:
+    def shows(self, header: BatchHeader, view: memoryview, position: int) -> bool:
         """Whether the records of the batch at `view[position:]` may be seen."""
         pending = self._pending
         while self._next < len(pending) and pending[self._next][0] <= header.last_offset:
