@@ -1,0 +1,178 @@
+"""How a group's partitions are shared out, and the two messages of Kafka's consumer group protocol that carry it.
+
+The group's leader (a client, not the broker) runs an assignor; the broker only passes the bytes on.  Hence these bytes, and
+the result, must be what other clients in the same group expect: `range` and `roundrobin` give exactly the shares that Kafka's
+Java client and kafka-python give.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from ..wire.errors import ErrorCode, KafkaError
+
+TopicPartitions = dict[str, list[int]]
+SUBSCRIPTION_VERSION: Final = 1
+ASSIGNMENT_VERSION: Final = 0
+COUNT_MAX: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a member asks for.  `owned` is what it holds now (used by cooperative assignors)."""
+
+    topics: tuple[str, ...]
+    user_data: bytes = b""
+    owned: TopicPartitions = field(default_factory=dict)
+
+
+class Assignor(Protocol):
+    """A named, deterministic way to share out partitions."""
+
+    name: str
+
+    def assign(
+        self, partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]
+    ) -> dict[str, TopicPartitions]:
+        """Partitions by member and topic.  Every member is in the answer; topics that do not exist are left out."""
+
+
+class RangeAssignor:
+    """Topic by topic: members in order of their id get consecutive ranges, the first ones one more."""
+
+    name = "range"
+
+    def assign(
+        self, partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]
+    ) -> dict[str, TopicPartitions]:
+        shares: dict[str, TopicPartitions] = {member: {} for member in subscriptions}
+        for topic in sorted({topic for wanted in subscriptions.values() for topic in wanted.topics}):
+            count = partition_counts.get(topic, 0)
+            members = sorted(member for member, wanted in subscriptions.items() if topic in wanted.topics)
+            each, more = divmod(count, len(members))
+            start = 0
+            for index, member in enumerate(members):
+                length = each + (1 if index < more else 0)
+                if length:
+                    shares[member][topic] = list(range(start, start + length))
+                start += length
+        return shares
+
+
+class RoundRobinAssignor:
+    """All partitions of all topics in order, dealt to the members in turn, passing over those that did not ask for the topic."""
+
+    name = "roundrobin"
+
+    def assign(
+        self, partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]
+    ) -> dict[str, TopicPartitions]:
+        shares: dict[str, TopicPartitions] = {member: {} for member in subscriptions}
+        members = sorted(subscriptions)
+        turn = 0
+        for topic in sorted({topic for wanted in subscriptions.values() for topic in wanted.topics}):
+            for partition in range(partition_counts.get(topic, 0)):
+                while topic not in subscriptions[members[turn % len(members)]].topics:
+                    turn += 1
+                shares[members[turn % len(members)]].setdefault(topic, []).append(partition)
+                turn += 1
+        return shares
+
+
+ASSIGNORS: Final[dict[str, Assignor]] = {"range": RangeAssignor(), "roundrobin": RoundRobinAssignor()}
+
+
+def encode_subscription(subscription: Subscription) -> bytes:
+    """ConsumerProtocolSubscription, version 1."""
+    parts = [struct.pack(">hi", SUBSCRIPTION_VERSION, len(subscription.topics))]
+    parts += [_string(topic) for topic in sorted(subscription.topics)]
+    parts += [_bytes(subscription.user_data), _topic_partitions(subscription.owned)]
+    return b"".join(parts)
+
+
+def decode_subscription(data: bytes) -> Subscription:
+    """Reads any version: later ones only append fields.  Raises KafkaError(INCONSISTENT_GROUP_PROTOCOL) for garbage."""
+    reader = _Reader(data)
+    version = reader.number(">h")
+    topics = tuple(reader.text() for _ in range(reader.count()))
+    user_data = reader.data()
+    owned = reader.topic_partitions() if version >= 1 else {}
+    return Subscription(topics, user_data, owned)
+
+
+def encode_assignment(partitions: TopicPartitions) -> bytes:
+    """ConsumerProtocolAssignment, version 0."""
+    return struct.pack(">h", ASSIGNMENT_VERSION) + _topic_partitions(partitions) + _bytes(b"")
+
+
+def decode_assignment(data: bytes) -> TopicPartitions:
+    """The partitions that the leader gave us; nothing at all means none.  Raises KafkaError for garbage."""
+    if not data:
+        return {}
+    reader = _Reader(data)
+    reader.number(">h")
+    return reader.topic_partitions()
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack(">h", len(encoded)) + encoded
+
+
+def _bytes(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+def _topic_partitions(partitions: Mapping[str, Sequence[int]]) -> bytes:
+    parts = [struct.pack(">i", len(partitions))]
+    for topic, numbers in sorted(partitions.items()):
+        parts += [_string(topic), struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)]
+    return b"".join(parts)
+
+
+class _Reader:
+    """A bounds-checked cursor: these bytes come from other members of the group, through the broker."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def number(self, layout: str) -> int:
+        (value,) = struct.unpack(layout, self._take(struct.calcsize(layout)))
+        return int(value)
+
+    def count(self) -> int:
+        value = self.number(">i")
+        if not 0 <= value <= COUNT_MAX:
+            raise self._broken(f"a count of {value}")
+        return value
+
+    def text(self) -> str:
+        try:
+            return self._take(self.number(">h")).decode()
+        except UnicodeDecodeError as error:
+            raise self._broken(str(error)) from error
+
+    def data(self) -> bytes:
+        length = self.number(">i")
+        return self._take(length) if length > 0 else b""
+
+    def topic_partitions(self) -> TopicPartitions:
+        return {self.text(): [self.number(">i") for _ in range(self.count())] for _ in range(self.count())}
+
+    def _take(self, length: int) -> bytes:
+        end = self._position + length
+        if length < 0 or end > len(self._data):
+            raise self._broken(f"{length} bytes at {self._position} of {len(self._data)}")
+        part = self._data[self._position : end]
+        self._position = end
+        return part
+
+    def _broken(self, what: str) -> KafkaError:
+        return KafkaError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            f"a group member's message cannot be read ({what}): do all members use the consumer protocol?",
+        )

@@ -1,0 +1,67 @@
+"""Which partition a record goes to.
+
+* A key goes where every Kafka client in use would put it: murmur2 of the key, sign bit cleared, modulo the number of
+  partitions.  Two producers in different languages must agree, or the order per key is lost.
+* No key: the *sticky* partition of the topic, kept until about `batch_bytes` went there, then another one that has a leader
+  (KIP-480, KIP-794): full batches instead of many small ones.
+* Anything else: a function `(topic, key, value, partitions) -> partition` of the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final
+
+# (topic, key, value, all partition numbers in order) -> one of them
+Partitioner = Callable[[str, bytes | None, bytes | None, Sequence[int]], int]
+
+MURMUR2_SEED: Final = 0x9747B28C
+MURMUR2_FACTOR: Final = 0x5BD1E995
+KEYS_CACHED_MAX: Final = 8192
+_MASK: Final = 0xFFFFFFFF
+
+
+@lru_cache(maxsize=KEYS_CACHED_MAX)
+def murmur2(data: bytes) -> int:
+    """The 32-bit hash of Kafka's Java client, unsigned.  Cached: keys repeat, and a miss costs some microseconds."""
+    length = len(data)
+    value = MURMUR2_SEED ^ length
+    whole = length & ~3
+    for position in range(0, whole, 4):
+        part = int.from_bytes(data[position : position + 4], "little") * MURMUR2_FACTOR & _MASK
+        part = (part ^ part >> 24) * MURMUR2_FACTOR & _MASK
+        value = (value * MURMUR2_FACTOR & _MASK) ^ part
+    if length != whole:
+        value = (value ^ int.from_bytes(data[whole:], "little")) * MURMUR2_FACTOR & _MASK
+    value = (value ^ value >> 13) * MURMUR2_FACTOR & _MASK
+    return value ^ value >> 15
+
+
+def partition_of_key(key: bytes, partition_count: int) -> int:
+    """The partition of a keyed record: the same in every Kafka client."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+class StickyChooser:
+    """The partition for records without a key: one at a time per topic.  `draw` gives floats in [0, 1)."""
+
+    def __init__(self, batch_bytes: int, draw: Callable[[], float]) -> None:
+        self._batch_bytes = batch_bytes
+        self._draw = draw
+        self._current: dict[str, tuple[int, int]] = {}  # topic -> (partition, bytes sent there since it was chosen)
+
+    def choose(self, topic: str, available: Sequence[int], size_bytes: int) -> int:
+        """A partition out of `available` (those with a leader, or all when none has one)."""
+        partition, used = self._current.get(topic, (-1, 0))
+        if partition not in available or used >= self._batch_bytes:
+            others = [other for other in available if other != partition] or list(available)
+            partition, used = others[int(self._draw() * len(others))], 0
+        self._current[topic] = (partition, used + size_bytes)
+        return partition
+
+    def move_on(self, topic: str) -> None:
+        """The topic's batch was sent early (linger): the next record may go elsewhere."""
+        found = self._current.get(topic)
+        if found is not None:
+            self._current[topic] = (found[0], self._batch_bytes)
