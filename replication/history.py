@@ -15,8 +15,8 @@ def find_divergence(log: LogView, fetch_offset: int, last_fetched_epoch: int, *,
 
     Otherwise (epoch, end offset): the largest epoch of this log not above the asked one, and where it ends.
     `last_fetched_epoch` -1: the reader has no records (or is a client that does not track epochs).
-    Raises KafkaError OFFSET_OUT_OF_RANGE below the log's start; for clients also above its end.  A follower above the end gets the
-    end as a divergence instead, so that it has an offset to cut to.
+    Raises KafkaError OFFSET_OUT_OF_RANGE below the log's start; for clients also above its end.  A follower above the end gets
+    the end as a divergence instead, so that it has an offset to cut to.
     """
     end = log.log_end_offset
     if fetch_offset < log.log_start_offset:

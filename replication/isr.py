@@ -1,4 +1,4 @@
-"""The shell around ISR changes: collects what the leaders' cores propose, asks the controller in batches, brings back the answers.
+"""The shell around ISR changes: collects what the leaders' cores propose, asks the controller in batches, returns its answers.
 
 One call is in flight at a time; what is proposed meanwhile goes with the next.  A call that failed, or an answer that leaves the
 outcome open, is repeated with the same change after a bounded back-off, for as long as the core still considers it pending: newer
@@ -123,7 +123,9 @@ class IsrChanges:
         for queued in batch:
             replica = queued.replica
             result = by_key.get(replica.key) or IsrResult(replica.topic, replica.partition, ErrorCode.UNKNOWN_SERVER_ERROR)
-            outcome = queued.leader.complete_alter(queued.change, result) if replica.leader is queued.leader else AlterOutcome.STALE
+            outcome = AlterOutcome.STALE
+            if replica.leader is queued.leader:
+                outcome = queued.leader.complete_alter(queued.change, result)
             if outcome is AlterOutcome.RETRY:
                 again.append(queued)
             elif outcome is AlterOutcome.SETTLED:

@@ -36,6 +36,7 @@ from .delayed import SWEEP_INTERVAL_S, AckCallback
 from .fetch_server import FetchResult, FetchServer
 from .fetcher import FetcherLimits, LeaderFetcher, TransportFactory
 from .isr import AlterPartition, IsrChanges
+from .leader import PartitionLeader
 from .offsets import OffsetAnswer
 from .replica import Replica, Role, RoleChange
 
@@ -137,17 +138,20 @@ class ReplicaManager:
 
     @property
     def leader_count(self) -> int:
-        return sum(1 for replica in self._replicas.values() if replica.leader is not None)
+        return sum(1 for _ in self._leaders())
+
+    def _leaders(self) -> Iterable[PartitionLeader]:
+        return (replica.leader for replica in self._replicas.values() if replica.leader is not None)
 
     @property
     def under_replicated_count(self) -> int:
         """Partitions led here whose ISR is smaller than their replica set."""
-        return sum(1 for replica in self._replicas.values() if replica.leader is not None and replica.leader.is_under_replicated())
+        return sum(1 for leader in self._leaders() if leader.is_under_replicated())
 
     @property
     def under_min_isr_count(self) -> int:
         """Partitions led here that refuse acks=all."""
-        return sum(1 for replica in self._replicas.values() if replica.leader is not None and replica.leader.is_under_min_isr())
+        return sum(1 for leader in self._leaders() if leader.is_under_min_isr())
 
     @property
     def offline_count(self) -> int:

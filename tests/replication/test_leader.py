@@ -1,0 +1,336 @@
+"""The leader's core: high watermark, ISR changes, fencing and acknowledgements, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from tidegate.replication.assignment import IsrMember, IsrResult
+from tidegate.replication.leader import REFUSED, SUPERSEDED, AlterOutcome, ChangeKind, PartitionLeader
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+LAG_S = 10.0
+
+
+def leader_of(
+    *,
+    replicas: Iterable[int] = (1, 2, 3),
+    isr: Iterable[int] = (1, 2, 3),
+    start: int = 10,
+    high_watermark: int = 10,
+    minimum: int = 2,
+) -> PartitionLeader:
+    return PartitionLeader(
+        node_id=1,
+        leader_epoch=5,
+        partition_epoch=7,
+        epoch_start_offset=start,
+        high_watermark=high_watermark,
+        replicas=replicas,
+        isr=isr,
+        min_insync_replicas=minimum,
+        lag_max_s=LAG_S,
+        now_s=0.0,
+    )
+
+
+def fetch(leader: PartitionLeader, node: int, offset: int, *, end: int, now_s: float = 0.0, broker_epoch: int = 100) -> None:
+    leader.record_fetch(node, broker_epoch=broker_epoch, fetch_offset=offset, leader_log_end=end, now_s=now_s)
+
+
+# -- the high watermark --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("isr", "flushed", "fetched", "expected"),
+    [
+        ((1, 2, 3), 20, {2: 15, 3: 18}, 15),
+        ((1, 2, 3), 12, {2: 15, 3: 18}, 12),  # the leader's own flush is the slowest
+        ((1, 2, 3), 20, {2: 15}, 10),  # 3 has not fetched in this epoch
+        ((1, 2), 20, {2: 15}, 15),
+        ((1, 2), 20, {2: 9}, 10),  # never back
+        ((1, 2, 3), 20, {2: 20, 3: 20}, 20),
+    ],
+)
+def test_high_watermark_is_the_least_flushed_end_of_the_isr(
+    isr: tuple[int, ...], flushed: int, fetched: dict[int, int], expected: int
+) -> None:
+    leader = leader_of(isr=isr)
+    for node, offset in fetched.items():
+        fetch(leader, node, offset, end=20)
+    leader.advance_high_watermark(flushed, 20, 0.0)
+    assert leader.high_watermark == expected
+
+
+def test_high_watermark_rests_while_the_isr_is_under_its_minimum() -> None:
+    leader = leader_of(isr=(1,), minimum=2)
+    assert not leader.advance_high_watermark(20, 20, 0.0)
+    assert leader.high_watermark == 10
+    leader.on_min_insync_replicas(1)
+    assert leader.advance_high_watermark(20, 20, 0.0)
+    assert leader.high_watermark == 20
+
+
+def test_a_minimum_above_the_number_of_replicas_means_all_replicas() -> None:
+    leader = leader_of(replicas=(1,), isr=(1,), minimum=3)
+    assert leader.advance_high_watermark(20, 20, 0.0)
+
+
+def test_a_pending_addition_counts_for_the_high_watermark() -> None:
+    leader = leader_of(isr=(1, 2))
+    fetch(leader, 2, 20, end=20)
+    fetch(leader, 3, 12, end=20)
+    assert leader.propose_join(3) is not None
+    leader.advance_high_watermark(20, 20, 1000.0)
+    assert leader.high_watermark == 12
+
+
+def test_a_pending_removal_still_counts_for_the_high_watermark() -> None:
+    leader = leader_of()
+    fetch(leader, 2, 20, end=20)
+    fetch(leader, 3, 11, end=20)
+    now_s = LAG_S + 1
+    fetch(leader, 2, 25, end=25, now_s=now_s)
+    change = leader.propose_removals(25, now_s)
+    assert change is not None and change.nodes == {1, 2}
+    leader.advance_high_watermark(25, 25, now_s)
+    assert leader.high_watermark == 11
+    assert leader.complete_alter(change, IsrResult("t", 0, ErrorCode.NONE, 1, 5, 8, (1, 2))) is AlterOutcome.SETTLED
+    leader.advance_high_watermark(25, 25, now_s)
+    assert leader.high_watermark == 25
+
+
+def test_a_replica_that_keeps_up_holds_the_high_watermark_until_it_can_join() -> None:
+    leader = leader_of(isr=(1, 2))
+    fetch(leader, 2, 20, end=20)
+    fetch(leader, 3, 18, end=18)  # caught up, before the leader had the last two records
+    leader.advance_high_watermark(20, 20, 0.0)
+    assert leader.high_watermark == 18
+    leader.advance_high_watermark(20, 20, LAG_S + 1)  # it stopped keeping up
+    assert leader.high_watermark == 20
+
+
+def test_a_replica_that_was_fenced_does_not_hold_the_high_watermark() -> None:
+    leader = leader_of()
+    fetch(leader, 2, 20, end=20)
+    fetch(leader, 3, 15, end=15)
+    leader.on_metadata(8, (1, 2))
+    leader.advance_high_watermark(20, 20, 0.0)
+    assert leader.high_watermark == 20
+
+
+# -- followers' fetches --------------------------------------------------------------------------------------------------------
+
+
+def test_a_fetch_by_a_stranger_is_refused() -> None:
+    with pytest.raises(KafkaError) as refused:
+        fetch(leader_of(), 9, 10, end=10)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_fetch_of_an_older_incarnation_is_refused() -> None:
+    leader = leader_of()
+    fetch(leader, 2, 10, end=20, broker_epoch=101)
+    with pytest.raises(KafkaError) as refused:
+        fetch(leader, 2, 20, end=20, broker_epoch=100)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert leader.follower(2).fetch_offset == 10
+
+
+@pytest.mark.parametrize(
+    ("epoch", "required", "expected"),
+    [
+        (5, True, None),
+        (5, False, None),
+        (-1, False, None),
+        (-1, True, ErrorCode.FENCED_LEADER_EPOCH),
+        (4, False, ErrorCode.FENCED_LEADER_EPOCH),
+        (4, True, ErrorCode.FENCED_LEADER_EPOCH),
+        (6, False, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (6, True, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_requests_are_fenced_by_the_leader_epoch(epoch: int, required: bool, expected: ErrorCode | None) -> None:
+    if expected is None:
+        leader_of().check_epoch(epoch, required=required)
+        return
+    with pytest.raises(KafkaError) as fenced:
+        leader_of().check_epoch(epoch, required=required)
+    assert fenced.value.code is expected
+
+
+# -- joining and leaving the ISR -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("start", "high_watermark", "offset", "joins"),
+    [
+        (10, 10, 9, False),
+        (10, 10, 10, True),
+        (10, 6, 8, False),  # past the high watermark but not at the leader's own epoch start (KIP-320)
+        (10, 6, 10, True),
+    ],
+)
+def test_a_replica_joins_at_the_high_watermark_and_the_epoch_start(
+    start: int, high_watermark: int, offset: int, joins: bool
+) -> None:
+    leader = leader_of(isr=(1, 2), start=start, high_watermark=high_watermark)
+    fetch(leader, 3, offset, end=20, broker_epoch=33)
+    change = leader.propose_join(3)
+    assert (change is not None) is joins
+    if change is not None:
+        assert change.kind is ChangeKind.EXPAND
+        assert change.proposal.isr == (IsrMember(1, -1), IsrMember(2, -1), IsrMember(3, 33))
+        assert (change.proposal.leader_epoch, change.proposal.partition_epoch) == (5, 7)
+
+
+def test_a_replica_behind_a_moved_high_watermark_does_not_join() -> None:
+    leader = leader_of(isr=(1, 2))
+    fetch(leader, 2, 20, end=20)
+    leader.advance_high_watermark(20, 20, 0.0)
+    fetch(leader, 3, 19, end=20)
+    assert leader.propose_join(3) is None
+    fetch(leader, 3, 20, end=20)
+    assert leader.propose_join(3) is not None
+
+
+def test_one_change_at_a_time() -> None:
+    leader = leader_of(isr=(1,), minimum=1)
+    fetch(leader, 2, 10, end=10)
+    fetch(leader, 3, 10, end=10)
+    first = leader.propose_join(2)
+    assert first is not None
+    assert leader.propose_join(3) is None
+    assert leader.propose_removals(10, 1000.0) is None
+    leader.complete_alter(first, IsrResult("t", 0, ErrorCode.NONE, 1, 5, 8, (1, 2)))
+    second = leader.propose_next_join()
+    assert second is not None and second.nodes == {1, 2, 3} and second.proposal.partition_epoch == 8
+
+
+def test_a_member_is_removed_only_after_the_lag_time() -> None:
+    leader = leader_of()
+    fetch(leader, 2, 20, end=20, now_s=1.0)
+    fetch(leader, 3, 20, end=20, now_s=9.0)
+    assert leader.propose_removals(30, LAG_S) is None
+    change = leader.propose_removals(30, LAG_S + 1.5)
+    assert change is not None and change.kind is ChangeKind.SHRINK and change.nodes == {1, 3}
+
+
+def test_members_of_an_idle_partition_are_not_removed() -> None:
+    leader = leader_of()
+    fetch(leader, 2, 20, end=20)
+    fetch(leader, 3, 20, end=20)
+    assert leader.propose_removals(20, 1_000_000.0) is None
+
+
+def test_a_follower_that_has_what_there_was_at_its_previous_fetch_counts_as_caught_up_then() -> None:
+    leader = leader_of()
+    fetch(leader, 2, 20, end=30, now_s=5.0)
+    fetch(leader, 2, 30, end=40, now_s=6.0)
+    assert leader.follower(2).last_caught_up_s == 5.0
+
+
+# -- answers of the controller -------------------------------------------------------------------------------------------------
+
+
+def expanding() -> tuple[PartitionLeader, object]:
+    leader = leader_of(isr=(1, 2))
+    fetch(leader, 3, 20, end=20, broker_epoch=33)
+    change = leader.propose_join(3)
+    assert change is not None
+    return leader, change
+
+
+@pytest.mark.parametrize("code", sorted(REFUSED))
+def test_a_refused_change_leaves_the_committed_isr(code: ErrorCode) -> None:
+    leader, change = expanding()
+    assert leader.complete_alter(change, IsrResult("t", 0, code)) is AlterOutcome.SETTLED
+    assert leader.pending is None and leader.maximal_isr == {1, 2}
+    fetch(leader, 3, 20, end=20, broker_epoch=33)
+    assert leader.propose_join(3) is None  # not at once again
+    leader.forget_refusals()
+    assert leader.propose_join(3) is not None
+
+
+def test_a_new_incarnation_may_be_proposed_after_the_old_one_was_refused() -> None:
+    leader, change = expanding()
+    leader.complete_alter(change, IsrResult("t", 0, ErrorCode.INELIGIBLE_REPLICA))
+    fetch(leader, 3, 20, end=20, broker_epoch=34)
+    again = leader.propose_join(3)
+    assert again is not None and again.proposal.isr[-1] == IsrMember(3, 34)
+
+
+@pytest.mark.parametrize("code", sorted(SUPERSEDED))
+def test_a_superseded_change_stays_pending_until_newer_metadata(code: ErrorCode) -> None:
+    leader, change = expanding()
+    assert leader.complete_alter(change, IsrResult("t", 0, code)) is AlterOutcome.AWAIT_METADATA
+    assert leader.maximal_isr == {1, 2, 3}
+    assert leader.on_metadata(8, (1, 2))
+    assert leader.pending is None and leader.maximal_isr == {1, 2}
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR])
+def test_an_open_outcome_keeps_the_change_pending(code: ErrorCode) -> None:
+    leader, change = expanding()
+    assert leader.complete_alter(change, IsrResult("t", 0, code)) is AlterOutcome.RETRY
+    assert leader.pending is change and leader.maximal_isr == {1, 2, 3}
+
+
+def test_an_answer_that_metadata_overtook_changes_nothing() -> None:
+    leader, change = expanding()
+    leader.on_metadata(9, (1,))
+    assert leader.complete_alter(change, IsrResult("t", 0, ErrorCode.NONE, 1, 5, 8, (1, 2, 3))) is AlterOutcome.STALE
+    assert leader.isr == {1} and leader.partition_epoch == 9
+
+
+def test_older_metadata_changes_nothing() -> None:
+    leader, change = expanding()
+    assert not leader.on_metadata(7, (1,))
+    assert not leader.on_metadata(6, (1,))
+    assert leader.pending is change and leader.isr == {1, 2}
+
+
+def test_an_acceptance_for_another_leader_epoch_is_not_taken() -> None:
+    leader, change = expanding()
+    assert leader.complete_alter(change, IsrResult("t", 0, ErrorCode.NONE, 2, 6, 9, (2, 3))) is AlterOutcome.AWAIT_METADATA
+    assert leader.isr == {1, 2}
+
+
+def test_a_member_of_the_isr_counts_even_when_the_replica_list_lacks_it() -> None:
+    leader = leader_of(isr=(1, 2))
+    leader.on_metadata(8, (1, 2, 4), (1, 2, 3))
+    fetch(leader, 2, 20, end=20)
+    leader.advance_high_watermark(20, 20, 1000.0)
+    assert leader.high_watermark == 10
+
+
+def test_a_leader_outside_its_isr_is_an_error() -> None:
+    with pytest.raises(ValueError, match="does not contain it"):
+        leader_of(isr=(2, 3))
+    with pytest.raises(ValueError, match="leaves out its leader"):
+        leader_of().on_metadata(8, (2, 3))
+
+
+# -- acknowledgements ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("isr", "acks", "refused"), [((1, 2), -1, False), ((1,), -1, True), ((1,), 1, False), ((1,), 0, False)]
+)
+def test_acks_all_needs_the_minimum_before_the_append(isr: tuple[int, ...], acks: int, refused: bool) -> None:
+    leader = leader_of(isr=isr)
+    if not refused:
+        leader.check_before_append(acks)
+        return
+    with pytest.raises(KafkaError) as error:
+        leader.check_before_append(acks)
+    assert error.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+def test_an_acknowledgement_is_decided_by_the_state_at_completion() -> None:
+    leader = leader_of()
+    assert leader.commit_state(11) is None
+    assert leader.commit_state(10) is ErrorCode.NONE
+    leader.on_metadata(8, (1,))
+    assert leader.commit_state(10) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
