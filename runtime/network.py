@@ -21,7 +21,7 @@ from .frames import ByteBudget, FrameConnection, FrameHandler, FrameLease, LogLi
 
 __all__ = [
     "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "PortInUse", "bind_grpc", "connect_frames",
-    "free_port", "grpc_channel", "grpc_channel_blocking", "grpc_server", "serve_frames",
+    "free_port", "grpc_channel", "grpc_channel_blocking", "grpc_server", "port_is_free", "serve_frames",
 ]  # fmt: skip
 
 log = logs.get(__name__)
@@ -233,3 +233,12 @@ def free_port(host: str = "127.0.0.1") -> int:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether this port could be listened on a moment ago: for those who choose their ports themselves."""
+    try:
+        with socket.create_server((host, port)):
+            return True
+    except OSError:
+        return False
