@@ -1,0 +1,285 @@
+"""The gRPC data service: bulk reads of committed records for Spark, answered by partition leaders.
+
+Every call about a partition first makes sure that this node leads it in the epoch the caller believes in, and that the name still
+means the topic the caller means.  A stream then pins what it found, the leader epoch and the bound up to which records are
+settled, and repeats, chunk by chunk:
+
+1. read whole batches in a thread (a bulk read must never hold up the node's loop);
+2. back on the loop, look again: still the leader of the pinned epoch, and the log not cut above the position meanwhile?
+3. only then send what was read; gRPC's flow control holds the stream until the reader takes it.
+
+So a reader gets nothing that was read while this node ceased to lead.  The aborted transactions of the *whole* range go with the
+first chunk: the list cannot change later, since the range ends at or below the last stable offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeVar
+from uuid import UUID
+
+import grpc
+import grpc.aio
+
+from ..controller.state import ClusterState
+from ..proto import data_pb2 as pb
+from ..proto import data_pb2_grpc
+from ..replication.manager import ReplicaManager
+from ..replication.offsets import LATEST
+from ..replication.replica import Replica
+from ..runtime import logs
+from ..storage.log import Log
+from ..wire.errors import ErrorCode, KafkaError
+from ..wire.records import iterate_headers
+
+log = logs.get(__name__)
+
+Reply = TypeVar("Reply")
+
+ERROR_DETAIL_KEY: Final = "tidegate-error-bin"
+CHUNK_BYTES_DEFAULT: Final = 1 << 20
+CHUNK_BYTES_MAX: Final = 8 << 20  # but one batch may be larger, and is then sent alone
+TARGET_BYTES_MIN: Final = 1 << 10
+READ_THREADS: Final = 2
+STREAMS_MAX: Final = 128
+RANGES_MAX: Final = 100_000  # of one answer
+
+_STATUS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.UNKNOWN_TOPIC_ID: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.INCONSISTENT_TOPIC_ID: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.OFFSET_OUT_OF_RANGE: grpc.StatusCode.OUT_OF_RANGE,
+    ErrorCode.INVALID_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorCode.UNKNOWN_SERVER_ERROR: grpc.StatusCode.INTERNAL,
+    ErrorCode.CORRUPT_MESSAGE: grpc.StatusCode.DATA_LOSS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    """What a stream found at its start and insists on until its end."""
+
+    replica: Replica
+    leader_epoch: int
+    bound: int  # no batch at or above this offset is read
+
+
+class DataService(data_pb2_grpc.DataServicer):
+    """`cluster()` is the metadata that this node has applied; everything else comes from the replicas."""
+
+    def __init__(self, replicas: ReplicaManager, cluster: Callable[[], ClusterState]) -> None:
+        self._replicas = replicas
+        self._cluster = cluster
+        self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="bulk-read")
+        self._streams = 0
+
+    def close(self) -> None:
+        """Lets go of the threads; streams in progress fail."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- the calls ----------------------------------------------------------------------------------------------------------
+
+    async def DescribeTopics(
+        self, request: pb.DescribeTopicsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DescribeTopicsReply:
+        state = self._cluster()
+        reply = pb.DescribeTopicsReply(endpoints=[str(broker.grpc) for broker in state.active_brokers()])
+        for name in request.topics or sorted(state.topics):
+            topic = state.topics.get(name)
+            if topic is None:
+                reply.topics.add(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                continue
+            described = reply.topics.add(name=name, topic_id=topic.topic_id.bytes, internal=topic.internal)
+            for number in sorted(topic.partitions):
+                described.partitions.add(partition=number, leader=self._leader_hint(name, number))
+        return reply
+
+    async def Offsets(self, request: pb.OffsetsRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.OffsetsReply:
+        return await self._answer(context, request.topic, -1, self._offsets(request))
+
+    async def PlanRanges(self, request: pb.PlanRangesRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.PlanRangesReply:
+        return await self._answer(context, request.topic, request.partition, self._plan_ranges(request))
+
+    async def ReadRange(
+        self, request: pb.ReadRangeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.RangeChunk]:
+        self._streams += 1
+        try:
+            if self._streams > STREAMS_MAX:
+                raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{STREAMS_MAX} range reads are in progress: try again")
+            async for chunk in self._chunks(request):
+                yield chunk
+        except (KafkaError, OSError) as error:
+            await self._abort(context, request.topic, request.partition, error)
+        finally:
+            self._streams -= 1
+
+    # --- offsets ------------------------------------------------------------------------------------------------------------
+
+    async def _offsets(self, request: pb.OffsetsRequest) -> pb.OffsetsReply:
+        reply = pb.OffsetsReply()
+        for query in request.queries:
+            answer = reply.offsets.add(partition=query.partition, offset=-1, timestamp_ms=-1)
+            try:
+                self._answer_offset(request, query, answer)
+            except KafkaError as error:
+                answer.error_code = error.code
+                answer.error_message = str(error)
+                answer.leader.CopyFrom(self._leader_hint(request.topic, query.partition))
+        return reply
+
+    def _answer_offset(self, request: pb.OffsetsRequest, query: pb.OffsetQuery, answer: pb.PartitionOffset) -> None:
+        replica = self._leading(request.topic, request.topic_id, query.partition, query.leader_epoch)
+        isolation = 1 if request.isolation == pb.READ_COMMITTED else 0
+
+        def look_up(timestamp: int) -> tuple[int, int]:
+            found = self._replicas.list_offsets(request.topic, query.partition, timestamp, isolation, query.leader_epoch)
+            return found.offset, found.timestamp_ms
+
+        # Also for the other kinds: right after an election this refuses, and the limits below would not be true yet.
+        latest = look_up(LATEST)
+        match query.kind:
+            case pb.OffsetQuery.LATEST:
+                answer.offset, answer.timestamp_ms = latest
+            case pb.OffsetQuery.AT_TIMESTAMP if query.timestamp_ms >= 0:
+                answer.offset, answer.timestamp_ms = look_up(query.timestamp_ms)
+            case pb.OffsetQuery.EARLIEST:
+                answer.offset = replica.log.log_start_offset
+            case _:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"offset query {query.kind} at {query.timestamp_ms} has no meaning")
+        answer.log_start_offset = replica.log.log_start_offset
+        answer.last_stable_offset = replica.log.last_stable_offset
+        answer.high_watermark = replica.log.high_watermark
+
+    # --- ranges -------------------------------------------------------------------------------------------------------------
+
+    async def _plan_ranges(self, request: pb.PlanRangesRequest) -> pb.PlanRangesReply:
+        replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
+        self._require_range(replica, request.start, request.end, replica.log.high_watermark)
+        ranges = replica.log.ranges(request.start, request.end, max(TARGET_BYTES_MIN, request.target_bytes))
+        if len(ranges) > RANGES_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"splits of {request.target_bytes} bytes would make {len(ranges)} ranges: ask for larger ones",
+            )
+        return pb.PlanRangesReply(ranges=[pb.Range(start=start, end=end, bytes_estimated=size) for start, end, size in ranges])
+
+    async def _chunks(self, request: pb.ReadRangeRequest) -> AsyncIterator[pb.RangeChunk]:
+        replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
+        committed = request.isolation == pb.READ_COMMITTED
+        bound = replica.log.last_stable_offset if committed else replica.log.high_watermark
+        self._require_range(replica, request.start, request.end, bound)
+        pinned = _Pinned(replica, replica.leader_epoch, bound)
+        chunk_bytes = min(CHUNK_BYTES_MAX, request.chunk_bytes or CHUNK_BYTES_DEFAULT)
+        aborted = replica.log.aborted_transactions(request.start, request.end) if committed else []
+        position = request.start
+        while position < request.end:
+            records, next_offset = await self._read(pinned, position, request.end, chunk_bytes)
+            self._require_still_pinned(request, pinned, position)
+            chunk = pb.RangeChunk(records=records, start_offset=position, next_offset=next_offset)
+            for transaction in aborted:
+                chunk.aborted_transactions.add(producer_id=transaction.producer_id, first_offset=transaction.first_offset)
+            yield chunk
+            aborted = []
+            position = next_offset
+            self._require_still_pinned(request, pinned, position)  # the reader may have taken its time
+
+    async def _read(self, pinned: _Pinned, position: int, end: int, chunk_bytes: int) -> tuple[bytes, int]:
+        """Whole batches from `position`, none that begins at or above `end`; and the offset up to which they cover the log."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, _read_batches, pinned.replica.log, position, end, pinned.bound, chunk_bytes)
+
+    def _require_still_pinned(self, request: pb.ReadRangeRequest, pinned: _Pinned, position: int) -> None:
+        now = self._leading(request.topic, request.topic_id, request.partition, pinned.leader_epoch)
+        if now is not pinned.replica:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{request.topic}-{request.partition} was replaced during the read"
+            )
+        if position < now.log.log_start_offset:
+            raise _out_of_range(now, position, request.end)
+
+    # --- finding the leader ---------------------------------------------------------------------------------------------------
+
+    def _leading(self, topic: str, topic_id: bytes, partition: int, leader_epoch: int) -> Replica:
+        """The replica, which this node leads; raises KafkaError when it does not, or when the name means another topic now."""
+        replica = self._replicas.replica(topic, partition)
+        if topic_id and replica.topic_id.bytes != topic_id:
+            wanted = UUID(bytes=topic_id) if len(topic_id) == 16 else topic_id.hex()
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"topic {topic!r} has id {replica.topic_id}, not {wanted}: it was deleted and made again",
+            )
+        replica.require_leader_at(leader_epoch)
+        return replica
+
+    def _require_range(self, replica: Replica, start: int, end: int, bound: int) -> None:
+        if not 0 <= start <= end:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"[{start}, {end}) is no range of offsets")
+        if start < replica.log.log_start_offset:
+            raise _out_of_range(replica, start, end)
+        if end > bound:
+            # The caller learnt this end from a leader.  A new leader may need a moment to know that it is settled.
+            raise KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"{replica.topic}-{replica.partition}: {end} is above {bound}, up to which records are settled",
+            )
+
+    def _leader_hint(self, topic: str, partition: int) -> pb.Leader:
+        state = self._cluster()
+        found = state.topics.get(topic)
+        assigned = found.partitions.get(partition) if found else None
+        if assigned is None or assigned.leader < 0:
+            return pb.Leader(node_id=-1, leader_epoch=assigned.leader_epoch if assigned else -1)
+        broker = state.brokers.get(assigned.leader)
+        return pb.Leader(node_id=assigned.leader, leader_epoch=assigned.leader_epoch, endpoint=str(broker.grpc) if broker else "")
+
+    # --- errors ---------------------------------------------------------------------------------------------------------------
+
+    async def _answer(
+        self, context: grpc.aio.ServicerContext[Any, Any], topic: str, partition: int, call: Coroutine[Any, Any, Reply]
+    ) -> Reply:
+        try:
+            return await call
+        except (KafkaError, OSError) as error:
+            await self._abort(context, topic, partition, error)
+
+    async def _abort(
+        self, context: grpc.aio.ServicerContext[Any, Any], topic: str, partition: int, error: KafkaError | OSError
+    ) -> NoReturn:
+        """Ends the call with the error code and who leads now."""
+        if isinstance(error, OSError):
+            # Not a verdict on the disk: the file may have been closed under the reading thread, by a truncation or a deletion.
+            log.error("bulk_read_failed", topic=topic, partition=partition, reason=error)
+            error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"reading {topic}-{partition} failed: {error}")
+        detail = pb.ErrorDetail(error_code=error.code, message=str(error), log_start_offset=-1)
+        detail.leader.CopyFrom(self._leader_hint(topic, partition))
+        if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            detail.log_start_offset = self._replicas.replica(topic, partition).log.log_start_offset
+        await context.abort(
+            _STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE), str(error), ((ERROR_DETAIL_KEY, detail.SerializeToString()),)
+        )
+
+
+def _read_batches(source: Log, position: int, end: int, bound: int, chunk_bytes: int) -> tuple[bytes, int]:
+    """In a thread: reads a chunk and cuts it at the first batch that begins at or above `end`."""
+    result = source.read(position, chunk_bytes, upper_offset=bound, at_least_one_batch=True)
+    next_offset = position
+    for at, header in iterate_headers(result.data):
+        if header.base_offset >= end:
+            return bytes(memoryview(result.data)[:at]), max(end, next_offset)
+        next_offset = header.next_offset
+    if next_offset <= position:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no batch was found at offset {position}, below the settled end {bound}")
+    return result.data, next_offset
+
+
+def _out_of_range(replica: Replica, start: int, end: int) -> KafkaError:
+    place = f"{replica.topic}-{replica.partition}"
+    return KafkaError(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        f"{place}: [{start}, {end}) was asked for, but the log begins at {replica.log.log_start_offset}",
+    )

@@ -1,0 +1,92 @@
+"""Ranges are frozen from the leaders' answers by rules that guess nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidegate.spark.connection import OffsetAnswer, ReadError, TopicView
+from tidegate.spark.options import (
+    EARLIEST,
+    LATEST,
+    AtOffsets,
+    Everywhere,
+    OptionError,
+    Partitions,
+    Pattern,
+    ReadOptions,
+    Topics,
+)
+from tidegate.spark.planning import Settled, choose_partitions, require_all_named, settle, split_target_bytes
+
+KEY = ("flights", 0)
+OPTIONS = ReadOptions(("a:1",), Topics(("flights",)))
+LIMITS = OffsetAnswer(offset=90, log_start_offset=10, last_stable_offset=90, high_watermark=100)
+FOUND = {
+    "flights": TopicView("flights", b"f" * 16, False, (0, 1)),
+    "late": TopicView("late", b"l" * 16, False, (0,)),
+    "__consumer_offsets": TopicView("__consumer_offsets", b"c" * 16, True, (0,)),
+}
+
+
+def test_everything_ends_at_the_last_stable_offset_or_the_high_watermark() -> None:
+    assert settle(KEY, OPTIONS, LIMITS, None, None) == Settled(10, 90)
+    assert settle(KEY, replace(OPTIONS, read_committed=False), LIMITS, None, None) == Settled(10, 100)
+
+
+def test_explicit_offsets_are_taken_as_they_are() -> None:
+    options = replace(OPTIONS, starting=AtOffsets({KEY: 20}), ending=AtOffsets({KEY: 55}))
+    assert settle(KEY, options, LIMITS, None, None) == Settled(20, 55)
+    special = replace(OPTIONS, starting=AtOffsets({KEY: EARLIEST}), ending=AtOffsets({KEY: LATEST}))
+    assert settle(KEY, special, LIMITS, None, None) == Settled(10, 90)
+
+
+@pytest.mark.parametrize(("start", "end", "cut"), [(5, 50, Settled(10, 50)), (20, 95, Settled(20, 90)), (95, 100, Settled(90, 90))])
+def test_offsets_that_are_not_there_fail_unless_loss_is_accepted(start: int, end: int, cut: Settled) -> None:
+    options = replace(OPTIONS, starting=AtOffsets({KEY: start}), ending=AtOffsets({KEY: end}))
+    with pytest.raises(ReadError, match="failOnDataLoss=false"):
+        settle(KEY, options, LIMITS, None, None)
+    assert settle(KEY, replace(options, fail_on_data_loss=False), LIMITS, None, None) == cut
+
+
+def test_a_time_after_the_last_record_starts_nowhere_and_ends_at_the_end() -> None:
+    nothing, at_40 = replace(LIMITS, offset=-1), replace(LIMITS, offset=40)
+    assert settle(KEY, OPTIONS, LIMITS, at_40, nothing) == Settled(40, 90)
+    with pytest.raises(ReadError, match="startingOffsetsByTimestampStrategy=latest"):
+        settle(KEY, OPTIONS, LIMITS, nothing, None)
+    assert settle(KEY, replace(OPTIONS, starting_after_last_is_error=False), LIMITS, nothing, None) == Settled(90, 90)
+
+
+@given(st.integers(0, 120), st.integers(0, 120))
+def test_a_range_never_ends_before_it_starts_nor_leaves_the_log(start: int, end: int) -> None:
+    options = replace(OPTIONS, starting=AtOffsets({KEY: start}), ending=AtOffsets({KEY: end}), fail_on_data_loss=False)
+    found = settle(KEY, options, LIMITS, None, None)
+    assert 10 <= found.start <= found.end <= 90
+
+
+def test_partitions_are_chosen_by_name_pattern_or_list() -> None:
+    assert choose_partitions(Topics(("late", "flights")), FOUND)[1] == [("late", 0), ("flights", 0), ("flights", 1)]
+    assert choose_partitions(Partitions({"flights": (1,)}), FOUND)[1] == [("flights", 1)]
+    assert choose_partitions(Pattern(".*"), FOUND)[1] == [("flights", 0), ("flights", 1), ("late", 0)]  # no internal topic
+    with pytest.raises(OptionError, match="matches no topic"):
+        choose_partitions(Pattern("flight"), FOUND)  # the whole name must match
+    with pytest.raises(OptionError, match="has no partition 7: it has 2"):
+        choose_partitions(Partitions({"flights": (7,)}), FOUND)
+
+
+def test_bounds_by_partition_must_name_exactly_what_is_read() -> None:
+    keys = [("flights", 0), ("flights", 1)]
+    require_all_named("starting", Everywhere(EARLIEST), keys)
+    with pytest.raises(OptionError, match="flights-1 is missing"):
+        require_all_named("starting", AtOffsets({("flights", 0): 1}), keys)
+    with pytest.raises(OptionError, match="flights-2, which is not read"):
+        require_all_named("ending", AtOffsets({("flights", n): 1 for n in range(3)}), keys)
+
+
+def test_min_partitions_makes_tasks_smaller_but_never_larger() -> None:
+    assert split_target_bytes([100, 300], None, 64) == 64
+    assert split_target_bytes([100, 300], 4, 1000) == 100
+    assert split_target_bytes([100, 300], 4, 50) == 50
+    assert split_target_bytes([3], 100, 50) == 1
