@@ -108,7 +108,8 @@ def make_wrapper_home(home: Path, place: Path | None = None) -> Path:
     if not disk.exists(executable) or disk.read(executable) != script:
         disk.make_directory(executable.parent)
         disk.write_atomic(executable, script)
-    executable.chmod(0o755)
+    if not os.access(executable, os.X_OK):  # in an image it is there already, and the file system is read-only
+        executable.chmod(0o755)
     return place
 
 
