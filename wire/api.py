@@ -1,0 +1,146 @@
+"""Which requests of the Kafka protocol Tidegate serves, in which versions, and how their headers look.
+
+One table, `TABLE`.  What a node advertises is this table cut down to the requests it has handlers for.  Two entries are wider
+than what is served:
+
+* Produce is advertised from version 0 because librdkafka 2.0 otherwise sends compressed batches uncompressed without a word;
+  versions 0 to 2 carry record formats of the time before 0.11 and are answered with UNSUPPORTED_VERSION by their handler;
+* AddPartitionsToTxn 4 and 5 is what brokers say to each other (KIP-890); clients stop at 3 by themselves.
+
+Fetch ends at 12, the last version without topic ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ApiKey(IntEnum):
+    """The requests that Tidegate knows by name."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_CONFIGS = 32
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSpec:
+    """One request: versions served, the lowest one advertised, the first flexible one (KIP-482), the first one for brokers only."""
+
+    low: int
+    high: int
+    flexible_from: int
+    advertised_low: int
+    brokers_only_from: int
+    schema: str
+
+
+_NEVER = 1 << 15
+
+
+def _api(low: int, high: int, flexible_from: int, schema: str, *, advertised: int | None = None, brokers: int = _NEVER) -> ApiSpec:
+    return ApiSpec(low, high, flexible_from, low if advertised is None else advertised, brokers, schema)
+
+
+TABLE: Mapping[ApiKey, ApiSpec] = {
+    ApiKey.PRODUCE: _api(3, 12, 9, "produce", advertised=0),
+    ApiKey.FETCH: _api(4, 12, 12, "fetch"),
+    ApiKey.LIST_OFFSETS: _api(1, 7, 6, "list_offsets"),
+    ApiKey.METADATA: _api(0, 12, 9, "metadata"),
+    ApiKey.OFFSET_COMMIT: _api(2, 8, 8, "offset_commit"),
+    ApiKey.OFFSET_FETCH: _api(1, 8, 6, "offset_fetch"),
+    ApiKey.FIND_COORDINATOR: _api(0, 4, 3, "find_coordinator"),
+    ApiKey.JOIN_GROUP: _api(0, 9, 6, "join_group"),
+    ApiKey.HEARTBEAT: _api(0, 4, 4, "heartbeat"),
+    ApiKey.LEAVE_GROUP: _api(0, 5, 4, "leave_group"),
+    ApiKey.SYNC_GROUP: _api(0, 5, 4, "sync_group"),
+    ApiKey.DESCRIBE_GROUPS: _api(0, 5, 5, "describe_groups"),
+    ApiKey.LIST_GROUPS: _api(0, 4, 3, "list_groups"),
+    ApiKey.API_VERSIONS: _api(0, 3, 3, "api_versions"),
+    ApiKey.CREATE_TOPICS: _api(2, 7, 5, "create_topics"),
+    ApiKey.DELETE_TOPICS: _api(1, 6, 4, "delete_topics"),
+    ApiKey.INIT_PRODUCER_ID: _api(0, 5, 2, "init_producer_id"),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _api(2, 4, 4, "offset_for_leader_epoch"),
+    ApiKey.ADD_PARTITIONS_TO_TXN: _api(0, 5, 3, "add_partitions_to_txn", brokers=4),
+    ApiKey.ADD_OFFSETS_TO_TXN: _api(0, 4, 3, "add_offsets_to_txn"),
+    ApiKey.END_TXN: _api(0, 5, 3, "end_txn"),
+    ApiKey.WRITE_TXN_MARKERS: _api(1, 2, 1, "write_txn_markers"),
+    ApiKey.TXN_OFFSET_COMMIT: _api(0, 5, 3, "txn_offset_commit"),
+    ApiKey.DESCRIBE_CONFIGS: _api(1, 4, 4, "describe_configs"),
+    ApiKey.CREATE_PARTITIONS: _api(0, 3, 2, "create_partitions"),
+    ApiKey.DELETE_GROUPS: _api(0, 2, 2, "delete_groups"),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _api(0, 1, 1, "incremental_alter_configs"),
+    ApiKey.DESCRIBE_CLUSTER: _api(0, 1, 0, "describe_cluster"),
+    ApiKey.DESCRIBE_PRODUCERS: _api(0, 0, 0, "describe_producers"),
+    ApiKey.DESCRIBE_TRANSACTIONS: _api(0, 0, 0, "describe_transactions"),
+    ApiKey.LIST_TRANSACTIONS: _api(0, 1, 0, "list_transactions"),
+}
+
+SUPPORTED: Mapping[ApiKey, tuple[int, int]] = {key: (spec.low, spec.high) for key, spec in TABLE.items()}
+"""ApiKey -> (lowest, highest) version that is really spoken, by the broker and by our own client."""
+
+_BY_NUMBER: dict[int, ApiSpec] = {int(key): spec for key, spec in TABLE.items()}
+
+
+def is_supported(api_key: int, version: int) -> bool:
+    """Whether a request of this kind and version can be decoded; Produce 0 to 2 cannot, although advertised."""
+    spec = _BY_NUMBER.get(api_key)
+    return spec is not None and spec.low <= version <= spec.high
+
+
+def is_brokers_only(api_key: int, version: int) -> bool:
+    """Whether this version is what brokers say to each other, and to be refused from a client without cluster rights."""
+    spec = _BY_NUMBER.get(api_key)
+    return spec is not None and version >= spec.brokers_only_from
+
+
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether the message uses compact lengths and tagged fields (KIP-482)."""
+    spec = _BY_NUMBER.get(api_key)
+    return spec is not None and version >= spec.flexible_from
+
+
+def advertised(handled_keys: Iterable[int]) -> list[tuple[int, int, int]]:
+    """(key, lowest, highest) for an ApiVersions answer, of the requests that the node has handlers for, by key."""
+    wanted = set(handled_keys)
+    return [(int(key), spec.advertised_low, spec.high) for key, spec in sorted(TABLE.items()) if key in wanted]
+
+
+def request_header_version(api_key: int, version: int) -> int:
+    """2 for flexible requests (tagged fields after the client id), otherwise 1."""
+    return 2 if is_flexible(api_key, version) else 1
+
+
+def response_header_version(api_key: int, version: int) -> int:
+    """1 for flexible responses, otherwise 0; ApiVersions always 0, as its reader does not know yet who answers (KIP-511)."""
+    return 1 if api_key != ApiKey.API_VERSIONS and is_flexible(api_key, version) else 0

@@ -1,0 +1,120 @@
+"""Kafka's message schemas as kio has them, in the one shape that encoding (`encode`) and the length check (`skim`) are made from.
+
+kio generates a frozen dataclass per message and version.  `shape_of` turns such a class into a `Shape`: its fields in wire
+order, then its tagged fields by tag.  Shapes are cached; nothing here is on a hot path.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.index import api_key_map, schema_name_map
+from kio.static.constants import EntityType
+
+from .errors import ErrorCode, KafkaError
+
+ABSENT: Any = object()
+"""A field has no default of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldShape:
+    """One field.  `kind` is kio's kafka_type, or "entity" with `entity` set; `tag` is -1 for a field that is always there."""
+
+    name: str
+    kind: str
+    is_array: bool
+    nullable: bool
+    tag: int
+    default: Any
+    entity: Shape | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One message, or a structure inside one."""
+
+    name: str
+    flexible: bool
+    plain: tuple[FieldShape, ...]
+    tagged: tuple[FieldShape, ...]
+
+
+@cache
+def shape_of(entity_type: type[Any]) -> Shape:
+    """The shape of a kio class."""
+    shapes = [_field_shape(field) for field in fields(entity_type)]
+    return Shape(
+        name=entity_type.__name__,
+        flexible=entity_type.__flexible__,
+        plain=tuple(shape for shape in shapes if shape.tag < 0),
+        tagged=tuple(sorted((shape for shape in shapes if shape.tag >= 0), key=lambda shape: shape.tag)),
+    )
+
+
+def _field_shape(field: Field[Any]) -> FieldShape:
+    inner, nullable = _without_none(field.type)
+    is_array = typing.get_origin(inner) is tuple
+    if is_array:
+        inner, _ = _without_none(typing.get_args(inner)[0])
+    entity = shape_of(inner) if is_dataclass(inner) else None
+    return FieldShape(
+        name=field.name,
+        kind="entity" if entity is not None else field.metadata["kafka_type"],
+        is_array=is_array,
+        nullable=nullable,
+        tag=int(field.metadata.get("tag", -1)),
+        default=ABSENT if field.default is MISSING else field.default,
+        entity=entity,
+    )
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    if typing.get_origin(annotation) not in (types.UnionType, typing.Union):
+        return annotation, False
+    parts = typing.get_args(annotation)
+    rest = [part for part in parts if part is not type(None)]
+    assert len(rest) == 1, f"a union that is no optional: {annotation}"
+    return rest[0], len(rest) < len(parts)
+
+
+@cache
+def request_class(api_key: int, version: int) -> type[Any]:
+    """kio's class; UNSUPPORTED_VERSION when it has none."""
+    return _load(load_request_schema, api_key, version)
+
+
+@cache
+def response_class(api_key: int, version: int) -> type[Any]:
+    """kio's class; UNSUPPORTED_VERSION when it has none."""
+    return _load(load_response_schema, api_key, version)
+
+
+def _load(load: Any, api_key: int, version: int) -> type[Any]:
+    kind = EntityType.request if load is load_request_schema else EntityType.response
+    versions = schema_name_map.get(api_key_map.get(api_key, ""), {})
+    if kind not in versions.get(version, {}):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"request {api_key} in version {version} is not known")
+    loaded: type[Any] = load(api_key, version)
+    return loaded
+
+
+@cache
+def names_in_any_version(api_key: int, is_request: bool) -> frozenset[str]:
+    """Every field name that some version of the message uses, at any depth: tells a field of another version from a slip."""
+    names: set[str] = set()
+    for version in schema_name_map[api_key_map[api_key]]:
+        _collect(shape_of(request_class(api_key, version) if is_request else response_class(api_key, version)), names)
+    return frozenset(names)
+
+
+def _collect(shape: Shape, names: set[str]) -> None:
+    for field in (*shape.plain, *shape.tagged):
+        names.add(field.name)
+        if field.entity is not None:
+            _collect(field.entity, names)
