@@ -1,0 +1,87 @@
+"""Reads the manifests as Kubernetes would get them: rendered by `kubectl kustomize`, parsed, and found by kind and name."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+CLUSTERS = {"base": 3, "overlays/three-nodes": 3, "overlays/five-nodes": 5}
+BACKFILL = "overlays/spark-backfill"
+ALL = (*CLUSTERS, BACKFILL)
+
+Document = dict[str, Any]
+
+
+@functools.cache
+def render(folder: str) -> str:
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed, and nothing else renders a kustomization the way a cluster gets it")
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(KUBERNETES / folder)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def documents(folder: str) -> list[Document]:
+    return [document for document in yaml.safe_load_all(render(folder)) if document]
+
+
+def of_kind(folder: str, kind: str) -> list[Document]:
+    return [document for document in documents(folder) if document["kind"] == kind]
+
+
+def only(folder: str, kind: str) -> Document:
+    [document] = of_kind(folder, kind)
+    return document
+
+
+def service(folder: str, name: str) -> Document:
+    [document] = [found for found in of_kind(folder, "Service") if found["metadata"]["name"] == name]
+    return document
+
+
+def pod(folder: str) -> Document:
+    """The pod template of the folder's one workload."""
+    [workload] = [document for document in documents(folder) if document["kind"] in ("StatefulSet", "Job")]
+    template: Document = workload["spec"]["template"]
+    return template
+
+
+def container(folder: str) -> Document:
+    [found] = pod(folder)["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def config_map(folder: str, prefix: str) -> dict[str, str]:
+    """The data of the generated ConfigMap whose name is `prefix` and a hash."""
+    [found] = [m for m in of_kind(folder, "ConfigMap") if m["metadata"]["name"].rpartition("-")[0] == prefix]
+    return dict(found["data"])
+
+
+def environment(folder: str, pod_namespace: str) -> dict[str, str]:
+    """The container's environment as the kubelet would resolve it, the pod's name apart."""
+    resolved: dict[str, str] = {}
+    for variable in container(folder).get("env", []):
+        if "value" in variable:
+            value = variable["value"]
+            for name, known in resolved.items():
+                value = value.replace(f"$({name})", known)
+        elif "configMapKeyRef" in variable["valueFrom"]:
+            reference = variable["valueFrom"]["configMapKeyRef"]
+            [found] = [m for m in of_kind(folder, "ConfigMap") if m["metadata"]["name"] == reference["name"]]
+            value = found["data"][reference["key"]]
+        else:
+            assert variable["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.namespace"
+            value = pod_namespace
+        resolved[variable["name"]] = value
+    return resolved
