@@ -1,0 +1,202 @@
+"""A range is read once and whole, whatever happens to leaders and streams; what lies is refused."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+from tidegate.proto import data_pb2 as pb
+from tidegate.spark import fetch
+from tidegate.spark.connection import DataClient, ReadError, offset_query
+from tidegate.spark.fetch import RangeRequest, fetch_range
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.records import ControlType, NewRecord, assign_in_place, decode_batch, encode_batch, encode_marker
+
+from .conftest import TOPIC_ID, Partition, Script, numbered_batches
+
+
+@pytest.fixture
+def client(scripted: Script) -> Iterator[DataClient]:
+    client = DataClient(list(scripted.endpoints.values()), retry_timeout_ms=8_000)
+    yield client
+    client.close()
+
+
+def request(start: int = 0, end: int = 30, *, partition: int = 0, fail_on_data_loss: bool = True) -> RangeRequest:
+    return RangeRequest("flights", TOPIC_ID, partition, start, end, True, fail_on_data_loss)
+
+
+def read(client: DataClient, wanted: RangeRequest) -> list[int]:
+    return [
+        record.offset
+        for chunk in fetch_range(client, wanted)
+        for position, _ in chunk.visible
+        for record in decode_batch(chunk.records, position)
+        if wanted.start <= record.offset < wanted.end
+    ]
+
+
+def test_a_range_is_read_whole(client: DataClient, scripted: Script) -> None:
+    assert read(client, request()) == list(range(30))
+    assert scripted.reads == [(0, 0)]
+
+
+def test_a_range_may_start_and_end_inside_a_batch(client: DataClient) -> None:
+    assert read(client, request(4, 20)) == list(range(4, 20))
+
+
+def test_a_stream_that_breaks_resumes_at_the_next_offset(client: DataClient, scripted: Script) -> None:
+    broken = iter([False, False, False, True] * 2)
+    scripted.before_chunk = lambda node, number, chunk: None if next(broken, False) else chunk
+    assert read(client, request()) == list(range(30))
+    assert scripted.reads == [(0, 0), (0, 9), (0, 18)]
+
+
+def test_a_moved_leader_is_followed_in_the_middle(client: DataClient, scripted: Script) -> None:
+    def move(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk | None:
+        if node == 0 and number == 4:
+            scripted.partitions[0].leader, scripted.partitions[0].leader_epoch = 1, 1
+            return None
+        return chunk
+
+    scripted.before_chunk = move
+    assert read(client, request()) == list(range(30))
+    assert scripted.reads == [(0, 0), (1, 12)]
+
+
+def test_a_server_that_dies_in_the_middle_is_replaced_by_the_new_leader(client: DataClient, scripted: Script) -> None:
+    offsets = []
+    for chunk in fetch_range(client, request()):
+        offsets += [record.offset for position, _ in chunk.visible for record in decode_batch(chunk.records, position)]
+        if offsets[-1] == 11 and scripted.partitions[0].leader == 0:
+            scripted.partitions[0].leader, scripted.partitions[0].leader_epoch = 1, 1
+            scripted.stop(0)
+    assert offsets == list(range(30))
+    assert {node for node, _ in scripted.reads} == {0, 1}
+
+
+def test_the_driver_finds_a_leader_that_the_bootstrap_node_does_not_lead(scripted: Script) -> None:
+    scripted.partitions = {0: Partition(numbered_batches(2), leader=1), 1: Partition(numbered_batches(4), leader=0)}
+    client = DataClient([scripted.endpoints[0]], retry_timeout_ms=5_000)
+    try:
+        topic = client.describe(["flights"])["flights"]
+        found = client.offsets(topic, [offset_query(0), offset_query(1)], read_committed=True)
+        assert {partition: answer.offset for partition, answer in found.items()} == {0: 6, 1: 12}
+        scripted.partitions[1].leader, scripted.partitions[1].leader_epoch = 1, 5  # moved since: the answer carries the hint
+        assert client.offsets(topic, [offset_query(1)], read_committed=True)[1].offset == 12
+        assert [part.end for part in client.plan_ranges(topic, 1, 0, 12, 100)] == [12]
+    finally:
+        client.close()
+
+
+def test_a_dead_bootstrap_node_is_passed_over(scripted: Script) -> None:
+    client = DataClient(["127.0.0.1:1", scripted.endpoints[1]], retry_timeout_ms=5_000)
+    try:
+        assert client.describe(["flights"])["flights"].partitions == (0,)
+    finally:
+        client.close()
+
+
+def test_retries_end_with_the_reason(scripted: Script) -> None:
+    scripted.before_chunk = lambda node, number, chunk: None
+    client = DataClient([scripted.endpoints[0]], retry_timeout_ms=300)
+    try:
+        with pytest.raises(ReadError, match="the script says so"):
+            read(client, request())
+        with pytest.raises(ReadError, match="topic 'fligths' does not exist"):
+            client.describe(["fligths"])
+    finally:
+        client.close()
+    lonely = DataClient(["127.0.0.1:1"], retry_timeout_ms=300)
+    with pytest.raises(ReadError, match="127.0.0.1:1: UNAVAILABLE"):
+        lonely.describe([])
+    lonely.close()
+
+
+@pytest.mark.parametrize("lie", ["repeat", "skip", "overlap", "empty", "order"])
+def test_a_chunk_that_skips_or_repeats_is_refused(client: DataClient, scripted: Script, lie: str) -> None:
+    batches = scripted.partitions[0].batches
+
+    def tell(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk:
+        if number == 3:
+            match lie:
+                case "repeat":
+                    chunk.start_offset, chunk.next_offset, chunk.records = 6, 9, batches[2]
+                case "skip":
+                    chunk.start_offset, chunk.next_offset, chunk.records = 12, 15, batches[4]
+                case "overlap":
+                    chunk.records = batches[2] + batches[3]
+                case "empty":
+                    chunk.next_offset = chunk.start_offset
+                case "order":
+                    chunk.records, chunk.next_offset = batches[4] + batches[3], 15
+        return chunk
+
+    scripted.before_chunk = tell
+    with pytest.raises(ReadError) as caught:
+        read(client, request())
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_damaged_batch_is_refused(client: DataClient, scripted: Script) -> None:
+    scripted.partitions[0].batches[5] = scripted.partitions[0].batches[5][:-1] + b"?"
+    with pytest.raises(KafkaError, match="CRC"):
+        read(client, request())
+
+
+def test_without_the_check_of_continuity_a_repeat_would_go_unseen(
+    client: DataClient, scripted: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ablation: the tests above fail when chunks are believed."""
+
+    def believe(wanted: RangeRequest, chunk: pb.RangeChunk, position: int, visibility: object) -> fetch.FetchedChunk:
+        return check(wanted, chunk, chunk.start_offset, visibility)  # type: ignore[arg-type]
+
+    check = fetch.check_chunk
+    monkeypatch.setattr(fetch, "check_chunk", believe)
+    batches = scripted.partitions[0].batches
+
+    def repeat(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk:
+        if number == 3:
+            chunk.start_offset, chunk.next_offset, chunk.records = 6, 9, batches[2]
+        return chunk
+
+    scripted.before_chunk = repeat
+    assert read(client, request()) != list(range(30))
+
+
+def test_records_that_are_gone_fail_the_read_unless_loss_is_accepted(client: DataClient, scripted: Script) -> None:
+    scripted.partitions[0].log_start = 12
+    with pytest.raises(ReadError) as caught:
+        read(client, request())
+    assert (caught.value.code, caught.value.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 12)
+    assert read(client, request(fail_on_data_loss=False)) == list(range(12, 30))
+
+
+def test_the_filter_starts_anew_with_the_list_of_every_stream(client: DataClient, scripted: Script) -> None:
+    """Producer 7 aborts its first transaction and commits its second; the stream breaks between every two chunks."""
+    log = []
+    for producer_id, kind in [(7, None), (-1, None), (7, ControlType.ABORT), (7, None), (7, ControlType.COMMIT), (-1, None)]:
+        if kind is None:
+            data = bytearray(
+                encode_batch([NewRecord(b"k", b"v")], producer_id=producer_id, producer_epoch=0, transactional=producer_id >= 0)
+            )
+        else:
+            data = bytearray(encode_marker(kind, producer_id, 0, 0, 0))
+        assign_in_place(memoryview(data), 0, len(log), 0)
+        log.append(bytes(data))
+    scripted.partitions[0] = Partition(log, aborted=[(7, 0)])
+
+    def cut(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk | None:
+        scripted.partitions[0].aborted = [(7, 0)] if chunk.next_offset < 3 else []  # as the index answers for what is left
+        return chunk if number == 0 else None
+
+    scripted.before_chunk = cut
+    assert read(client, request(end=6)) == [1, 3, 5]
+
+
+def test_errors_survive_the_way_from_a_worker_to_the_driver() -> None:
+    error = ReadError(ErrorCode.OFFSET_OUT_OF_RANGE, "flights-0: gone", 12)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.code, copy.log_start_offset) == (str(error), error.code, 12)
