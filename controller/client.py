@@ -1,14 +1,14 @@
 """How brokers and tools talk to the metadata quorum: finds the active controller, retries within a deadline.
 
-Every call is safe to repeat.  Registrations carry an incarnation, ISR changes carry epochs, and the requests that create or change
-something carry a request id chosen here once a call, so that a retry whose first attempt did succeed is answered with that
-first outcome.  What is not known when the deadline has passed is reported as REQUEST_TIMED_OUT: the outcome is then unknown.
+Every call is safe to repeat.  Registrations carry an incarnation, ISR changes carry epochs, and the requests that create or
+change something carry a request id chosen here once a call, so that a retry whose first attempt did succeed is answered with
+that first outcome.  A call that no controller answered within its deadline raises REQUEST_TIMED_OUT: its outcome is unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 
@@ -28,9 +28,12 @@ BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 1.0
 
 
-class _Reply(Protocol):
+class _HasStatus(Protocol):
     @property
     def status(self) -> pb.Status: ...
+
+
+_Reply = TypeVar("_Reply", bound=_HasStatus)
 
 
 class ControllerClient:
@@ -67,33 +70,33 @@ class ControllerClient:
     # stand inside the reply.
 
     async def register_broker(self, request: pb.RegisterBrokerRequest, timeout_s: float = 30.0) -> pb.RegisterBrokerReply:
-        return await self._call("RegisterBroker", request, timeout_s)
+        return await self._call(pb.RegisterBrokerReply, "RegisterBroker", request, timeout_s)
 
     async def heartbeat(self, request: pb.HeartbeatRequest, timeout_s: float = 3.0) -> pb.HeartbeatReply:
-        return await self._call("Heartbeat", request, timeout_s)
+        return await self._call(pb.HeartbeatReply, "Heartbeat", request, timeout_s)
 
     async def alter_partitions(self, request: pb.AlterPartitionsRequest, timeout_s: float = 10.0) -> pb.AlterPartitionsReply:
-        return await self._call("AlterPartitions", request, timeout_s)
+        return await self._call(pb.AlterPartitionsReply, "AlterPartitions", request, timeout_s)
 
     async def create_topics(self, request: pb.CreateTopicsRequest, timeout_s: float = 30.0) -> pb.CreateTopicsReply:
-        return await self._call("CreateTopics", self._named(request), timeout_s)
+        return await self._call(pb.CreateTopicsReply, "CreateTopics", self._named(request), timeout_s)
 
     async def delete_topics(self, request: pb.DeleteTopicsRequest, timeout_s: float = 30.0) -> pb.DeleteTopicsReply:
-        return await self._call("DeleteTopics", self._named(request), timeout_s)
+        return await self._call(pb.DeleteTopicsReply, "DeleteTopics", self._named(request), timeout_s)
 
     async def create_partitions(self, request: pb.CreatePartitionsRequest, timeout_s: float = 30.0) -> pb.CreatePartitionsReply:
-        return await self._call("CreatePartitions", self._named(request), timeout_s)
+        return await self._call(pb.CreatePartitionsReply, "CreatePartitions", self._named(request), timeout_s)
 
     async def alter_configs(self, request: pb.AlterConfigsRequest, timeout_s: float = 30.0) -> pb.AlterConfigsReply:
-        return await self._call("AlterConfigs", self._named(request), timeout_s)
+        return await self._call(pb.AlterConfigsReply, "AlterConfigs", self._named(request), timeout_s)
 
     async def elect_leaders(self, request: pb.ElectLeadersRequest, timeout_s: float = 30.0) -> pb.ElectLeadersReply:
-        return await self._call("ElectLeaders", request, timeout_s)
+        return await self._call(pb.ElectLeadersReply, "ElectLeaders", request, timeout_s)
 
     async def allocate_producer_ids(
         self, request: pb.AllocateProducerIdsRequest, timeout_s: float = 30.0
     ) -> pb.AllocateProducerIdsReply:
-        return await self._call("AllocateProducerIds", request, timeout_s)
+        return await self._call(pb.AllocateProducerIdsReply, "AllocateProducerIds", request, timeout_s)
 
     async def describe_quorum(self, node_id: int, timeout_s: float = 3.0) -> pb.DescribeQuorumReply:
         """Asks one controller, active or not.  Raises grpc.aio.AioRpcError when it cannot be reached."""
@@ -141,13 +144,14 @@ class ControllerClient:
             channel = self._channels[node_id] = self._channel_factory(self._endpoints[node_id])
         return controller_pb2_grpc.ControllerStub(channel)
 
-    async def _call(self, method: str, request: Any, timeout_s: float) -> Any:
+    async def _call(self, kind: type[_Reply], method: str, request: Any, timeout_s: float) -> _Reply:
         deadline = self._clock.monotonic() + timeout_s
         backoff_s, problem = BACKOFF_S_MIN, "no controller answered"
         while True:
             left_s = deadline - self._clock.monotonic()
             if left_s <= 0:
-                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{method}: {problem} within {timeout_s:g} s; its outcome is unknown")
+                message = f"{method}: {problem} within {timeout_s:g} s; its outcome is unknown"
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
             node_id = self.candidate()
             hinted = False
             try:

@@ -3,14 +3,13 @@
 Promises
 * `on_applied(state, result)` is called on the event loop once for every entry, in log order, and once for a snapshot (then
   `result.from_snapshot` is true and the result tells the difference to the state before).
-* Only committed entries arrive, so nothing is ever undone; an entry that does not fit the next index ends the stream and is asked
-  for again.
-* A stream of an older controller than one already heard is dropped: a deposed controller cannot hold a broker back for longer than
-  its keep-alives last.
+* Only committed entries arrive, so nothing is ever undone; an entry that does not fit the next index ends the stream and is
+  asked for again.
+* A stream of an older controller than one already heard is dropped: a deposed controller cannot hold a broker back.
 * `last_contact` is when an active controller was last heard: a broker must not act on a lease older than that plus its session.
 
-An exception out of `on_applied` means that the broker no longer does what the metadata says: it is logged, handed to `on_failure`,
-and the follower stops (fail-stop).
+An exception out of `on_applied` means that the broker no longer does what the metadata says: it is logged, handed to
+`on_failure`, and the follower stops (fail-stop).
 """
 
 from __future__ import annotations
@@ -147,6 +146,8 @@ class MetadataFollower:
         self.last_contact = self._clock.monotonic()
         if update.HasField("snapshot"):
             whole = assembly.add(update.snapshot)
+            if whole is not None and update.snapshot.index <= self.state.index:
+                raise _StreamEnded(f"a snapshot of entry {update.snapshot.index} would go back from {self.state.index}")
             if whole is not None:
                 self._restore(whole)
         for entry in update.entries:

@@ -1,0 +1,619 @@
+"""PySyncObj's Raft, hardened.  Everything that touches a private name of `SyncObj` stands in this file.
+
+What is kept of PySyncObj 0.3.17 (a guard test pins version and hash): its state, the election timer, the start of an election,
+the counting of commits, the leader's fall-back, the order of one tick.  What is replaced, and why, stands at each override.
+
+Order within one round (`thread.py` drives it): 1. `sync` - one fdatasync for everything added in the round before; 2. the
+messages; 3. `tick` - elections, commit, apply, new commands, frames to followers; 4. `sync` when the messages added something,
+then the acknowledgements.  So: nobody is told of an entry, a term or a vote that is not on this disk, and a leader counts itself
+only for entries that are.
+
+A Raft invariant that does not hold raises RaftFatal: the node stops rather than guess.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pysyncobj.syncobj as library
+from pysyncobj import SyncObj, SyncObjConf
+from pysyncobj.node import Node
+from pysyncobj.transport import Transport
+from pysyncobj.version import VERSION
+
+from ...runtime import faults, logs
+from .failure import RaftFatal
+from .messages import (
+    AppendEntries,
+    AppendReply,
+    Entry,
+    Message,
+    SnapshotChunk,
+    SnapshotReply,
+    VoteReply,
+    VoteRequest,
+)
+from .replication import Outbox, Replication
+from .snapshot_store import Snapshot, SnapshotAssembly, SnapshotStore
+
+if TYPE_CHECKING:
+    from .journal import DurableJournal
+
+log = logs.get(__name__)
+
+LIBRARY_VERSION = "0.3.17"
+FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
+REGULAR, NO_OP = b"\x00", b"\x01"  # the first byte of every entry, PySyncObj's own
+COMMAND_BYTES_MAX = 512 << 10
+PROPOSALS_PER_TICK_MAX = 2000
+FRAMES_PER_SEND_MAX = 8
+
+
+@dataclass(slots=True, frozen=True)
+class RaftTimings:
+    """Seconds and sizes.  A leader is replaced within about `election_s_max`; PreVote keeps a noisy machine from overdoing it."""
+
+    election_s_min: float = 0.5
+    election_s_max: float = 1.0
+    heartbeat_s: float = 0.1
+    leader_fallback_s: float = 2.0
+    batch_bytes: int = 1 << 20
+    compact_after_entries: int = 20_000
+    compact_after_bytes: int = 64 << 20
+    trailing_entries: int = 2_000  # kept behind a snapshot, so that a follower a little behind needs none
+
+
+@dataclass(slots=True, frozen=True)
+class QuorumStatus:
+    """What the rest of the node may know of the quorum.  Never used for safety: epochs are (RAFT.md "Rules")."""
+
+    role: int
+    term: int
+    leader_id: int  # -1: not known
+    active: bool  # leader, and the no-op of its own term was applied
+    commit_index: int
+    last_index: int
+    connected: tuple[int, ...] = ()
+
+
+class StateMachine(Protocol):
+    """Who is told; called on the Raft thread, in log order, and must not raise."""
+
+    def applied(self, entries: list[Entry]) -> None:
+        """Committed entries, each exactly once; the command without its type byte, empty for a no-op."""
+
+    def installed(self, snapshot: Snapshot) -> None:
+        """Everything up to `snapshot.index` is replaced by this."""
+
+    def snapshot_wanted(self) -> None:
+        """The journal is long: make a snapshot, store it, then call `snapshot_stored`."""
+
+    def status_changed(self, status: QuorumStatus) -> None: ...
+
+
+@dataclass(slots=True, frozen=True)
+class Proposal:
+    """A command on its way into the log.  Exactly one of the two is called, once."""
+
+    command: bytes
+    accepted: Callable[[int, int], None]  # (index, term): appended here; whether it commits is not known yet
+    refused: Callable[[str], None]  # nothing was appended
+
+
+class _VoteRequests(Transport):  # type: ignore[misc]
+    """What `SyncObj` itself still sends: the vote requests that begin an election."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        super().__init__(None, None, None)
+        self._outbox = outbox
+
+    def send(self, node: Any, message: dict[str, Any]) -> bool:
+        if message["type"] != "request_vote":
+            raise RaftFatal(f"PySyncObj tried to send {message['type']!r}, which nothing here understands")
+        request = VoteRequest(message["term"], message["last_log_index"], message["last_log_term"], preliminary=False)
+        self._outbox.send(node.id, request)
+        return True
+
+
+class _NoPoller:
+    """PySyncObj polls its sockets in every tick; it has none."""
+
+    def poll(self, timeout: float) -> None: ...
+
+
+class RaftCore(SyncObj):  # type: ignore[misc]
+    """One voter.  Not thread-safe: only the Raft thread (or the simulator) calls it."""
+
+    _SyncObj__newAppendEntriesTime: float
+
+    def __init__(
+        self,
+        node_id: int,
+        voters: Collection[int],
+        journal: DurableJournal,
+        snapshots: SnapshotStore,
+        machine: StateMachine,
+        outbox: Outbox,
+        *,
+        timings: RaftTimings,
+        random: Callable[[], float],
+    ) -> None:
+        if VERSION != LIBRARY_VERSION:
+            raise RaftFatal(f"PySyncObj {VERSION} is installed; the overrides are written for exactly {LIBRARY_VERSION}")
+        self._journal, self._snapshots, self._machine, self._outbox = journal, snapshots, machine, outbox
+        self._timings, self._random = timings, random
+        self._replies: list[tuple[int, AppendReply | SnapshotReply]] = []
+        self._proposals: deque[Proposal] = deque()
+        self._votes: set[int] = set()
+        self._pre_vote: tuple[int, set[int]] | None = None  # (the term asked for, who would vote)
+        self._pre_vote_again_at = 0.0
+        self._leader_heard_at = float("-inf")
+        self._active_term = -1
+        self._assembly = SnapshotAssembly()
+        self._snapshot_pending = False
+        self._reported: QuorumStatus | None = None
+        conf = SyncObjConf(
+            autoTick=False,
+            appendEntriesUseBatch=True,
+            commandsWaitLeader=False,
+            dynamicMembershipChange=False,
+            fullDumpFile=None,
+            journalFile=None,
+            raftMinTimeout=timings.election_s_min,
+            raftMaxTimeout=timings.election_s_max,
+            appendEntriesPeriod=timings.heartbeat_s,
+            leaderFallbackTimeout=timings.leader_fallback_s,
+            appendEntriesBatchSizeBytes=timings.batch_bytes,
+            connectionTimeout=max(3.5, timings.election_s_max),
+        )
+        others = [Node(other) for other in voters if other != node_id]
+        super().__init__(Node(node_id), others, conf, transport=_VoteRequests(outbox))
+        self._poller = _NoPoller()
+        self._replication = Replication(self, journal, snapshots, outbox)
+        self._SyncObj__needLoadDumpFile = False
+        self._take_over_journal()
+
+    def _take_over_journal(self) -> None:
+        """Puts the durable journal in the place of the one in memory that `SyncObj` made, and starts from the snapshot."""
+        journal, snapshot = self._journal, self._snapshots.latest
+        self._SyncObj__raftLog = journal
+        self._SyncObj__raftCurrentTerm = max(journal.getCurrentTerm(), journal[-1][2])
+        self._SyncObj__votedForNodeId = journal.getVotedForNodeId() if journal.getCurrentTerm() >= journal[-1][2] else None
+        self._SyncObj__raftCommitIndex = self._SyncObj__raftLastApplied = 1
+        if snapshot is not None:
+            self._align_journal(snapshot)
+            self._SyncObj__raftCommitIndex = self._SyncObj__raftLastApplied = snapshot.index
+            self._machine.installed(snapshot)
+        elif journal[0][1] != 1:
+            raise RaftFatal(f"the journal begins at entry {journal[0][1]} and there is no snapshot of what was before")
+        if not self._SyncObj__otherNodes:
+            self._SyncObj__raftElectionDeadline = self.now()  # a quorum of one has nobody to wait for
+
+    def _align_journal(self, snapshot: Snapshot) -> None:
+        """Makes journal and snapshot meet: the entry of the snapshot's index stays or becomes part of the journal.
+
+        A tail that conflicts with the snapshot, or ends before it, is left over from an installation that a crash interrupted
+        after the snapshot was durable: nothing in it can have been committed."""
+        journal = self._journal
+        first, last = journal[0][1], journal[-1][1]
+        if snapshot.index < first:
+            raise RaftFatal(f"the journal begins at entry {first}, after the snapshot of entry {snapshot.index}")
+        if snapshot.index > last or journal[snapshot.index - first][2] != snapshot.term:
+            journal.reset([(NO_OP, snapshot.index, snapshot.term)])
+
+    # ---- names for PySyncObj's state ----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def now() -> float:
+        """PySyncObj's monotonic clock (the simulator replaces it in the library's module)."""
+        return float(library.monotonicTime())
+
+    @property
+    def term(self) -> int:
+        return int(self._SyncObj__raftCurrentTerm)
+
+    @property
+    def role(self) -> int:
+        return int(self._SyncObj__raftState)
+
+    @property
+    def commit_index(self) -> int:
+        return int(self._SyncObj__raftCommitIndex)
+
+    @property
+    def applied_index(self) -> int:
+        return int(self._SyncObj__raftLastApplied)
+
+    @property
+    def leader_id(self) -> int:
+        leader = self._SyncObj__raftLeader
+        return -1 if leader is None else int(leader.id)
+
+    @property
+    def timings(self) -> RaftTimings:
+        return self._timings
+
+    @property
+    def active(self) -> bool:
+        return self.role == LEADER and self._active_term == self.term
+
+    @property
+    def last_index(self) -> int:
+        return self._journal[-1][1]
+
+    @property
+    def _majority(self) -> int:
+        return (len(self._SyncObj__otherNodes) + 1) // 2 + 1
+
+    def status(self) -> QuorumStatus:
+        connected = tuple(sorted(node.id for node in self._SyncObj__connectedNodes))
+        return QuorumStatus(self.role, self.term, self.leader_id, self.active, self.commit_index, self.last_index, connected)
+
+    def match_indexes(self) -> dict[int, int]:
+        """How far each follower is known to agree; empty unless this node leads."""
+        return {node.id: index for node, index in self._SyncObj__raftMatchIndex.items()} if self.role == LEADER else {}
+
+    # ---- driven by the thread -----------------------------------------------------------------------------------------------
+
+    def propose(self, proposal: Proposal) -> None:
+        """Taken up by the next tick."""
+        self._proposals.append(proposal)
+
+    def sync(self) -> None:
+        self._journal.sync()
+
+    def tick(self) -> bool:
+        """One step of everything that time and new commands bring.  True: there is more to do at once."""
+        last_index = self.last_index
+        self._onTick(0)
+        if self.role == LEADER and self.last_index != last_index:
+            self._SyncObj__sendAppendEntries()
+        self._flush_replies()
+        self._report()
+        return self._journal.dirty or bool(self._proposals)
+
+    def seconds_to_wake(self) -> float:
+        """How long nothing can happen by itself."""
+        now = self.now()
+        if self.role == LEADER:
+            due = self._SyncObj__newAppendEntriesTime
+        else:
+            due = max(self._SyncObj__raftElectionDeadline, self._pre_vote_again_at)
+            if self._SyncObj__raftElectionDeadline < now and not self.hasQuorum:
+                due = now + self._timings.election_s_min  # a new connection wakes the thread before that
+        return max(0.0, due - now) + 0.001
+
+    def peer_connected(self, node_id: int) -> None:
+        node = Node(node_id)
+        self._SyncObj__connectedNodes.add(node)
+        if self.role == LEADER:
+            self._replication.begin_again(node)
+
+    def peer_disconnected(self, node_id: int) -> None:
+        """Losing the connection to the leader hurries the election; PreVote stops it when only this connection was lost."""
+        self._SyncObj__connectedNodes.discard(Node(node_id))
+        if self.leader_id == node_id and self.role == FOLLOWER:
+            self._leader_heard_at = float("-inf")
+            soon = self.now() + self._timings.heartbeat_s * (0.5 + 2 * self._random())
+            self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, soon)
+
+    def receive(self, node_id: int, message: Message) -> None:
+        """A message of a voter, over its present connection."""
+        node = Node(node_id)
+        if node not in self._SyncObj__otherNodes:
+            return
+        match message:
+            case AppendEntries():
+                self._on_append(node, message)
+            case AppendReply():
+                if self._leads(node, message.term):
+                    self._replication.on_append_reply(node, message)
+            case VoteRequest(preliminary=True):
+                self._on_pre_vote_request(node, message)
+            case VoteRequest():
+                self._on_vote_request(node, message)
+            case VoteReply():
+                self._on_vote_reply(node, message)
+            case SnapshotChunk():
+                self._on_snapshot_chunk(node, message)
+            case SnapshotReply():
+                if self._leads(node, message.term):
+                    self._replication.on_snapshot_reply(node, message)
+
+    def bind_cluster(self, cluster_id: str) -> None:
+        self._journal.bind_cluster(cluster_id)
+
+    def snapshot_stored(self, index: int | None) -> None:
+        """The wanted snapshot is durable up to `index` (None: none was made): now, and only now, the journal may be trimmed."""
+        self._snapshot_pending = False
+        if index is None:
+            return
+        faults.point("raft.before_trim", index=index)
+        keep = self._timings.trailing_entries if self._journal.size_bytes < self._timings.compact_after_bytes else 0
+        position = min(index - keep, self.applied_index) - self._journal[0][1]
+        if position > 0:
+            self._journal.deleteEntriesTo(position)
+
+    def close(self) -> None:
+        self._journal.sync()
+        self._journal._destroy()
+        while self._proposals:
+            self._proposals.popleft().refused("the node is stopping")
+
+    def _report(self) -> None:
+        status = self.status()
+        known = self._reported
+        if known is None or (known.role, known.term, known.leader_id, known.active, known.connected) != (
+            status.role,
+            status.term,
+            status.leader_id,
+            status.active,
+            status.connected,
+        ):
+            self._reported = status
+            self._machine.status_changed(status)
+
+    # ---- overrides: time, terms, elections ------------------------------------------------------------------------------------
+
+    def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
+        """Replaced: randomness comes from the Clock port."""
+        low, high = self._timings.election_s_min, self._timings.election_s_max
+        return low + (high - low) * self._random()
+
+    def _SyncObj__setCurrentTerm(self, term: int, vote: int | None) -> None:  # noqa: N802
+        """Replaced: durable first (stock writes without fsync), and the votes counted belong to one term."""
+        self._journal.setCurrentTerm(term, vote)
+        self._SyncObj__raftCurrentTerm = term
+        self._SyncObj__votedForNodeId = vote
+        self._votes = {self.selfNode.id} if vote == self.selfNode.id else set()
+
+    def _SyncObj__connectedToAnyone(self) -> bool:  # noqa: N802
+        """Replaced: stock asks this when the election timer has run out; it became the PreVote gate.  A node that could not win
+        does not raise the term, so one that comes back from a cut does not depose a good leader."""
+        if not self._SyncObj__otherNodes:
+            return True
+        if not self.hasQuorum:
+            return False
+        wanted_term = self.term + 1
+        if self._pre_vote is not None and self._pre_vote[0] == wanted_term and len(self._pre_vote[1]) >= self._majority:
+            self._pre_vote = None
+            return True
+        if self.now() >= self._pre_vote_again_at:
+            self._pre_vote = (wanted_term, {self.selfNode.id})
+            self._pre_vote_again_at = self.now() + self._SyncObj__generateRaftTimeout() / 2
+            _, last_index, last_term = self._journal[-1]
+            for node in self._SyncObj__otherNodes:
+                self._outbox.send(node.id, VoteRequest(wanted_term, last_index, last_term, preliminary=True))
+        return False
+
+    def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802
+        """Extended: the followers' progress begins anew, and the no-op is durable before this tick counts this node for it."""
+        self._replication.begin(self._SyncObj__otherNodes, self._SyncObj__raftNextIndex, self._SyncObj__raftMatchIndex)
+        super()._SyncObj__onBecomeLeader()
+        self._journal.sync()
+        log.info("quorum_leader_elected", term=self.term, node=self.selfNode.id, index=self.last_index)
+
+    def _step_down(self, term: int) -> None:
+        self._SyncObj__setCurrentTerm(term, None)
+        self._SyncObj__setState(FOLLOWER)
+        self._SyncObj__raftLeader = None
+
+    def _is_up_to_date(self, request: VoteRequest) -> bool:
+        _, last_index, last_term = self._journal[-1]
+        return (request.last_term, request.last_index) >= (last_term, last_index)
+
+    def _on_pre_vote_request(self, node: Any, request: VoteRequest) -> None:
+        leader_is_silent = self.now() - self._leader_heard_at > self._timings.election_s_min
+        granted = request.term > self.term and self.role != LEADER and leader_is_silent and self._is_up_to_date(request)
+        self._outbox.send(node.id, VoteReply(request.term if granted else self.term, granted, preliminary=True))
+
+    def _on_vote_request(self, node: Any, request: VoteRequest) -> None:
+        if request.term > self.term:
+            self._step_down(request.term)
+        voted_for = self._SyncObj__votedForNodeId
+        granted = request.term == self.term and voted_for in (None, node.id) and self.role != LEADER
+        if granted and self._is_up_to_date(request):
+            self._SyncObj__setCurrentTerm(request.term, node.id)  # the vote is on disk before it is given
+            self._SyncObj__raftElectionDeadline = self.now() + self._SyncObj__generateRaftTimeout()
+            self._outbox.send(node.id, VoteReply(request.term, granted=True, preliminary=False))
+        else:
+            self._outbox.send(node.id, VoteReply(self.term, granted=False, preliminary=False))
+
+    def _on_vote_reply(self, node: Any, reply: VoteReply) -> None:
+        if not reply.granted:
+            if reply.term > self.term:
+                self._step_down(reply.term)
+        elif reply.preliminary:
+            if self._pre_vote is not None and reply.term == self._pre_vote[0]:
+                self._pre_vote[1].add(node.id)
+        elif self.role == CANDIDATE and reply.term == self.term:
+            self._votes.add(node.id)  # a set: a repeated reply is one vote
+            if len(self._votes) >= self._majority:
+                self._SyncObj__onBecomeLeader()
+
+    # ---- overrides: commands, apply, compaction -------------------------------------------------------------------------------
+
+    def _checkCommandsToApply(self) -> None:  # noqa: N802
+        """Replaced: only the active leader takes commands, nothing is forwarded, and every proposal is answered."""
+        for _ in range(min(len(self._proposals), PROPOSALS_PER_TICK_MAX)):
+            proposal = self._proposals.popleft()
+            if not self.active:
+                proposal.refused("not the active controller")
+            elif len(proposal.command) > COMMAND_BYTES_MAX:
+                proposal.refused(f"a command of {len(proposal.command)} bytes is larger than {COMMAND_BYTES_MAX}")
+            else:
+                index = self.last_index + 1
+                self._journal.add(REGULAR + proposal.command, index, self.term)
+                proposal.accepted(index, self.term)
+
+    def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
+        """Replaced: each entry exactly once and in order (stock applies one twice when a callback raises), as bytes."""
+        applied, commit, first = self.applied_index, self.commit_index, self._journal[0][1]
+        if commit == applied:
+            return False
+        if commit > self.last_index or (self.role == LEADER and commit > self._journal.durable_index):
+            raise RaftFatal(f"commit index {commit} is beyond what this node has ({self.last_index}) or has on disk")
+        batch: list[Entry] = []
+        for command, index, term in self._journal[applied + 1 - first : commit + 1 - first]:
+            kind = command[:1]
+            if index != applied + 1 + len(batch) or kind not in (REGULAR, NO_OP):
+                raise RaftFatal(f"entry {index} of kind {kind!r} cannot follow entry {applied + len(batch)}")
+            batch.append((command[1:] if kind == REGULAR else b"", index, term))
+        self._SyncObj__raftLastApplied = commit
+        self._machine.applied(batch)
+        if self.role == LEADER and self.term != self._active_term and commit >= self._SyncObj__noopIDx:
+            self._active_term = self.term
+        return True
+
+    def _SyncObj__tryLogCompaction(self) -> None:  # noqa: N802
+        """Replaced: the state machine makes the snapshot when asked, without a fork, and the journal is trimmed afterwards."""
+        if self._snapshot_pending:
+            return
+        latest = self._snapshots.latest
+        fresh = self.applied_index - (latest.index if latest is not None else 1)
+        too_many = fresh > self._timings.compact_after_entries
+        if too_many or (fresh > 0 and self._journal.size_bytes > self._timings.compact_after_bytes):
+            self._snapshot_pending = True
+            self._machine.snapshot_wanted()
+
+    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:  # noqa: N802, N803
+        raise RaftFatal("PySyncObj's own dump files are never used")
+
+    def _SyncObj__onMessageReceived(self, node: Any, message: Any) -> None:  # noqa: N802
+        raise RaftFatal("PySyncObj's own messages are never used")
+
+    # ---- the follower ---------------------------------------------------------------------------------------------------------
+
+    def _accept_leader(self, node: Any, term: int) -> bool:
+        """Whether `node` leads in a term not older than ours; then it is our leader."""
+        if term < self.term:
+            self._replies.append((node.id, AppendReply(self.term, False, self.last_index + 1, 0)))  # our term deposes it
+            return False
+        if term > self.term:
+            self._step_down(term)
+        if self.role == LEADER or self.leader_id not in (-1, node.id):
+            raise RaftFatal(f"two leaders in term {term}: {node.id} and {self.leader_id}")
+        self._SyncObj__raftElectionDeadline = self.now() + self._SyncObj__generateRaftTimeout()
+        self._pre_vote = None
+        self._leader_heard_at = self.now()
+        self._SyncObj__raftLeader = node
+        self._SyncObj__setState(FOLLOWER)
+        return True
+
+    def _on_append(self, node: Any, message: AppendEntries) -> None:
+        """Stock truncates everything after the previous entry, also what agrees: a late frame then takes back what was
+        acknowledged.  Here only a conflict truncates, and never below the commit index."""
+        if not self._accept_leader(node, message.term):
+            return
+        self._SyncObj__leaderCommitIndex = message.commit_index
+        journal = self._journal
+        previous, previous_term, entries = message.previous_index, message.previous_term, message.entries
+        first, last = journal[0][1], self.last_index
+        if previous < first:  # what is before our journal is committed, so it agrees
+            entries = tuple(entry for entry in entries if entry[1] > first)
+            if not entries:
+                self._reply(node, True, first + 1, message.previous_index)
+                return
+            previous, previous_term = first, journal[0][2]
+        if previous > last:
+            self._reply(node, False, last + 1, message.previous_index)
+            return
+        if journal[previous - first][2] != previous_term:
+            self._reply(node, False, self._conflict_start(previous), message.previous_index)
+            return
+        match = self._append_missing(previous, entries)
+        self._reply(node, True, match + 1, message.previous_index)
+        if min(message.commit_index, match) > self.commit_index:  # only what this frame has shown to agree
+            self._SyncObj__raftCommitIndex = min(message.commit_index, match)
+
+    def _conflict_start(self, index: int) -> int:
+        """The first entry of the term at `index`: the leader skips a whole conflicting term at once."""
+        if index <= self.commit_index:
+            raise RaftFatal(f"the leader contradicts committed entry {index}")
+        first = self._journal[0][1]
+        term = self._journal[index - first][2]
+        while index - 1 > self.commit_index and self._journal[index - 1 - first][2] == term:
+            index -= 1
+        return index
+
+    def _append_missing(self, previous: int, entries: tuple[Entry, ...]) -> int:
+        """Adds what is new, cutting only from a conflict on; returns the last index known to agree with the leader."""
+        journal, first = self._journal, self._journal[0][1]
+        for number, (_, index, term) in enumerate(entries):
+            position = index - first
+            if position < len(journal):
+                if journal[position][2] == term:
+                    continue
+                if index <= self.commit_index:
+                    raise RaftFatal(f"the leader would overwrite committed entry {index}")
+                journal.deleteEntriesFrom(position)
+            for entry in entries[number:]:
+                journal.add(*entry)
+            break
+        return entries[-1][1] if entries else previous
+
+    def _reply(self, node: Any, success: bool, next_index: int, previous_index: int) -> None:
+        """Queued until the journal is synced; of several successes to one leader only the highest matters."""
+        reply = AppendReply(self.term, success, next_index, previous_index)
+        if success:
+            self._replies = [
+                (to, kept)
+                for to, kept in self._replies
+                if not (to == node.id and isinstance(kept, AppendReply) and kept.success and kept.next_index <= next_index)
+            ]
+        self._replies.append((node.id, reply))
+
+    def _flush_replies(self) -> None:
+        if not self._replies:
+            return
+        self._journal.sync()
+        replies, self._replies = self._replies, []
+        for node_id, reply in replies:
+            if reply.term == self.term:  # given in an older term: its promise may no longer hold
+                self._outbox.send(node_id, reply)
+
+    def _on_snapshot_chunk(self, node: Any, chunk: SnapshotChunk) -> None:
+        if not self._accept_leader(node, chunk.term):
+            return
+        snapshot = self._assembly.add(chunk)
+        if snapshot is None:
+            same_file = self._assembly.checksum == chunk.checksum
+            received = len(self._assembly.received) if same_file else 0
+            self._replies.append((node.id, SnapshotReply(self.term, chunk.checksum, received, 0)))
+            return
+        if snapshot.index > self.applied_index:
+            self._snapshots.store(snapshot)  # durable before anything is dropped for it
+            faults.point("raft.snapshot.before_reset", index=snapshot.index)
+            self._align_journal(snapshot)
+            self._SyncObj__raftLastApplied = snapshot.index
+            self._SyncObj__raftCommitIndex = max(snapshot.index, self.commit_index)
+            self._machine.installed(snapshot)
+            log.info("quorum_snapshot_installed", index=snapshot.index, term=snapshot.term, file_bytes=len(snapshot.file))
+        reply = SnapshotReply(self.term, chunk.checksum, chunk.total_bytes, self.applied_index)
+        self._replies.append((node.id, reply))
+
+    # ---- the leader -----------------------------------------------------------------------------------------------------------
+
+    def _leads(self, node: Any, term: int) -> bool:
+        """Whether an answer belongs to this leadership.  Stock's answers carry no term: one given to an earlier leadership of
+        the same node counted, although the follower had truncated since."""
+        if term > self.term:
+            self._step_down(term)
+            return False
+        if self.role != LEADER or term != self.term:
+            return False
+        self._SyncObj__lastResponseTime[node] = self.now()
+        return True
+
+    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
+        """Replaced: stock never reconciles a divergent tail with a backlog above its batch size, and sends a snapshot again with
+        every heartbeat."""
+        now = self.now()
+        heartbeat = now >= self._SyncObj__newAppendEntriesTime
+        if heartbeat:
+            self._SyncObj__newAppendEntriesTime = now + self._timings.heartbeat_s
+        for node in self._SyncObj__connectedNodes:
+            self._replication.send_to(node, heartbeat=heartbeat, commit_news=True)

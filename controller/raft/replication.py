@@ -1,0 +1,175 @@
+"""The leader's side: what each follower has, and what it is sent next.
+
+    PROBE ----- an acknowledgement shows where the logs agree ----> REPLICATE
+      ^ ^                                                               |
+      | +---- rejected frame, new connection -------------------------- +
+      |
+      +--- installed <--- SNAPSHOT <--- the follower needs entries that the journal no longer has
+
+As etcd does: in PROBE at most one frame is on its way, repeated by the heartbeat; in REPLICATE up to `FRAMES_IN_FLIGHT_MAX`.  A
+lost frame means a new connection (frames of one connection arrive in order or not at all), and a new connection means PROBE.
+
+Decides nothing about safety: who leads, what is committed and whose answers count is `core.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .failure import RaftFatal
+from .messages import AppendEntries, AppendReply, Message, SnapshotReply
+from .snapshot_store import SnapshotStore, SnapshotTransfer
+
+if TYPE_CHECKING:
+    from .core import RaftCore
+    from .journal import DurableJournal
+
+FRAMES_IN_FLIGHT_MAX = 16
+FRAMES_PER_SEND_MAX = 8
+ENTRIES_PER_FRAME_MAX = 4096
+_ENTRY_OVERHEAD_BYTES = 20
+
+
+class Outbox(Protocol):
+    """Where messages leave; may drop them, but of one connection only together with the connection."""
+
+    def send(self, node_id: int, message: Message) -> None: ...
+
+
+class Mode(Enum):
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(slots=True)
+class Progress:
+    """One follower; its next and match index live in PySyncObj's own tables, which its commit rule reads."""
+
+    mode: Mode = Mode.PROBE
+    probe_sent: bool = False
+    in_flight: deque[int] = field(default_factory=deque)  # the last index of each unacknowledged frame
+    transfer: SnapshotTransfer | None = None
+
+    def to_probe(self) -> None:
+        self.mode, self.probe_sent, self.transfer = Mode.PROBE, False, None
+        self.in_flight.clear()
+
+    def to_replicate(self) -> None:
+        self.mode, self.transfer = Mode.REPLICATE, None
+        self.in_flight.clear()
+
+    def to_snapshot(self, transfer: SnapshotTransfer) -> None:
+        self.mode, self.transfer = Mode.SNAPSHOT, transfer
+        self.in_flight.clear()
+
+    def acknowledged(self, match_index: int) -> None:
+        while self.in_flight and self.in_flight[0] <= match_index:
+            self.in_flight.popleft()
+
+
+class Replication:
+    """Sends to all followers of one leadership after the other."""
+
+    def __init__(self, core: RaftCore, journal: DurableJournal, snapshots: SnapshotStore, outbox: Outbox) -> None:
+        self._core, self._journal, self._snapshots, self._outbox = core, journal, snapshots, outbox
+        self._progress: dict[Any, Progress] = {}
+        self._next: dict[Any, int] = {}
+        self._match: dict[Any, int] = {}
+
+    def begin(self, nodes: Collection[Any], next_index: dict[Any, int], match_index: dict[Any, int]) -> None:
+        """A leadership begins; the two tables are PySyncObj's, shared."""
+        self._progress = {node: Progress() for node in nodes}
+        self._next, self._match = next_index, match_index
+
+    def begin_again(self, node: Any) -> None:
+        """A new connection: what was on its way is lost."""
+        self._progress[node].to_probe()
+        self._next[node] = self._core.last_index + 1
+        self.send_to(node)
+
+    # ---- answers --------------------------------------------------------------------------------------------------------------
+
+    def on_append_reply(self, node: Any, reply: AppendReply) -> None:
+        progress, last = self._progress[node], self._core.last_index
+        if reply.success:
+            if reply.next_index - 1 > last:
+                raise RaftFatal(f"node {node.id} acknowledges entry {reply.next_index - 1}, but the log ends at {last}")
+            match = self._match[node] = max(self._match[node], reply.next_index - 1)
+            progress.acknowledged(match)
+            if progress.mode is Mode.PROBE or (progress.mode is Mode.SNAPSHOT and match >= self._journal[0][1]):
+                progress.to_replicate()
+                self._next[node] = match + 1
+            self._next[node] = max(self._next[node], match + 1)
+            if self._next[node] <= last:
+                self.send_to(node)
+        elif progress.mode is not Mode.SNAPSHOT and reply.previous_index >= self._match[node]:
+            of_this_probe = reply.previous_index == self._next[node] - 1
+            if progress.mode is Mode.REPLICATE or of_this_probe:  # rejections of frames sent before the probe are stale
+                wanted = min(reply.next_index, reply.previous_index, last + 1)
+                self._next[node] = max(wanted, self._match[node] + 1, 2)
+                progress.to_probe()
+                self.send_to(node)
+
+    def on_snapshot_reply(self, node: Any, reply: SnapshotReply) -> None:
+        progress = self._progress[node]
+        if progress.transfer is None:
+            return
+        progress.transfer.acknowledge(reply.checksum, reply.received_bytes, self._core.now())
+        if reply.last_index:
+            self._match[node] = max(self._match[node], min(reply.last_index, self._core.last_index))
+            self._next[node] = self._match[node] + 1
+            progress.to_probe()
+        self.send_to(node)
+
+    # ---- sending --------------------------------------------------------------------------------------------------------------
+
+    def send_to(self, node: Any, *, heartbeat: bool = False, commit_news: bool = False) -> None:
+        """What may be sent now: entries, a probe, chunks of a snapshot; else, when asked for, an empty frame."""
+        progress = self._progress[node]
+        if progress.transfer is not None or self._next[node] <= self._journal[0][1]:
+            self._send_snapshot(node, progress, heartbeat)
+            return
+        if progress.mode is Mode.PROBE:
+            if heartbeat or not progress.probe_sent:
+                progress.probe_sent = True
+                self._outbox.send(node.id, self._frame(self._next[node]))
+            return
+        for _ in range(FRAMES_PER_SEND_MAX):
+            following = self._next[node]
+            if following > self._core.last_index or len(progress.in_flight) >= FRAMES_IN_FLIGHT_MAX:
+                break
+            frame = self._frame(following)
+            self._outbox.send(node.id, frame)
+            progress.in_flight.append(frame.entries[-1][1])
+            self._next[node] = frame.entries[-1][1] + 1
+            heartbeat = commit_news = False
+        if heartbeat or commit_news:
+            self._outbox.send(node.id, self._frame(self._next[node], empty=True))
+
+    def _frame(self, following: int, *, empty: bool = False) -> AppendEntries:
+        first, size, entries = self._journal[0][1], 0, []
+        for entry in self._journal[following - first : following - first + (0 if empty else ENTRIES_PER_FRAME_MAX)]:
+            entries.append(entry)
+            size += len(entry[0]) + _ENTRY_OVERHEAD_BYTES
+            if size >= self._core.timings.batch_bytes:
+                break
+        previous_term = self._journal[following - 1 - first][2]
+        return AppendEntries(self._core.term, self._core.commit_index, following - 1, previous_term, tuple(entries))
+
+    def _send_snapshot(self, node: Any, progress: Progress, heartbeat: bool) -> None:
+        """A window of chunks that moves with the follower's answers; empty frames keep its election timer quiet meanwhile."""
+        if progress.transfer is None:
+            snapshot = self._snapshots.latest
+            if snapshot is None or snapshot.index < self._journal[0][1]:
+                raise RaftFatal(f"entries before {self._journal[0][1]} are gone and no snapshot stands for them")
+            progress.to_snapshot(SnapshotTransfer(snapshot))
+        if progress.transfer is not None:
+            for chunk in progress.transfer.chunks(self._core.now(), self._core.term, self._core.commit_index):
+                self._outbox.send(node.id, chunk)
+        if heartbeat:
+            self._outbox.send(node.id, self._frame(self._core.last_index + 1, empty=True))

@@ -1,0 +1,304 @@
+"""The quorum's own network: one connection between each pair of voters, bounded frames of a fixed schema, an identity hello.
+
+* The voter with the higher id dials the lower one, so there is one connection a pair; a newer connection of the same pair
+  replaces the older one, and frames of a replaced connection are ignored.
+* The first frame in both directions is a `Hello`: node id, cluster id, the set of voters; the dialer speaks first.  A stranger, a
+  voter of another cluster or one configured with other voters (two majorities could form) is refused with one log line.
+* A frame that is not exactly a message of the schema closes its connection, is counted, and never reaches Raft.
+* A silent connection is pinged, and closed after `SILENCE_S_MAX`: the kernel would go on believing in a cut one for minutes.
+
+Everything here runs on the event loop, except `send`, which the Raft thread calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ...runtime import logs, network
+from .messages import FRAME_BYTES_MAX, Hello, MalformedMessage, Message, Ping, decode, encode
+
+if TYPE_CHECKING:
+    from ...runtime.clock import Clock
+
+log = logs.get(__name__)
+
+HELLO_S_MAX = 5.0
+DIAL_S_MAX = 2.0
+REDIAL_S = 0.2
+REDIAL_S_MAX = 1.0
+PING_S = 1.0
+SILENCE_S_MAX = 3.5
+BACKLOG_BYTES_MAX = 64 << 20
+CONNECTIONS_MAX = 64
+HELLO_BYTES_MAX = 1024
+
+
+@dataclass(slots=True, frozen=True)
+class PeerUp:
+    node_id: int
+    link: int
+
+
+@dataclass(slots=True, frozen=True)
+class PeerDown:
+    node_id: int
+    link: int
+
+
+@dataclass(slots=True, frozen=True)
+class Received:
+    node_id: int
+    link: int
+    message: Message
+
+
+PeerEvent = PeerUp | PeerDown | Received
+
+
+class Inbox(Protocol):
+    """Where events go; thread-safe and never blocking.  False: full, the connection that brought it must go."""
+
+    def __call__(self, event: PeerEvent) -> bool: ...
+
+
+class QuorumTransport:
+    """The connections of one voter."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        cluster_id: str,
+        voters: Mapping[int, tuple[str, int]],
+        listen: tuple[str, int],
+        clock: Clock,
+        inbox: Inbox,
+    ) -> None:
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.voters = dict(voters)
+        self.malformed_frames = 0
+        self.port = 0
+        self._listen = listen
+        self.clock = clock
+        self._inbox = inbox
+        self._links: dict[int, _Link] = {}
+        self._next_link = 0
+        self._server: network.FrameServer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._outgoing: deque[tuple[int, bytes]] = deque()
+        self._flush_scheduled = False
+        self._warned: dict[object, str] = {}
+
+    async def start(self) -> None:
+        """Listens (raises PortInUse) and begins to dial."""
+        self._loop = asyncio.get_running_loop()
+        if len(self.voters) > 1:
+            host, port = self._listen
+            self._server = await network.serve_frames(host, port, self._accept, FRAME_BYTES_MAX, max_connections=CONNECTIONS_MAX)
+            self.port = self._server.port
+            self._tasks = [asyncio.create_task(self._dial(peer)) for peer in self.voters if peer < self.node_id]
+            self._tasks.append(asyncio.create_task(self._keep_alive()))
+
+    async def stop(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for link in list(self._links.values()):
+            link.connection.close("the node is stopping")
+        if self._server is not None:
+            await self._server.close()
+
+    def send(self, node_id: int, message: Message) -> None:
+        """From the Raft thread: encodes here, writes on the loop; without a connection the message is dropped."""
+        if node_id not in self._links or self._loop is None:
+            return
+        self._outgoing.append((node_id, encode(message)))
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._flush)
+            except RuntimeError:
+                return  # the loop is closed: the process is ending
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        while self._outgoing:
+            node_id, frame = self._outgoing.popleft()
+            link = self._links.get(node_id)
+            if link is None:
+                continue
+            link.connection.send(frame)
+            link.sent_at = self.clock.monotonic()
+            if link.connection.write_backlog > BACKLOG_BYTES_MAX:
+                link.connection.abort("the peer does not take what is sent to it")
+
+    # ---- connections ----------------------------------------------------------------------------------------------------------
+
+    def hello(self) -> Hello:
+        return Hello(self.node_id, self.cluster_id, tuple(sorted(self.voters)))
+
+    def _accept(self, connection: network.FrameConnection) -> _Link:
+        link = self._make_link(connection, dialed=None)
+        self.clock.call_later(HELLO_S_MAX, link.close_when_unnamed)
+        return link
+
+    def _make_link(self, connection: network.FrameConnection, dialed: int | None) -> _Link:
+        self._next_link += 1
+        return _Link(self, connection, self._next_link, dialed)
+
+    async def _dial(self, peer: int) -> None:
+        """Keeps a connection to a voter with a lower id."""
+        host, port = self.voters[peer]
+        wait_s = REDIAL_S
+        while True:
+            try:
+                closed = await self._dial_once(peer, host, port)
+                await closed
+                wait_s = REDIAL_S
+            except OSError as error:
+                self.warn_once(("dial", peer), str(error), "quorum_peer_unreachable", peer=peer, host=host, port=port)
+                wait_s = min(2 * wait_s, REDIAL_S_MAX)
+            await self.clock.sleep(wait_s * (0.5 + self.clock.random()))
+
+    async def _dial_once(self, peer: int, host: str, port: int) -> asyncio.Future[None]:
+        closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        made: list[_Link] = []
+
+        def on_frame(frame: memoryview) -> None:
+            if made:  # a frame before our hello answers nothing
+                made[0].on_frame(frame)
+
+        def on_close(reason: str) -> None:
+            if made:
+                made[0].on_close(reason)
+            if not closed.done():
+                closed.set_result(None)
+
+        connection = await network.connect_frames(host, port, on_frame, on_close, FRAME_BYTES_MAX, DIAL_S_MAX)
+        link = self._make_link(connection, dialed=peer)
+        made.append(link)
+        connection.send(encode(self.hello()))
+        self.clock.call_later(HELLO_S_MAX, link.close_when_unnamed)
+        return closed
+
+    def refusal(self, hello: Hello, dialed: int | None) -> str | None:
+        """Why a connection that begins with this hello is refused; None when it is welcome."""
+        peer = hello.node_id
+        if peer not in self.voters or peer == self.node_id:
+            return f"node {peer} is not another voter of this quorum {sorted(self.voters)}"
+        if dialed is None and peer < self.node_id:
+            return f"node {peer} must be dialed by node {self.node_id}, not the other way round"
+        if dialed is not None and peer != dialed:
+            return f"node {peer} answers at the address configured for node {dialed}"
+        if hello.cluster_id and self.cluster_id and hello.cluster_id != self.cluster_id:
+            return f"node {peer} belongs to cluster {hello.cluster_id}, this node to {self.cluster_id}"
+        if sorted(hello.voters) != sorted(self.voters):
+            return f"node {peer} is configured with the voters {sorted(hello.voters)}, this node with {sorted(self.voters)}"
+        return None
+
+    def link_up(self, link: _Link, peer: int) -> None:
+        old = self._links.get(peer)
+        self._links[peer] = link
+        self._warned.clear()
+        if old is not None:
+            old.connection.close("replaced by a newer connection")
+        self._inbox(PeerUp(peer, link.number))
+
+    def link_down(self, link: _Link, peer: int) -> None:
+        if self._links.get(peer) is link:
+            del self._links[peer]
+        self._inbox(PeerDown(peer, link.number))
+
+    def deliver(self, link: _Link, peer: int, message: Message) -> None:
+        if not self._inbox(Received(peer, link.number, message)):
+            link.connection.abort("more messages than the Raft thread can take")
+
+    def warn_once(self, key: object, reason: str, event: str, **fields: object) -> None:
+        """One line when something begins to be wrong, not one an attempt."""
+        if self._warned.get(key) != reason:
+            if len(self._warned) > 256:
+                self._warned.clear()
+            self._warned[key] = reason
+            log.warning(event, reason=reason, **fields)
+
+    async def _keep_alive(self) -> None:
+        ping = encode(Ping())
+        while True:
+            await self.clock.sleep(PING_S)
+            now = self.clock.monotonic()
+            for link in list(self._links.values()):
+                if now - link.heard_at > SILENCE_S_MAX:
+                    link.connection.abort(f"no frame for {SILENCE_S_MAX:g} s")
+                elif now - link.sent_at >= PING_S:
+                    link.connection.send(ping)
+                    link.sent_at = now
+
+
+class _Link:
+    """One connection: unnamed until its hello was accepted."""
+
+    __slots__ = ("_dialed", "_peer", "_transport", "connection", "heard_at", "number", "sent_at")
+
+    def __init__(
+        self, transport: QuorumTransport, connection: network.FrameConnection, number: int, dialed: int | None
+    ) -> None:
+        self.connection = connection
+        self.number = number
+        self.heard_at = self.sent_at = transport.clock.monotonic()
+        self._transport = transport
+        self._dialed = dialed
+        self._peer: int | None = None
+
+    def on_frame(self, view: memoryview) -> None:
+        if self._peer is None and len(view) > HELLO_BYTES_MAX:
+            self._refuse(f"a first frame of {len(view)} bytes is not a hello")
+            return
+        try:
+            frame = decode(bytes(view))
+        except MalformedMessage as error:
+            self._transport.malformed_frames += 1
+            self._refuse(str(error))
+            return
+        self.heard_at = self._transport.clock.monotonic()
+        if self._peer is None:
+            self._greet(frame)
+        elif isinstance(frame, Hello):
+            self._refuse("a second hello on one connection")
+        elif not isinstance(frame, Ping):
+            self._transport.deliver(self, self._peer, frame)
+
+    def _greet(self, frame: object) -> None:
+        if not isinstance(frame, Hello):
+            self._transport.malformed_frames += 1
+            self._refuse(f"a {type(frame).__name__} before the hello")
+            return
+        problem = self._transport.refusal(frame, self._dialed)
+        if problem is not None:
+            self._refuse(problem)
+            return
+        self._peer = frame.node_id
+        if self._dialed is None:
+            self.connection.send(encode(self._transport.hello()))
+        self._transport.link_up(self, frame.node_id)
+
+    def _refuse(self, problem: str) -> None:
+        where = self.connection.peer.rpartition(":")[0]
+        self._transport.warn_once(("refused", where, self._dialed), problem, "quorum_peer_refused", peer=self.connection.peer)
+        self.connection.abort(problem)
+
+    def close_when_unnamed(self) -> None:
+        if self._peer is None:
+            self.connection.abort(f"no hello within {HELLO_S_MAX:g} s")
+
+    def on_close(self, reason: str) -> None:
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            log.info("quorum_peer_lost", peer=peer, reason=reason)
+            self._transport.link_down(self, peer)
