@@ -66,6 +66,7 @@ class ProducerBatch:
     topic: str
     partition: int
     order: int  # position among the partition's batches; never changes, unlike sequence numbers it does not wrap
+    born: int  # how many batches were started before, on all partitions
     created_s: float
     deadline_s: float
     records: list[NewRecord] = field(default_factory=list)
@@ -121,6 +122,7 @@ class Accumulator:
         self._used_bytes = 0
         self._incomplete: set[ProducerBatch] = set()
         self._flushes = 0
+        self.started_count = 0
 
     # ------------------------------------------------------------------ what is here
 
@@ -135,6 +137,10 @@ class Accumulator:
     def incomplete(self) -> set[ProducerBatch]:
         """A snapshot of the batches that are neither acknowledged nor failed."""
         return set(self._incomplete)
+
+    def incomplete_before(self, started_count: int) -> bool:
+        """Whether a batch that was started when `started_count` had this value has no fate yet."""
+        return any(batch.born < started_count for batch in self._incomplete)
 
     def in_flight_count(self) -> int:
         return sum(len(partition.in_flight) for partition in self._partitions.values())
@@ -171,8 +177,9 @@ class Accumulator:
             if batch is not None:
                 batch.closed = True
             deadline = now_s + self._limits.delivery_timeout_s
-            batch = ProducerBatch(topic, partition_number, partition.next_order, now_s, deadline)
+            batch = ProducerBatch(topic, partition_number, partition.next_order, self.started_count, now_s, deadline)
             partition.next_order += 1
+            self.started_count += 1
             partition.queue.append(batch)
             self._incomplete.add(batch)
             self._used_bytes += BATCH_OVERHEAD_BYTES
@@ -342,7 +349,9 @@ class Accumulator:
             (batch.records[middle:], batch.tokens[middle:]),
             (batch.records[:middle], batch.tokens[:middle]),
         ):
-            half = ProducerBatch(batch.topic, batch.partition, batch.order, batch.created_s, batch.deadline_s, records, tokens)
+            half = ProducerBatch(
+                batch.topic, batch.partition, batch.order, batch.born, batch.created_s, batch.deadline_s, records, tokens
+            )
             half.size_bytes += sum(self.size_of(record) for record in records)
             half.closed, half.attempts, half.uncertain = True, batch.attempts, batch.uncertain
             halves.append(half)

@@ -323,12 +323,13 @@ class Cluster:
         deadline_s: float,
         code_of: Callable[[Any], ErrorCode],
         retry: frozenset[ErrorCode] = frozenset(),
+        on_lost: Callable[[str], None] | None = None,
         **bounds: Any,
     ) -> Any:
         """One request to a coordinator, followed when it moves and repeated until `deadline_s`.
 
-        Only for requests that may be repeated: a lost answer means "send it again".  Returns the answer for every code that is
-        neither a move of the coordinator nor in `retry`; raises RetriableError at the deadline.
+        Only for requests that may be repeated: a lost answer means "send it again", and `on_lost(reason)`.  Returns the answer
+        for every code that is neither a move of the coordinator nor in `retry`; raises RetriableError at the deadline.
         """
         moved = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         backoff = Backoff(self.clock)
@@ -342,6 +343,8 @@ class Cluster:
             except ConnectionFailed as error:
                 code, said = error.code, error.message
                 self.forget_coordinator(kind, key)
+                if on_lost is not None:
+                    on_lost(error.message)
             else:
                 if code in moved:
                     self.forget_coordinator(kind, key)
