@@ -16,7 +16,7 @@ What it promises
 - *Nothing else writes.*  The offsets of all appends (ours, and the markers that the node reports) must be contiguous; a gap
   means that somebody wrote past the shard: it fails and answers NOT_COORDINATOR until the partition is loaded again.
 
-Order of a write:  handle -> encode one batch -> append -> replay -> park(reply, effects) -> high watermark -> reply, then effects.
+Order of a write:  handle -> encode one batch -> append -> replay -> park reply and effects -> high watermark -> reply -> effects.
 
 Order of a load:   begin_load -> load_batches* -> finish_load -> (barrier) -> Shard.activated -> serving.
 
@@ -29,107 +29,31 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 from ..runtime import logs
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import BatchHeader, ControlType, NewRecord, decode_batch, decode_marker, encode_batch, iterate_headers
+from .outcome import (
+    NO_TOKEN,
+    Context,
+    CoordinatorRecord,
+    EffectT,
+    EventT,
+    Outcome,
+    ProducerIdentity,
+    ReplayedRecord,
+    ReplyT,
+    Shard,
+    StateLog,
+)
+
+__all__ = [
+    "Context", "CoordinatorLoadError", "CoordinatorRecord", "CoordinatorRuntime", "Outcome", "Phase", "ProducerIdentity",
+    "ReplayedRecord", "Reply", "RuntimeConfig", "RuntimeMetrics", "Shard", "StateLog",
+]  # fmt: skip
 
 log = logs.get(__name__)
-
-EventT = TypeVar("EventT")
-ReplyT = TypeVar("ReplyT")
-EffectT = TypeVar("EffectT")
-EventT_contra = TypeVar("EventT_contra", contravariant=True)
-
-NO_TOKEN = 0
-
-
-@dataclass(slots=True, frozen=True)
-class CoordinatorRecord:
-    """One record of an internal topic; `value` None is a tombstone."""
-
-    key: bytes
-    value: bytes | None
-
-
-@dataclass(slots=True, frozen=True)
-class ProducerIdentity:
-    """Makes the batch of an outcome a transactional one of this producer (SEMANTICS 32)."""
-
-    producer_id: int
-    producer_epoch: int
-
-
-@dataclass(slots=True, frozen=True)
-class ReplayedRecord:
-    """A record with its place in the log; `producer` is set when its batch is transactional."""
-
-    offset: int
-    timestamp_ms: int
-    key: bytes
-    value: bytes | None
-    producer: ProducerIdentity | None = None
-
-
-@dataclass(slots=True, frozen=True)
-class Context:
-    """What a shard may know about the moment: time, where its first record will stand, its epoch, and its reply token.
-
-    `token` names the caller's pending reply; a shard that answers later (`Outcome.defer`) keeps it.
-    """
-
-    now_ms: int
-    next_offset: int
-    leader_epoch: int
-    token: int = NO_TOKEN
-
-
-@dataclass(slots=True, frozen=True)
-class Outcome(Generic[ReplyT, EffectT]):
-    """What one event leads to.  All records form one atomic batch.
-
-    `deferred` answers tokens kept from earlier events.  `guard` is handed to the append unseen (KIP-890 part 1).
-    """
-
-    records: Sequence[CoordinatorRecord] = ()
-    reply: ReplyT | KafkaError | None = None
-    effects: Sequence[EffectT] = ()
-    deferred: Sequence[tuple[int, ReplyT | KafkaError]] = ()
-    defer: bool = False
-    producer: ProducerIdentity | None = None
-    guard: object | None = None
-
-
-class Shard(Protocol[EventT, ReplyT, EffectT]):
-    """A partition's state machine.  `handle` must not change what `replay` owns; what it may change is volatile (who waits,
-    deadlines) and may be lost at any time."""
-
-    def handle(self, event: EventT, context: Context) -> Outcome[ReplyT, EffectT]:
-        """Decides.  Raising KafkaError is the same as an outcome with that error as its reply and nothing else."""
-
-    def replay(self, record: ReplayedRecord) -> None:
-        """Applies one record that is in the log, though perhaps not committed."""
-
-    def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
-        """Applies a transaction marker that is in the log."""
-
-    def activated(self, context: Context) -> Outcome[ReplyT, EffectT]:
-        """Called once per leadership, after the barrier: what the former leader may have left undone."""
-
-    def due(self, now_ms: int) -> Sequence[EventT]:
-        """Timer events that are due; they are submitted as events without a caller."""
-
-
-class StateLog(Protocol):
-    """The partition leader's log, as the coordinators see it."""
-
-    def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
-        """Appends one batch as COORDINATOR and returns the next offset.  Raises KafkaError with *nothing* appended; after
-        KAFKA_STORAGE_ERROR the caller assumes nothing about the log."""
-
-    def high_watermark(self, partition: int) -> int:
-        """The partition's high watermark as the leader knows it."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -262,7 +186,8 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         """This node was elected: `log_end_offset` is its log end at that moment, the barrier."""
         current = self._shards.get(partition)
         if current is not None:
-            if leader_epoch < current.leader_epoch or (leader_epoch == current.leader_epoch and current.phase is not Phase.FAILED):
+            again = leader_epoch == current.leader_epoch and current.phase is not Phase.FAILED
+            if leader_epoch < current.leader_epoch or again:
                 return
             self._drop(current)
         shard = self._factory(partition, leader_epoch)
@@ -352,7 +277,8 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         """Fail-stop: what this shard believes is no longer known to be what the log says."""
         state.phase = Phase.FAILED
         self.metrics.shards_failed += 1
-        log.error("coordinator_failed", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch, reason=reason)
+        where = {"topic": self.name, "partition": state.partition, "leader_epoch": state.leader_epoch}
+        log.error("coordinator_failed", **where, reason=reason)
         self._refuse_all(state)
         if self._on_failed is not None:
             self._on_failed(state.partition, state.leader_epoch, reason)
@@ -424,7 +350,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             outcome = Outcome(reply=error)
         except Exception as error:  # `handle` published nothing, so only this request is lost; the traceback tells why
             self.metrics.handler_failures += 1
-            log.exception("coordinator_handler_failed", topic=self.name, partition=state.partition, coordinator_event=type(event).__name__)
+            log.exception("coordinator_handler_failed", topic=self.name, partition=state.partition, request=type(event).__name__)
             outcome = Outcome(reply=KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(event).__name__}: {error}"))
         self._carry_out(state, outcome, reply, token)
 

@@ -3,15 +3,15 @@
 Pure: the node asks `take` what to send, reports with `complete` or `failed`, and gets back what that led to.
 
 Promises
-- Entries are keyed by `TransactionIdentity`, an object that names one PREPARE under one coordinator epoch.  A late answer about an
-  older transaction of the same transactional id finds nothing to remove (KAFKA-16352).
+- Entries are keyed by `TransactionIdentity`, an object that names one PREPARE under one coordinator epoch.  A late answer about
+  an older transaction of this transactional id finds nothing to remove (KAFKA-16352).
 - A marker's leader is looked up when it is sent, and again for every retry (SEMANTICS 26).
 - A marker is given up only on `topic_gone` (the controller's metadata, newer than the enlistment, says so), on fencing
   (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED) or when this node stops coordinating; never on stale metadata.
 - At most one request per broker is under way, and a request holds at most one transaction per producer id, so that an answer,
   which names only producer id and partition, is never ambiguous.
 
-Order:  SendMarkers effect -> add -> take -> (the node sends) -> complete / failed -> ... -> MarkersWritten -> the node submits it.
+Order:  SendMarkers effect -> add -> take -> the node sends -> complete / failed -> ... -> MarkersWritten -> the node submits it.
 """
 
 from __future__ import annotations

@@ -113,14 +113,14 @@ def decode_value(transactional_id: str, data: bytes, record_offset: int) -> Tran
     reader = FieldReader(data)
     version = reader.int16()
     if version not in (0, 1):
-        raise RecordFormatError(f"TransactionLogValue version {version} of {transactional_id!r} is unknown: a later release wrote it")
+        raise RecordFormatError(f"version {version} of {transactional_id!r} is unknown: a later release wrote it")
     reader.flexible = version >= 1
     producer_id, producer_epoch, timeout_ms, number = reader.int64(), reader.int16(), reader.int32(), reader.int8()
     if number not in _STORED:
         raise RecordFormatError(f"{transactional_id!r} is in state {number}, which is never stored")
     partitions = _read_partitions(reader, with_ids=False)
     last_update_ms, start_ms = reader.int64(), reader.int64()
-    tags = {tag: value for tag, value in reader.tags().items()}
+    tags = reader.tags()
     reader.finish()
     if _TAG_PARTITIONS_BY_TOPIC_ID in tags:
         partitions = _read_partitions(FieldReader(tags[_TAG_PARTITIONS_BY_TOPIC_ID], flexible=True), with_ids=True)

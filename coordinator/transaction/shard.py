@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ...wire.errors import ErrorCode, KafkaError
-from ..runtime import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
+from ..outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
 from . import records
 from .events import (
     AddOffsets,
@@ -203,7 +203,8 @@ class TransactionShard:
         expected = _expected(event)
         if expected is not None and expected != (current.producer_id, current.producer_epoch):
             raise self._fenced(event.transactional_id, expected, current)
-        retry = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, f"{event.transactional_id}: its open transaction is being aborted: retry")
+        message = f"{event.transactional_id}: its open transaction is being aborted: retry"
+        retry = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, message)
         return self._fence(current, context, retry, may_resume=expected is not None)
 
     def _next_identity(self, event: InitProducerId, current: TransactionMetadata, context: Context) -> TransactionOutcome:
@@ -231,10 +232,9 @@ class TransactionShard:
         else:
             raise self._fenced(event.transactional_id, expected, current)
         if exhausted:
-            rotated = self._fresh_producer_id()
-            following = replace(
-                base, producer_id=rotated, producer_epoch=0, previous_producer_id=current.producer_id, last_producer_epoch=last_epoch
-            )
+            rotated, previous = self._fresh_producer_id(), current.producer_id
+            following = replace(base, producer_id=rotated, producer_epoch=0, previous_producer_id=previous)
+            following = replace(following, last_producer_epoch=last_epoch)
         else:
             following = replace(base, producer_epoch=current.producer_epoch + 1, last_producer_epoch=last_epoch)
         return self._write(following, current.state, ProducerReply(following.producer_id, following.producer_epoch))
@@ -250,7 +250,8 @@ class TransactionShard:
 
     def _fenced(self, transactional_id: str, held: tuple[int, int], current: TransactionMetadata) -> KafkaError:
         present = current.client_identity
-        message = f"{transactional_id}: producer {held[0]} epoch {held[1]} was replaced by producer {present[0]} epoch {present[1]}"
+        held_by, now_by = f"producer {held[0]} epoch {held[1]}", f"producer {present[0]} epoch {present[1]}"
+        message = f"{transactional_id}: {held_by} was replaced by {now_by}"
         return KafkaError(ErrorCode.PRODUCER_FENCED, message)
 
     def _fresh_producer_id(self) -> int:

@@ -121,46 +121,36 @@ class Action(Enum):
     UNREACHABLE = "cannot happen"
 
 
-def _row(
-    empty: Action, ongoing: Action, prepare_commit: Action, prepare_abort: Action, complete_commit: Action, complete_abort: Action, dead: Action
-) -> dict[TransactionState, Action]:
-    return {
-        EMPTY: empty,
-        ONGOING: ongoing,
-        PREPARE_COMMIT: prepare_commit,
-        PREPARE_ABORT: prepare_abort,
-        COMPLETE_COMMIT: complete_commit,
-        COMPLETE_ABORT: complete_abort,
-        DEAD: dead,
-        PREPARE_EPOCH_FENCE: Action.UNREACHABLE,
-    }
+_COLUMNS = (EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT, DEAD)
 
+_BUMP, _NEW, _FENCE, _ADD, _ASK = Action.BUMP_EPOCH, Action.CREATE, Action.FENCE, Action.ENLIST, Action.VERIFY
+_CMT, _ABT, _DONE, _TOMB, _NONE, _SKIP = (
+    Action.PREPARE_COMMIT, Action.PREPARE_ABORT, Action.COMPLETE, Action.TOMBSTONE, Action.CONFIRM, Action.IGNORE,
+)  # fmt: skip
+_BUSY, _BAD, _OLD = Action.REFUSE_CONCURRENT, Action.REFUSE_STATE, Action.REFUSE_FENCED
+_GONE, _LATE = Action.REFUSE_MAPPING, Action.REFUSE_ABORTABLE
 
-_BUSY, _BAD, _NONE, _SKIP = Action.REFUSE_CONCURRENT, Action.REFUSE_STATE, Action.CONFIRM, Action.IGNORE
-_GONE, _OLD = Action.REFUSE_MAPPING, Action.REFUSE_FENCED
-_COMMIT, _ABORT = Action.PREPARE_COMMIT, Action.PREPARE_ABORT
-
-_TABLE: dict[Stimulus, dict[TransactionState, Action]] = {
+_TABLE: dict[Stimulus, tuple[Action, ...]] = {
     # fmt: off
-    #                                  Empty             Ongoing        PrepareCommit    PrepareAbort     CompleteCommit     CompleteAbort      Dead
-    Stimulus.INIT_PRODUCER_ID:  _row(Action.BUMP_EPOCH, Action.FENCE,  _BUSY,           _BUSY,           Action.BUMP_EPOCH, Action.BUMP_EPOCH, Action.CREATE),
-    Stimulus.ADD_PARTITIONS:    _row(Action.ENLIST,     Action.ENLIST, _BUSY,           _BUSY,           Action.ENLIST,     Action.ENLIST,     _GONE),
-    Stimulus.VERIFY_PARTITIONS: _row(Action.REFUSE_ABORTABLE, Action.VERIFY, _BUSY, _BUSY, Action.REFUSE_ABORTABLE, Action.REFUSE_ABORTABLE, _GONE),
-    Stimulus.COMMIT_TV1:        _row(_BAD,              _COMMIT,       _BUSY,           _BAD,            _NONE,             _BAD,              _GONE),
-    Stimulus.ABORT_TV1:         _row(_BAD,              _ABORT,        _BAD,            _BUSY,           _BAD,              _NONE,             _GONE),
-    Stimulus.COMMIT:            _row(_BAD,              _COMMIT,       _BUSY,           _BUSY,           _BAD,              _BAD,              _GONE),
-    Stimulus.ABORT:             _row(_ABORT,            _ABORT,        _BUSY,           _BUSY,           _ABORT,            _ABORT,            _GONE),
-    Stimulus.COMMIT_REPEATED:   _row(_OLD,              _OLD,          _BUSY,           _BAD,            _NONE,             _BAD,              _GONE),
-    Stimulus.ABORT_REPEATED:    _row(_OLD,              _OLD,          _BAD,            _BUSY,           _BAD,              _NONE,             _GONE),
-    Stimulus.MARKERS_WRITTEN:   _row(_SKIP,             _SKIP,         Action.COMPLETE, Action.COMPLETE, _SKIP,             _SKIP,             _SKIP),
-    Stimulus.TIMEOUT:           _row(_SKIP,             Action.FENCE,  _SKIP,           _SKIP,           _SKIP,             _SKIP,             _SKIP),
-    Stimulus.EXPIRE:            _row(Action.TOMBSTONE,  _SKIP,         _SKIP,           _SKIP,           Action.TOMBSTONE,  Action.TOMBSTONE,  _SKIP),
+    #                            Empty  Ongoing PrepareCommit PrepareAbort CompleteCommit CompleteAbort Dead
+    Stimulus.INIT_PRODUCER_ID:  (_BUMP, _FENCE, _BUSY,        _BUSY,       _BUMP,         _BUMP,        _NEW),
+    Stimulus.ADD_PARTITIONS:    (_ADD,  _ADD,   _BUSY,        _BUSY,       _ADD,          _ADD,         _GONE),
+    Stimulus.VERIFY_PARTITIONS: (_LATE, _ASK,   _BUSY,        _BUSY,       _LATE,         _LATE,        _GONE),
+    Stimulus.COMMIT_TV1:        (_BAD,  _CMT,   _BUSY,        _BAD,        _NONE,         _BAD,         _GONE),
+    Stimulus.ABORT_TV1:         (_BAD,  _ABT,   _BAD,         _BUSY,       _BAD,          _NONE,        _GONE),
+    Stimulus.COMMIT:            (_BAD,  _CMT,   _BUSY,        _BUSY,       _BAD,          _BAD,         _GONE),
+    Stimulus.ABORT:             (_ABT,  _ABT,   _BUSY,        _BUSY,       _ABT,          _ABT,         _GONE),
+    Stimulus.COMMIT_REPEATED:   (_OLD,  _OLD,   _BUSY,        _BAD,        _NONE,         _BAD,         _GONE),
+    Stimulus.ABORT_REPEATED:    (_OLD,  _OLD,   _BAD,         _BUSY,       _BAD,          _NONE,        _GONE),
+    Stimulus.MARKERS_WRITTEN:   (_SKIP, _SKIP,  _DONE,        _DONE,       _SKIP,         _SKIP,        _SKIP),
+    Stimulus.TIMEOUT:           (_SKIP, _FENCE, _SKIP,        _SKIP,       _SKIP,         _SKIP,        _SKIP),
+    Stimulus.EXPIRE:            (_TOMB, _SKIP,  _SKIP,        _SKIP,       _TOMB,         _TOMB,        _SKIP),
     # fmt: on
 }
 
 RULES: dict[tuple[TransactionState, Stimulus], Action] = {
-    (state, stimulus): action for stimulus, row in _TABLE.items() for state, action in row.items()
-}
+    (state, stimulus): action for stimulus, row in _TABLE.items() for state, action in zip(_COLUMNS, row, strict=True)
+} | {(PREPARE_EPOCH_FENCE, stimulus): Action.UNREACHABLE for stimulus in Stimulus}
 
 
 class TransactionPartition(NamedTuple):

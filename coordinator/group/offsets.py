@@ -1,0 +1,104 @@
+"""Committed offsets, and those that wait for their transaction's marker (SEMANTICS 32-35).
+
+`replay_*` are the only mutators.  Nothing here judges requests; `shard.py` does.
+
+- A plain commit counts once it is in the log.  A transactional one is kept under its producer id until the marker.
+- On COMMIT an offset replaces the present one only if its *record* is newer (SEMANTICS 33): a plain commit that came after the
+  transactional record, though before the marker, stays.
+- While a group has an undecided offset, its stable view is not known (UNSTABLE_OFFSET_COMMIT), the offset does not expire and the
+  group is not deleted (SEMANTICS 34).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .events import TopicPartition
+from .records import OffsetKey, OffsetValue
+
+
+class CommittedOffset(NamedTuple):
+    """A committed offset and where its record stands."""
+
+    value: OffsetValue
+    record_offset: int
+
+
+class OffsetStore:
+    """All offsets of one partition of __consumer_offsets."""
+
+    def __init__(self) -> None:
+        self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._pending: dict[int, dict[str, dict[TopicPartition, CommittedOffset | None]]] = {}
+        self._undecided: dict[str, dict[TopicPartition, set[int]]] = {}
+
+    # --- replay ------------------------------------------------------------------------------------------------------------
+
+    def replay_commit(self, key: OffsetKey, value: OffsetValue | None, record_offset: int) -> None:
+        """A plain commit, or a tombstone."""
+        place = (key.topic, key.partition)
+        if value is not None:
+            self._committed.setdefault(key.group_id, {})[place] = CommittedOffset(value, record_offset)
+            return
+        offsets = self._committed.get(key.group_id)
+        if offsets is not None:
+            offsets.pop(place, None)
+            if not offsets:
+                del self._committed[key.group_id]
+
+    def replay_transactional(self, producer_id: int, key: OffsetKey, value: OffsetValue | None, record_offset: int) -> None:
+        """A commit inside a transaction; the last one of a partition counts."""
+        place = (key.topic, key.partition)
+        committed = None if value is None else CommittedOffset(value, record_offset)
+        self._pending.setdefault(producer_id, {}).setdefault(key.group_id, {})[place] = committed
+        self._undecided.setdefault(key.group_id, {}).setdefault(place, set()).add(producer_id)
+
+    def replay_marker(self, producer_id: int, commit: bool) -> set[str]:
+        """The transaction was decided; returns the groups that it touched.  Nothing pending: nothing happens (SEMANTICS 15)."""
+        decided = self._pending.pop(producer_id, {})
+        for group_id, offsets in decided.items():
+            undecided = self._undecided[group_id]
+            for place, committed in offsets.items():
+                producers = undecided[place]
+                producers.discard(producer_id)
+                if not producers:
+                    del undecided[place]
+                if commit and committed is not None:
+                    present = self._committed.get(group_id, {}).get(place)
+                    if present is None or present.record_offset < committed.record_offset:
+                        self._committed.setdefault(group_id, {})[place] = committed
+            if not undecided:
+                del self._undecided[group_id]
+        return set(decided)
+
+    # --- views -------------------------------------------------------------------------------------------------------------
+
+    def get(self, group_id: str, place: TopicPartition) -> CommittedOffset | None:
+        return self._committed.get(group_id, {}).get(place)
+
+    def of_group(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
+        return self._committed.get(group_id, {})
+
+    def is_undecided(self, group_id: str, place: TopicPartition) -> bool:
+        """Whether some open transaction has written an offset for this partition."""
+        return place in self._undecided.get(group_id, {})
+
+    def undecided(self, group_id: str) -> frozenset[TopicPartition]:
+        return frozenset(self._undecided.get(group_id, {}))
+
+    def knows(self, group_id: str) -> bool:
+        return group_id in self._committed or group_id in self._undecided
+
+    def groups(self) -> Iterator[str]:
+        """Every group with an offset, committed or undecided."""
+        yield from self._committed
+        yield from (group_id for group_id in self._undecided if group_id not in self._committed)
+
+    def count(self) -> int:
+        """Committed offsets, for metrics."""
+        return sum(len(offsets) for offsets in self._committed.values())
+
+    def open_producers(self) -> frozenset[int]:
+        """Producer ids with undecided offsets: for metrics, and to find hanging transactions."""
+        return frozenset(self._pending)

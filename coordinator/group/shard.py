@@ -1,0 +1,416 @@
+"""The group shard: the groups and offsets of one partition of __consumer_offsets (classic protocol; SEMANTICS 32-35).
+
+Offsets and the outcome of each generation are durable: written by `handle`, applied by `replay`.  Who waits for a rebalance is
+volatile and changed by `handle` itself (`membership.py`, `rebalance.py`); when an append is refused, the waiting members get the
+error and ask again, and the generation in the log is still the old one.
+
+Answers that come later (JoinGroup, SyncGroup) are deferred by token; the runtime gives them to their callers when the outcome
+that carries them is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...wire.errors import ErrorCode, KafkaError
+from ..fields import FieldReader, RecordFormatError
+from ..outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
+from . import rebalance, records
+from .events import (
+    Acknowledged,
+    DeleteGroup,
+    DeleteOffsets,
+    DescribeGroup,
+    DescribeGroupReply,
+    ExpireOffsets,
+    FetchedOffset,
+    GroupConfig,
+    GroupEvent,
+    GroupListing,
+    GroupReply,
+    GroupTimer,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeaveReply,
+    ListGroups,
+    ListGroupsReply,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetFetchReply,
+    OffsetsReply,
+    OffsetToCommit,
+    SyncGroup,
+    TopicPartition,
+    TopicsDeleted,
+    TxnOffsetCommit,
+)
+from .membership import FOREVER_MS, ClassicGroup
+from .offsets import CommittedOffset, OffsetStore
+from .rebalance import Change
+from .state import RULES, GroupAction, GroupRequest, GroupState
+
+GroupOutcome = Outcome[GroupReply, None]
+
+
+class GroupShard:
+    """One partition's groups."""
+
+    def __init__(self, config: GroupConfig) -> None:
+        self.config = config
+        self.groups: dict[str, ClassicGroup] = {}
+        self.offsets = OffsetStore()
+        self._is_live = False
+        self._deadlines: dict[str, int] = {}
+        self._deleted_topics: dict[str, int] = {}
+        self._next_expiration_scan_ms = -1
+
+    # --- replay ------------------------------------------------------------------------------------------------------------
+
+    def replay(self, record: ReplayedRecord) -> None:
+        match records.decode_key(record.key):
+            case records.OffsetKey() as key:
+                value = None if record.value is None else records.decode_offset_value(record.value)
+                if record.producer is not None:
+                    self.offsets.replay_transactional(record.producer.producer_id, key, value, record.offset)
+                else:
+                    self.offsets.replay_commit(key, value, record.offset)
+            case records.GroupKey(group_id):
+                self._replay_group(group_id, record.value)
+            case None:
+                pass  # a kind of record that a later release writes
+
+    def _replay_group(self, group_id: str, data: bytes | None) -> None:
+        if data is None:
+            self.groups.pop(group_id, None)
+            self._deadlines.pop(group_id, None)
+            return
+        group = self.groups.setdefault(group_id, ClassicGroup(group_id))
+        if self._is_live:
+            group.confirm(records.decode_group_value(data))
+        else:
+            group.restore(records.decode_group_value(data))
+
+    def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
+        self.offsets.replay_marker(producer.producer_id, commit)
+
+    def activated(self, context: Context) -> GroupOutcome:
+        self._is_live = True
+        for group in self.groups.values():
+            rebalance.renew_sessions(group, context.now_ms)
+            self._deadlines[group.group_id] = group.next_deadline_ms()
+        self._next_expiration_scan_ms = context.now_ms + self.config.offsets_retention_check_interval_ms
+        return Outcome()
+
+    def due(self, now_ms: int) -> Sequence[GroupEvent]:
+        events: list[GroupEvent] = [GroupTimer(group_id) for group_id, deadline in self._deadlines.items() if deadline <= now_ms]
+        if self._deleted_topics:
+            events.append(TopicsDeleted(frozenset()))
+        if now_ms >= self._next_expiration_scan_ms:
+            self._next_expiration_scan_ms = now_ms + self.config.offsets_retention_check_interval_ms
+            names = [name for name in dict.fromkeys([*self.groups, *self.offsets.groups()]) if self._may_expire(name)]
+            size = 100
+            events += [ExpireOffsets(tuple(names[start : start + size])) for start in range(0, len(names), size)]
+        return events
+
+    # --- handle ------------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: GroupEvent, context: Context) -> GroupOutcome:
+        match event:
+            case JoinGroup() | SyncGroup() | Heartbeat() | LeaveGroup() | GroupTimer():
+                return self._membership(event, context)
+            case OffsetCommit():
+                return self._commit(event, context)
+            case TxnOffsetCommit():
+                return self._commit_in_transaction(event, context)
+            case OffsetFetch():
+                return self._fetch(event)
+            case DeleteGroup():
+                return self._delete_group(event.group_id)
+            case DeleteOffsets():
+                return self._delete_offsets(event)
+            case TopicsDeleted():
+                return self._topics_deleted(event.topics, context.now_ms)
+            case ExpireOffsets():
+                return self._expire(event.group_ids, context.now_ms)
+            case ListGroups():
+                return self._list(event)
+            case DescribeGroup():
+                return self._describe(event.group_id)
+
+    # --- membership --------------------------------------------------------------------------------------------------------
+
+    def _membership(self, event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup | GroupTimer, context: Context) -> GroupOutcome:
+        if not event.group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+        if isinstance(event, JoinGroup):
+            self._check_join(event)
+        group = self.groups.get(event.group_id)
+        if group is None:
+            if isinstance(event, JoinGroup) and not event.member_id:
+                group = ClassicGroup(event.group_id)
+            else:
+                return self._without_group(event)
+        change = Change()
+        try:
+            self._move(group, event, context, change)
+        except KafkaError as error:
+            change.reply = error
+        if not isinstance(event, Heartbeat):  # a heartbeat only moves a deadline on: the one remembered is still a lower bound
+            self._keep(group)
+        written: list[CoordinatorRecord] = []
+        if change.write:
+            value = records.encode_group_value(group.to_value(context.now_ms, change.assignment))
+            written.append(CoordinatorRecord(records.encode_group_key(group.group_id), value))
+        return Outcome(records=written, reply=change.reply, deferred=change.deferred, defer=change.reply is None)
+
+    def _move(
+        self,
+        group: ClassicGroup,
+        event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup | GroupTimer,
+        context: Context,
+        change: Change,
+    ) -> None:
+        match event:
+            case JoinGroup():
+                rebalance.join(group, event, context.token, context.now_ms, self.config, change)
+            case SyncGroup():
+                rebalance.sync(group, event, context.token, context.now_ms, change)
+            case Heartbeat():
+                rebalance.heartbeat(group, event, context.now_ms, change)
+            case LeaveGroup():
+                rebalance.leave(group, event, context.now_ms, self.config, change)
+            case GroupTimer():
+                rebalance.advance(group, context.now_ms, self.config, change)
+                change.reply = Acknowledged()
+
+    def _check_join(self, event: JoinGroup) -> None:
+        low, high = self.config.min_session_timeout_ms, self.config.max_session_timeout_ms
+        if not low <= event.session_timeout_ms <= high:
+            message = f"the session timeout {event.session_timeout_ms} ms must lie between {low} and {high} ms"
+            raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, message)
+
+    def _without_group(self, event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup | GroupTimer) -> GroupOutcome:
+        if isinstance(event, GroupTimer):
+            return Outcome(reply=Acknowledged())
+        if isinstance(event, LeaveGroup):
+            return Outcome(reply=LeaveReply(tuple((member, ErrorCode.UNKNOWN_MEMBER_ID) for member in event.members)))
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {event.group_id} is not known: join again")
+
+    def _keep(self, group: ClassicGroup) -> None:
+        """Remembers a group that lives, and forgets one that never came to anything."""
+        if group.state is GroupState.EMPTY and not group.is_stored and not group.pending_members and group.generation == 0:
+            self.groups.pop(group.group_id, None)
+            self._deadlines.pop(group.group_id, None)
+            return
+        self.groups[group.group_id] = group
+        deadline_ms = group.next_deadline_ms()
+        if deadline_ms == FOREVER_MS:
+            self._deadlines.pop(group.group_id, None)
+        else:
+            self._deadlines[group.group_id] = deadline_ms
+
+    def state_of(self, group_id: str) -> GroupState:
+        """A group without members but with offsets is Empty; one of which nothing is known is Dead."""
+        group = self.groups.get(group_id)
+        if group is not None:
+            return group.state
+        return GroupState.EMPTY if self.offsets.knows(group_id) else GroupState.DEAD
+
+    # --- committing offsets ------------------------------------------------------------------------------------------------
+
+    def _commit(self, event: OffsetCommit, context: Context) -> GroupOutcome:
+        state = self.state_of(event.group_id)
+        simple = event.generation < 0 and (
+            state in (GroupState.EMPTY, GroupState.DEAD) or (not event.member_id and event.group_instance_id is None)
+        )
+        self._check_committer(event, GroupRequest.COMMIT_SIMPLE if simple else GroupRequest.COMMIT_MEMBER, context.now_ms)
+        expire_ms = context.now_ms + event.retention_ms if event.retention_ms >= 0 else -1
+        written, errors = self._offset_records(event.group_id, event.offsets, context.now_ms, expire_ms)
+        return Outcome(records=written, reply=OffsetsReply(errors))
+
+    def _commit_in_transaction(self, event: TxnOffsetCommit, context: Context) -> GroupOutcome:
+        """SEMANTICS 35 (KIP-447): a producer that names its member is fenced like the member."""
+        anonymous = event.generation < 0 and not event.member_id and event.group_instance_id is None
+        group = self.groups.get(event.group_id)
+        if group is None and event.generation >= 0:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"group {event.group_id} is not known")
+        if group is not None and not anonymous and not (event.generation < 0 and group.state is GroupState.EMPTY):
+            group.check_member(event.member_id, event.group_instance_id)
+            group.check_generation(event.generation)
+        self._refuse(self.state_of(event.group_id), GroupRequest.COMMIT_TRANSACTION, event.group_id)
+        written, errors = self._offset_records(event.group_id, event.offsets, context.now_ms, -1)
+        producer = ProducerIdentity(event.producer_id, event.producer_epoch)
+        return Outcome(records=written, reply=OffsetsReply(errors), producer=producer, guard=event.guard)
+
+    def _check_committer(self, event: OffsetCommit, request: GroupRequest, now_ms: int) -> None:
+        if not event.group_id and request is not GroupRequest.COMMIT_SIMPLE:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+        group = self.groups.get(event.group_id)
+        if request is GroupRequest.COMMIT_MEMBER and group is not None:
+            member = group.check_member(event.member_id, event.group_instance_id)
+            group.check_generation(event.generation)
+            member.session_deadline_ms = max(member.session_deadline_ms, now_ms + member.session_timeout_ms)
+        self._refuse(self.state_of(event.group_id), request, event.group_id)
+
+    def _refuse(self, state: GroupState, request: GroupRequest, group_id: str) -> GroupAction:
+        action = RULES[(state, request)]
+        error = rebalance.refusal(action, group_id)
+        if error is not None:
+            raise error
+        return action
+
+    def _offset_records(
+        self, group_id: str, offsets: Iterable[OffsetToCommit], now_ms: int, expire_ms: int
+    ) -> tuple[list[CoordinatorRecord], dict[TopicPartition, ErrorCode]]:
+        written: list[CoordinatorRecord] = []
+        errors: dict[TopicPartition, ErrorCode] = {}
+        for offset in offsets:
+            place = (offset.topic, offset.partition)
+            if len(offset.metadata.encode()) > self.config.offset_metadata_max_bytes:
+                errors[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            errors[place] = ErrorCode.NONE
+            value = records.OffsetValue(offset.offset, offset.leader_epoch, offset.metadata, now_ms, expire_ms)
+            key = records.encode_offset_key(group_id, offset.topic, offset.partition)
+            written.append(CoordinatorRecord(key, records.encode_offset_value(value)))
+        return written, errors
+
+    # --- reading offsets ---------------------------------------------------------------------------------------------------
+
+    def _fetch(self, event: OffsetFetch) -> GroupOutcome:
+        places: Iterable[TopicPartition]
+        if event.partitions is not None:
+            places = event.partitions
+        else:
+            undecided = self.offsets.undecided(event.group_id) if event.require_stable else ()
+            places = dict.fromkeys([*self.offsets.of_group(event.group_id), *undecided])
+        found = {place: self._fetched(event.group_id, place, event.require_stable) for place in places}
+        return Outcome(reply=OffsetFetchReply(found))
+
+    def _fetched(self, group_id: str, place: TopicPartition, require_stable: bool) -> FetchedOffset:
+        if require_stable and self.offsets.is_undecided(group_id, place):
+            return FetchedOffset(error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        committed = self.offsets.get(group_id, place)
+        if committed is None:
+            return FetchedOffset()
+        return FetchedOffset(committed.value.offset, committed.value.leader_epoch, committed.value.metadata)
+
+    # --- deleting ----------------------------------------------------------------------------------------------------------
+
+    def _offset_tombstones(self, group_id: str, places: Iterable[TopicPartition]) -> list[CoordinatorRecord]:
+        return [CoordinatorRecord(records.encode_offset_key(group_id, topic, partition), None) for topic, partition in places]
+
+    def _group_tombstone(self, group_id: str) -> list[CoordinatorRecord]:
+        return [CoordinatorRecord(records.encode_group_key(group_id), None)] if group_id in self.groups else []
+
+    def _delete_group(self, group_id: str) -> GroupOutcome:
+        self._refuse(self.state_of(group_id), GroupRequest.DELETE_GROUP, group_id)
+        if self.offsets.undecided(group_id):
+            message = f"group {group_id} has offsets in an open transaction: retry when it has ended"
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, message)
+        tombstones = self._offset_tombstones(group_id, self.offsets.of_group(group_id))
+        return Outcome(records=tombstones + self._group_tombstone(group_id), reply=Acknowledged())
+
+    def _delete_offsets(self, event: DeleteOffsets) -> GroupOutcome:
+        state = self.state_of(event.group_id)
+        if state is GroupState.DEAD:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {event.group_id} is not known")
+        group = self.groups.get(event.group_id)
+        in_use: set[str] = set()
+        if group is not None and group.members:
+            if group.protocol_type != "consumer":
+                raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {event.group_id} has members")
+            in_use = subscribed_topics(group)
+        errors: dict[TopicPartition, ErrorCode] = {}
+        for place in event.partitions:
+            blocked = place[0] in in_use or self.offsets.is_undecided(event.group_id, place)
+            errors[place] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if blocked else ErrorCode.NONE
+        present = [p for p, code in errors.items() if code is ErrorCode.NONE and self.offsets.get(event.group_id, p)]
+        return Outcome(records=self._offset_tombstones(event.group_id, present), reply=OffsetsReply(errors))
+
+    def _topics_deleted(self, topics: frozenset[str], now_ms: int) -> GroupOutcome:
+        """A bounded number of tombstones at a time, until none is left.  Offsets committed after the deletion was heard of belong
+        to a new topic of the same name and stay."""
+        for topic in topics:
+            self._deleted_topics.setdefault(topic, now_ms)
+        written: list[CoordinatorRecord] = []
+        for group_id in self.offsets.groups():
+            for place, committed in self.offsets.of_group(group_id).items():
+                if committed.value.commit_timestamp_ms <= self._deleted_topics.get(place[0], -1):
+                    written += self._offset_tombstones(group_id, [place])
+            if len(written) >= self.config.expiration_batch_max:
+                break
+        if not written:
+            self._deleted_topics.clear()
+        return Outcome(records=written, reply=Acknowledged())
+
+    # --- expiry ------------------------------------------------------------------------------------------------------------
+
+    def _may_expire(self, group_id: str) -> bool:
+        """Only groups without members, and without an open transaction on their offsets (SEMANTICS 34)."""
+        group = self.groups.get(group_id)
+        deserted = group is None or (group.state is GroupState.EMPTY and not group.pending_members)
+        return deserted and not self.offsets.undecided(group_id)
+
+    def _has_expired(self, group: ClassicGroup | None, committed: CommittedOffset, now_ms: int) -> bool:
+        if committed.value.expire_timestamp_ms >= 0:
+            return committed.value.expire_timestamp_ms <= now_ms
+        since_ms = committed.value.commit_timestamp_ms
+        if group is not None and group.protocol_type is not None:
+            since_ms = max(since_ms, group.state_since_ms)  # the clock starts when the last member left
+        return since_ms + self.config.offsets_retention_ms <= now_ms
+
+    def _expire(self, group_ids: Sequence[str], now_ms: int) -> GroupOutcome:
+        written: list[CoordinatorRecord] = []
+        for group_id in group_ids:
+            if not self._may_expire(group_id):
+                continue
+            group, offsets = self.groups.get(group_id), self.offsets.of_group(group_id)
+            expired = [place for place, committed in offsets.items() if self._has_expired(group, committed, now_ms)]
+            written += self._offset_tombstones(group_id, expired)
+            if len(expired) == len(offsets):
+                written += self._group_tombstone(group_id)
+            if len(written) >= self.config.expiration_batch_max:
+                break  # the rest at the next scan
+        return Outcome(records=written, reply=Acknowledged())
+
+    # --- views -------------------------------------------------------------------------------------------------------------
+
+    def _list(self, event: ListGroups) -> GroupOutcome:
+        listings: list[GroupListing] = []
+        for group_id in dict.fromkeys([*self.groups, *self.offsets.groups()]):
+            group, state = self.groups.get(group_id), self.state_of(group_id)
+            if not event.states or state.value in event.states:
+                listings.append(GroupListing(group_id, (group.protocol_type if group else None) or "", state))
+        return Outcome(reply=ListGroupsReply(tuple(listings)))
+
+    def _describe(self, group_id: str) -> GroupOutcome:
+        group, state = self.groups.get(group_id), self.state_of(group_id)
+        if group is None:
+            return Outcome(reply=DescribeGroupReply(group_id, state))
+        settled = state is GroupState.STABLE
+        return Outcome(
+            reply=DescribeGroupReply(
+                group_id,
+                state,
+                group.protocol_type or "",
+                (group.protocol or "") if settled else "",
+                group.generation,
+                group.described_members(),
+            )
+        )
+
+
+def subscribed_topics(group: ClassicGroup) -> set[str]:
+    """The topics in the members' subscriptions (ConsumerProtocolSubscription begins with version and topics)."""
+    topics: set[str] = set()
+    for member in group.members.values():
+        protocol = group.protocol or next(iter(member.protocol_names), None)
+        try:
+            reader = FieldReader(member.metadata(protocol))
+            reader.int16()
+            topics.update(reader.string() for _ in range(reader.array()))
+        except RecordFormatError:
+            continue  # not a consumer's subscription: it holds no topic back
+    return topics

@@ -1,0 +1,101 @@
+"""The classic group protocol's state machine, as data.
+
+    Empty --join--> PreparingRebalance --all joined--> CompletingRebalance --leader's sync--> Stable
+      ^                 ^    |  nobody left                 |  member joins, leaves, expires     |
+      +-----------------|----+                              |                                    |
+                        +-----------------------------------+------------------------------------+
+
+`VALID_PREVIOUS` says from which states a state may be entered; `RULES` what each request does in each state, once the caller's
+membership (member id, instance id, generation) has been checked.  A group id that the coordinator does not know counts as DEAD.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class GroupState(Enum):
+    """The states, with the names that ListGroups and DescribeGroups show."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+EMPTY, STABLE, DEAD = GroupState.EMPTY, GroupState.STABLE, GroupState.DEAD
+PREPARING, COMPLETING = GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
+
+VALID_PREVIOUS: dict[GroupState, frozenset[GroupState]] = {
+    EMPTY: frozenset({PREPARING}),
+    PREPARING: frozenset({EMPTY, COMPLETING, STABLE}),
+    COMPLETING: frozenset({PREPARING}),
+    STABLE: frozenset({COMPLETING}),
+    DEAD: frozenset({EMPTY}),
+}
+
+
+class GroupRequest(Enum):
+    """What a client may ask of a group, with its membership already judged."""
+
+    JOIN_NEW = "join, new member"
+    JOIN_KNOWN = "join, known member"
+    SYNC = "sync"
+    HEARTBEAT = "heartbeat"
+    LEAVE = "leave"
+    COMMIT_MEMBER = "commit by a member"
+    COMMIT_SIMPLE = "commit without a group"
+    COMMIT_TRANSACTION = "commit in a transaction"
+    DELETE_GROUP = "delete group"
+
+
+class GroupAction(Enum):
+    """What the coordinator does."""
+
+    ADD_AND_REBALANCE = "add the member, rebalance"
+    ADD_AND_WAIT = "add the member to the rebalance under way"
+    WAIT = "wait for the others"
+    REBALANCE_IF_CHANGED = "rebalance if protocols changed, else answer the generation"
+    REBALANCE_IF_LEADER_OR_CHANGED = "rebalance if leader or protocols changed, else answer the generation"
+    AWAIT_ASSIGNMENT = "wait for the leader's assignment"
+    ANSWER_ASSIGNMENT = "answer the assignment"
+    KEEP_ALIVE = "NONE"
+    REMOVE_AND_REBALANCE = "remove the member, rebalance"
+    REMOVE = "remove the member"
+    WRITE_OFFSETS = "write the offsets"
+    TOMBSTONE = "tombstones for the group and its offsets"
+    REFUSE_UNKNOWN_MEMBER = "UNKNOWN_MEMBER_ID"
+    REFUSE_REBALANCING = "REBALANCE_IN_PROGRESS"
+    REFUSE_GENERATION = "ILLEGAL_GENERATION"
+    REFUSE_NON_EMPTY = "NON_EMPTY_GROUP"
+    REFUSE_NOT_FOUND = "GROUP_ID_NOT_FOUND"
+
+
+_COLUMNS = (EMPTY, PREPARING, COMPLETING, STABLE, DEAD)
+_JOIN, _ADD, _WAIT = GroupAction.ADD_AND_REBALANCE, GroupAction.ADD_AND_WAIT, GroupAction.WAIT
+_SAME, _LEAD = GroupAction.REBALANCE_IF_CHANGED, GroupAction.REBALANCE_IF_LEADER_OR_CHANGED
+_SYNC, _ANS, _OK = GroupAction.AWAIT_ASSIGNMENT, GroupAction.ANSWER_ASSIGNMENT, GroupAction.KEEP_ALIVE
+_OUT, _CUT, _PUT = GroupAction.REMOVE_AND_REBALANCE, GroupAction.REMOVE, GroupAction.WRITE_OFFSETS
+_TOMB, _WHO, _BUSY = GroupAction.TOMBSTONE, GroupAction.REFUSE_UNKNOWN_MEMBER, GroupAction.REFUSE_REBALANCING
+_GEN, _FULL, _MISS = GroupAction.REFUSE_GENERATION, GroupAction.REFUSE_NON_EMPTY, GroupAction.REFUSE_NOT_FOUND
+
+_TABLE: dict[GroupRequest, tuple[GroupAction, ...]] = {
+    # fmt: off
+    #                                 Empty  Preparing Completing Stable Dead
+    GroupRequest.JOIN_NEW:           (_JOIN, _ADD,     _JOIN,     _JOIN, _JOIN),
+    GroupRequest.JOIN_KNOWN:         (_WHO,  _WAIT,    _SAME,     _LEAD, _WHO),
+    GroupRequest.SYNC:               (_WHO,  _BUSY,    _SYNC,     _ANS,  _WHO),
+    GroupRequest.HEARTBEAT:          (_WHO,  _BUSY,    _OK,       _OK,   _WHO),
+    GroupRequest.LEAVE:              (_WHO,  _CUT,     _OUT,      _OUT,  _WHO),
+    GroupRequest.COMMIT_MEMBER:      (_WHO,  _PUT,     _BUSY,     _PUT,  _GEN),
+    GroupRequest.COMMIT_SIMPLE:      (_PUT,  _WHO,     _WHO,      _WHO,  _PUT),
+    # Producers before KIP-447 name no member, and their offsets go with the transaction whatever the group does.
+    GroupRequest.COMMIT_TRANSACTION: (_PUT,  _PUT,     _PUT,      _PUT,  _PUT),
+    GroupRequest.DELETE_GROUP:       (_TOMB, _FULL,    _FULL,     _FULL, _MISS),
+    # fmt: on
+}
+
+RULES: dict[tuple[GroupState, GroupRequest], GroupAction] = {
+    (state, request): action for request, row in _TABLE.items() for state, action in zip(_COLUMNS, row, strict=True)
+}

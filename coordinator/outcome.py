@@ -1,0 +1,106 @@
+"""What passes between the coordinator runtime and its shards: records, moments, outcomes, and the two protocols.
+
+A shard is a pure state machine: `handle` looks at its state and returns an `Outcome`, `replay` is the only way into that state.
+The runtime owns the order in which things happen (see runtime.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from ..wire.errors import KafkaError
+
+EventT = TypeVar("EventT")
+ReplyT = TypeVar("ReplyT")
+EffectT = TypeVar("EffectT")
+
+NO_TOKEN = 0
+
+
+@dataclass(slots=True, frozen=True)
+class CoordinatorRecord:
+    """One record of an internal topic; `value` None is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(slots=True, frozen=True)
+class ProducerIdentity:
+    """Makes the batch of an outcome a transactional one of this producer (SEMANTICS 32)."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(slots=True, frozen=True)
+class ReplayedRecord:
+    """A record with its place in the log; `producer` is set when its batch is transactional."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes
+    value: bytes | None
+    producer: ProducerIdentity | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Context:
+    """What a shard may know about the moment: time, where its first record will stand, its epoch, and its reply token.
+
+    `token` names the caller's pending reply; a shard that answers later (`Outcome.defer`) keeps it.
+    """
+
+    now_ms: int
+    next_offset: int
+    leader_epoch: int
+    token: int = NO_TOKEN
+
+
+@dataclass(slots=True, frozen=True)
+class Outcome(Generic[ReplyT, EffectT]):
+    """What one event leads to.  All records form one atomic batch.
+
+    `deferred` answers tokens kept from earlier events.  `guard` is handed to the append unseen (KIP-890 part 1).
+    """
+
+    records: Sequence[CoordinatorRecord] = ()
+    reply: ReplyT | KafkaError | None = None
+    effects: Sequence[EffectT] = ()
+    deferred: Sequence[tuple[int, ReplyT | KafkaError]] = ()
+    defer: bool = False
+    producer: ProducerIdentity | None = None
+    guard: object | None = None
+
+
+class Shard(Protocol[EventT, ReplyT, EffectT]):
+    """A partition's state machine.  `handle` must not change what `replay` owns; what it may change is volatile (who waits,
+    deadlines) and may be lost at any time."""
+
+    def handle(self, event: EventT, context: Context) -> Outcome[ReplyT, EffectT]:
+        """Decides.  Raising KafkaError is the same as an outcome with that error as its reply and nothing else."""
+
+    def replay(self, record: ReplayedRecord) -> None:
+        """Applies one record that is in the log, though perhaps not committed."""
+
+    def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
+        """Applies a transaction marker that is in the log."""
+
+    def activated(self, context: Context) -> Outcome[ReplyT, EffectT]:
+        """Called once per leadership, after the barrier: what the former leader may have left undone."""
+
+    def due(self, now_ms: int) -> Sequence[EventT]:
+        """Timer events that are due; they are submitted as events without a caller."""
+
+
+class StateLog(Protocol):
+    """The partition leader's log, as the coordinators see it."""
+
+    def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
+        """Appends one batch as COORDINATOR and returns the next offset.  Raises KafkaError with *nothing* appended; after
+        KAFKA_STORAGE_ERROR the caller assumes nothing about the log."""
+
+    def high_watermark(self, partition: int) -> int:
+        """The partition's high watermark as the leader knows it."""
