@@ -242,12 +242,3 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
             return True
     except OSError:
         return False
-
-
-def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether one could listen on host:port at this moment."""
-    try:
-        socket.create_server((host, port)).close()
-    except OSError:
-        return False
-    return True

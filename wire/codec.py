@@ -24,8 +24,10 @@ from kio.serial.errors import SerialError
 from .api import ApiKey, advertised, is_flexible, response_header_version
 from .encode import message_encoder
 from .errors import ErrorCode, KafkaError
+from .primitives import invalid as _invalid
+from .primitives import reading, skip_tags
 from .schema import request_class, response_class
-from .skim import check_message, read_varint
+from .skim import check_message
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -47,10 +49,6 @@ class RequestHeader(NamedTuple):
     client_id: str | None
 
 
-def _invalid(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, message)
-
-
 def parse_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]:
     """(header, position of the body).  Also for keys and versions that we do not know: then the position means nothing."""
     try:
@@ -70,25 +68,9 @@ def parse_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]
     elif length < -1:
         raise _invalid(f"the client id has the length {length}")
     if is_flexible(api_key, version):
-        position = skip_tags(frame, position)
+        with reading("request header"):
+            position = skip_tags(frame, position)
     return RequestHeader(api_key, version, correlation_id, client_id), position
-
-
-def skip_tags(data: bytes | memoryview, position: int) -> int:
-    """The position after a section of tagged fields that nobody here knows."""
-    try:
-        if data[position] == 0:
-            return position + 1
-        count, position = read_varint(data, position)
-        for _ in range(count):
-            _, position = read_varint(data, position)
-            size, position = read_varint(data, position)
-            position += size
-            if position > len(data):
-                raise _invalid("a tagged field ends after the message")
-    except IndexError:
-        raise _invalid("the tagged fields are cut off") from None
-    return position
 
 
 @cache
@@ -136,7 +118,10 @@ def parse_response_header(api_key: int, version: int, frame: bytes | memoryview)
         correlation_id: int = _INT32.unpack_from(frame)[0]
     except struct_error:
         raise _invalid(f"{len(frame)} bytes are too few for a response") from None
-    return correlation_id, skip_tags(frame, 4) if response_header_version(api_key, version) else 4
+    if not response_header_version(api_key, version):
+        return correlation_id, 4
+    with reading("response header"):
+        return correlation_id, skip_tags(frame, 4)
 
 
 # ---------------------------------------------------------------------------------------------------------------- writing

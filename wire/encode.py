@@ -20,6 +20,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Any
 
+from .primitives import write_varint
 from .schema import ABSENT, FieldShape, Shape, names_in_any_version, shape_of
 
 Write = Callable[[bytearray, Any], None]
@@ -27,15 +28,6 @@ Write = Callable[[bytearray, Any], None]
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _UUID_ZERO = bytes(16)
-_SMALL_VARINTS = [bytes([value]) for value in range(128)]
-
-
-def write_varint(out: bytearray, value: int) -> None:
-    """Unsigned varint."""
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
 
 
 def _number(format_: str) -> Write:

@@ -16,7 +16,8 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Any
 
-from .errors import ErrorCode, KafkaError
+from .primitives import invalid as _invalid
+from .primitives import read_varint
 from .schema import FieldShape, Shape, shape_of
 
 Skim = Callable[[bytes, int], int]
@@ -28,26 +29,6 @@ _FIXED = {
 }  # fmt: skip
 _unpack_int16 = Struct(">h").unpack_from
 _unpack_int32 = Struct(">i").unpack_from
-
-
-def _invalid(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, message)
-
-
-def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """(value, position after it) of an unsigned varint below 2^31."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > 0x7FFFFFFF:
-                raise _invalid(f"a length or tag of {value}")
-            return value, position
-        shift += 7
-        if shift > 28:
-            raise _invalid("a varint of more than five bytes")
 
 
 def _check(position: int, data: bytes, what: str) -> int:

@@ -1,0 +1,453 @@
+"""Fetch (1), versions 4 to 12, written by hand for both ends: for consumers and for followers.
+
+A request (version 12 with compact lengths and tags):
+
+    replica_id max_wait_ms min_bytes max_bytes isolation_level session_id session_epoch(7+)
+    [topic [partition current_leader_epoch(9+) fetch_offset last_fetched_epoch(12) log_start_offset(5+) max_bytes]]
+    [forgotten topic [partition]](7+) rack_id(11+)
+
+Version 12 carries what followers live by: the leader epoch that the follower believes in (fencing), the epoch of the last record
+it has, and in the answer the diverging epoch (tag 0) from which it must truncate (SEMANTICS 3.6 43), and the current leader
+(tag 1).  A follower's broker epoch (KIP-903) is sent as tag 1 in the form that version 15 has it: readers of version 12 skip it.
+
+An answer is a list of buffers in which the records are the caller's own: nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from .errors import ErrorCode
+from .primitives import (
+    INT32,
+    Data,
+    expect_end,
+    invalid,
+    read_count,
+    read_length,
+    read_nullable_text,
+    read_tags,
+    read_text,
+    reading,
+    skip_tags,
+    write_length,
+    write_text,
+    write_varint,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+VERSION_LOW, VERSION_HIGH = 4, 12
+_FLEXIBLE_FROM = 12
+
+_REQUEST_HEAD = Struct(">iiiib")  # replica id, max wait, min bytes, max bytes, isolation level
+_SESSION = Struct(">ii")
+_REPLICA_STATE = Struct(">iqb")  # replica id, broker epoch, no tags
+_ANSWER_SESSION = Struct(">hi")  # error, session id
+_ABORTED = Struct(">qq")
+_LEADER = Struct(">iib")
+_DIVERGING = Struct(">iqb")
+
+_REQUEST_PARTITION = {  # version from which on -> fields, see _read_request_partition
+    4: Struct(">iqi"),
+    5: Struct(">iqqi"),
+    9: Struct(">iiqqi"),
+    12: Struct(">iiqiqib"),
+}
+_RESPONSE_PARTITION = {4: Struct(">ihqq"), 5: Struct(">ihqqq")}
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that a read_committed reader drops, from its first offset in this partition to its marker."""
+
+    producer_id: int
+    first_offset: int
+
+
+@dataclass(slots=True)
+class FetchPartition:
+    """What is asked of one partition.  -1 stands for unknown: no fencing, no look at the epoch history."""
+
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+
+
+@dataclass(slots=True)
+class FetchRequest:
+    """One fetch.  `replica_id` is -1 for consumers; `replica_epoch` is the follower's broker epoch, -1 when unknown."""
+
+    replica_id: int = -1
+    max_wait_ms: int = 0
+    min_bytes: int = 1
+    max_bytes: int = 0x7FFFFFFF
+    isolation_level: int = 0
+    session_id: int = 0
+    session_epoch: int = -1
+    topics: list[tuple[str, list[FetchPartition]]] = field(default_factory=list)
+    rack_id: str = ""
+    forgotten_topics: list[tuple[str, list[int]]] = field(default_factory=list)
+    cluster_id: str | None = None
+    replica_epoch: int = -1
+
+
+@dataclass(slots=True)
+class FetchResponsePartition:
+    """The answer for one partition.  `aborted` is None for a read_uncommitted reader.
+
+    `diverging_epoch` is (epoch, end offset), `current_leader` is (leader, leader epoch).
+    """
+
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: Sequence[AbortedTransaction] | None = None
+    diverging_epoch: tuple[int, int] | None = None
+    current_leader: tuple[int, int] | None = None
+    records: bytes | memoryview = b""
+    preferred_read_replica: int = -1
+
+
+@dataclass(slots=True)
+class FetchResponse:
+    """The whole answer."""
+
+    error: ErrorCode = ErrorCode.NONE
+    session_id: int = 0
+    topics: list[tuple[str, list[FetchResponsePartition]]] = field(default_factory=list)
+    throttle_ms: int = 0
+
+
+class _Aborted(Protocol):
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def first_offset(self) -> int: ...
+
+
+class FetchAnswerPartition(Protocol):
+    """What `encode_fetch_response` needs to know of a partition: `FetchResponsePartition`, or the broker's own kind."""
+
+    @property
+    def partition(self) -> int: ...
+    @property
+    def error(self) -> ErrorCode: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def aborted(self) -> Sequence[_Aborted] | None: ...
+    @property
+    def diverging_epoch(self) -> tuple[int, int] | None: ...
+    @property
+    def current_leader(self) -> tuple[int, int] | None: ...
+    @property
+    def records(self) -> bytes | memoryview: ...
+
+
+def _check_version(version: int) -> bool:
+    """Whether the version is flexible."""
+    if not VERSION_LOW <= version <= VERSION_HIGH:
+        raise invalid(f"Fetch version {version} is not served: {VERSION_LOW} to {VERSION_HIGH} are")
+    return version >= _FLEXIBLE_FROM
+
+
+def _partition_struct(version: int) -> Struct:
+    return _REQUEST_PARTITION[max(first for first in _REQUEST_PARTITION if first <= version)]
+
+
+# ---------------------------------------------------------------------------------------------------------------- requests
+
+
+def parse_fetch_request(version: int, frame: Data, position: int = 0) -> FetchRequest:
+    """The request whose body starts at `position` and ends with `frame`; INVALID_REQUEST for anything else."""
+    flexible = _check_version(version)
+    request = FetchRequest()
+    with reading("Fetch request"):
+        head = _REQUEST_HEAD.unpack_from(frame, position)
+        request.replica_id, request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level = head
+        position += _REQUEST_HEAD.size
+        if version >= 7:
+            request.session_id, request.session_epoch = _SESSION.unpack_from(frame, position)
+            position += 8
+        count, position = read_count(frame, position, flexible)
+        for _ in range(count):
+            topic, position = read_text(frame, position, flexible)
+            partitions, position = _parse_request_partitions(version, frame, position)
+            request.topics.append((topic, partitions))
+            if flexible:
+                position = skip_tags(frame, position)
+        if version >= 7:
+            request.forgotten_topics, position = _parse_forgotten(frame, position, flexible)
+        if version >= 11:
+            request.rack_id, position = read_text(frame, position, flexible)
+        if flexible:
+            position = _parse_request_tags(request, frame, position)
+    expect_end(frame, position, "Fetch request")
+    return request
+
+
+def _parse_request_partitions(version: int, frame: Data, position: int) -> tuple[list[FetchPartition], int]:
+    flexible = version >= _FLEXIBLE_FROM
+    count, position = read_count(frame, position, flexible)
+    struct = _partition_struct(version)
+    unpack, size = struct.unpack_from, struct.size
+    partitions: list[FetchPartition] = []
+    for _ in range(count):
+        if flexible:
+            partition, leader_epoch, offset, fetched_epoch, log_start, max_bytes, tags = unpack(frame, position)
+            partitions.append(FetchPartition(partition, offset, max_bytes, leader_epoch, fetched_epoch, log_start))
+            position = position + size if tags == 0 else skip_tags(frame, position + size - 1)
+            continue
+        if version >= 9:
+            partition, leader_epoch, offset, log_start, max_bytes = unpack(frame, position)
+            partitions.append(FetchPartition(partition, offset, max_bytes, leader_epoch, -1, log_start))
+        elif version >= 5:
+            partition, offset, log_start, max_bytes = unpack(frame, position)
+            partitions.append(FetchPartition(partition, offset, max_bytes, -1, -1, log_start))
+        else:
+            partition, offset, max_bytes = unpack(frame, position)
+            partitions.append(FetchPartition(partition, offset, max_bytes))
+        position += size
+    return partitions, position
+
+
+def _parse_forgotten(frame: Data, position: int, flexible: bool) -> tuple[list[tuple[str, list[int]]], int]:
+    count, position = read_count(frame, position, flexible)
+    forgotten: list[tuple[str, list[int]]] = []
+    for _ in range(count):
+        topic, position = read_text(frame, position, flexible)
+        partition_count, position = read_count(frame, position, flexible)
+        partitions = list(Struct(f">{partition_count}i").unpack_from(frame, position))
+        position += 4 * partition_count
+        forgotten.append((topic, partitions))
+        if flexible:
+            position = skip_tags(frame, position)
+    return forgotten, position
+
+
+def _parse_request_tags(request: FetchRequest, frame: Data, position: int) -> int:
+    for tag, start, end in read_tags(frame, position):
+        if tag == 0:
+            request.cluster_id, read_to = read_nullable_text(frame, start, True)
+            if read_to != end:
+                raise invalid("the cluster id does not fill its tag")
+        elif tag == 1 and end - start >= _REPLICA_STATE.size:
+            _, request.replica_epoch, _ = _REPLICA_STATE.unpack_from(frame, start)
+        position = end
+    return position
+
+
+def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
+    """The body of a request; what the version cannot say is left out."""
+    flexible = _check_version(version)
+    out = bytearray(
+        _REQUEST_HEAD.pack(
+            request.replica_id, request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level
+        )
+    )
+    if version >= 7:
+        out += _SESSION.pack(request.session_id, request.session_epoch)
+    write_length(out, len(request.topics), flexible)
+    pack = _partition_struct(version).pack
+    for topic, partitions in request.topics:
+        write_text(out, topic, flexible)
+        write_length(out, len(partitions), flexible)
+        for p in partitions:
+            if flexible:
+                out += pack(
+                    p.partition, p.current_leader_epoch, p.fetch_offset, p.last_fetched_epoch, p.log_start_offset, p.max_bytes, 0
+                )
+            elif version >= 9:
+                out += pack(p.partition, p.current_leader_epoch, p.fetch_offset, p.log_start_offset, p.max_bytes)
+            elif version >= 5:
+                out += pack(p.partition, p.fetch_offset, p.log_start_offset, p.max_bytes)
+            else:
+                out += pack(p.partition, p.fetch_offset, p.max_bytes)
+        if flexible:
+            out.append(0)
+    if version >= 7:
+        _write_forgotten(out, request.forgotten_topics, flexible)
+    if version >= 11:
+        write_text(out, request.rack_id, flexible)
+    if flexible:
+        _write_request_tags(out, request)
+    return bytes(out)
+
+
+def _write_forgotten(out: bytearray, forgotten: list[tuple[str, list[int]]], flexible: bool) -> None:
+    write_length(out, len(forgotten), flexible)
+    for topic, partitions in forgotten:
+        write_text(out, topic, flexible)
+        write_length(out, len(partitions), flexible)
+        out += Struct(f">{len(partitions)}i").pack(*partitions)
+        if flexible:
+            out.append(0)
+
+
+def _write_request_tags(out: bytearray, request: FetchRequest) -> None:
+    tags: list[tuple[int, bytes | bytearray]] = []
+    if request.cluster_id is not None:
+        body = bytearray()
+        write_text(body, request.cluster_id, True)
+        tags.append((0, body))
+    if request.replica_epoch >= 0:
+        tags.append((1, _REPLICA_STATE.pack(request.replica_id, request.replica_epoch, 0)))
+    _write_tags(out, tags)
+
+
+def _write_tags(out: bytearray, tags: Sequence[tuple[int, bytes | bytearray]]) -> None:
+    write_varint(out, len(tags))
+    for tag, content in tags:
+        write_varint(out, tag)
+        write_varint(out, len(content))
+        out += content
+
+
+# ---------------------------------------------------------------------------------------------------------------- answers
+
+
+def encode_fetch_response(
+    version: int,
+    topics: Sequence[tuple[str, Sequence[FetchAnswerPartition]]],
+    *,
+    error: ErrorCode = ErrorCode.NONE,
+    session_id: int = 0,
+    throttle_ms: int = 0,
+) -> list[ReadableBuffer]:
+    """The body as buffers to be sent in this order; the records among them are the caller's own and must not change."""
+    flexible = _check_version(version)
+    buffers: list[ReadableBuffer] = []
+    out = bytearray(INT32.pack(throttle_ms))
+    if version >= 7:
+        out += _ANSWER_SESSION.pack(error, session_id)
+    write_length(out, len(topics), flexible)
+    for topic, partitions in topics:
+        write_text(out, topic, flexible)
+        write_length(out, len(partitions), flexible)
+        for part in partitions:
+            _write_answer_head(version, out, part, flexible)
+            records = part.records
+            write_length(out, len(records), flexible)
+            if records:
+                buffers += (out, records)
+                out = bytearray()
+            if flexible:
+                _write_answer_tags(out, part)
+        if flexible:
+            out.append(0)
+    if flexible:
+        out.append(0)
+    if out:
+        buffers.append(out)
+    return buffers
+
+
+def _write_answer_head(version: int, out: bytearray, part: FetchAnswerPartition, flexible: bool) -> None:
+    if version >= 5:
+        out += _RESPONSE_PARTITION[5].pack(
+            part.partition, part.error, part.high_watermark, part.last_stable_offset, part.log_start_offset
+        )
+    else:
+        out += _RESPONSE_PARTITION[4].pack(part.partition, part.error, part.high_watermark, part.last_stable_offset)
+    aborted = part.aborted
+    if aborted is None:
+        write_length(out, -1, flexible)
+    else:
+        write_length(out, len(aborted), flexible)
+        for transaction in aborted:
+            out += _ABORTED.pack(transaction.producer_id, transaction.first_offset)
+            if flexible:
+                out.append(0)
+    if version >= 11:
+        out += INT32.pack(getattr(part, "preferred_read_replica", -1))
+
+
+def _write_answer_tags(out: bytearray, part: FetchAnswerPartition) -> None:
+    diverging, leader = part.diverging_epoch, part.current_leader
+    if diverging is None and leader is None:
+        out.append(0)
+        return
+    tags: list[tuple[int, bytes]] = []
+    if diverging is not None and diverging != (-1, -1):
+        tags.append((0, _DIVERGING.pack(*diverging, 0)))
+    if leader is not None and leader != (-1, -1):
+        tags.append((1, _LEADER.pack(*leader, 0)))
+    _write_tags(out, tags)
+
+
+def parse_fetch_response(version: int, frame: memoryview, position: int = 0) -> FetchResponse:
+    """The answer whose body starts at `position` and ends with `frame`; records are views into it."""
+    flexible = _check_version(version)
+    response = FetchResponse()
+    with reading("Fetch response"):
+        response.throttle_ms = INT32.unpack_from(frame, position)[0]
+        position += 4
+        if version >= 7:
+            error, response.session_id = _ANSWER_SESSION.unpack_from(frame, position)
+            response.error = ErrorCode.from_wire(error)
+            position += _ANSWER_SESSION.size
+        count, position = read_count(frame, position, flexible)
+        for _ in range(count):
+            topic, position = read_text(frame, position, flexible)
+            partition_count, position = read_count(frame, position, flexible)
+            partitions: list[FetchResponsePartition] = []
+            for _ in range(partition_count):
+                part, position = _parse_answer_partition(version, frame, position, flexible)
+                partitions.append(part)
+            response.topics.append((topic, partitions))
+            if flexible:
+                position = skip_tags(frame, position)
+        if flexible:
+            position = skip_tags(frame, position)
+    expect_end(frame, position, "Fetch response")
+    return response
+
+
+def _parse_answer_partition(version: int, frame: memoryview, position: int, flexible: bool) -> tuple[FetchResponsePartition, int]:
+    if version >= 5:
+        partition, error, high_watermark, stable, log_start = _RESPONSE_PARTITION[5].unpack_from(frame, position)
+        position += _RESPONSE_PARTITION[5].size
+    else:
+        partition, error, high_watermark, stable = _RESPONSE_PARTITION[4].unpack_from(frame, position)
+        log_start = -1
+        position += _RESPONSE_PARTITION[4].size
+    part = FetchResponsePartition(partition, ErrorCode.from_wire(error), high_watermark, stable, log_start)
+    count, position = read_length(frame, position, flexible)
+    if count >= 0:
+        aborted: list[AbortedTransaction] = []
+        for _ in range(count):
+            aborted.append(AbortedTransaction._make(_ABORTED.unpack_from(frame, position)))
+            position += 16
+            if flexible:
+                position = skip_tags(frame, position)
+        part.aborted = aborted
+    if version >= 11:
+        part.preferred_read_replica = INT32.unpack_from(frame, position)[0]
+        position += 4
+    length, position = read_length(frame, position, flexible)
+    end = position + max(0, length)
+    part.records = frame[position:end]
+    position = end
+    if flexible:
+        for tag, start, end in read_tags(frame, position):
+            if tag == 0:
+                epoch, end_offset, _ = _DIVERGING.unpack_from(frame, start)
+                part.diverging_epoch = (epoch, end_offset)
+            elif tag == 1:
+                leader, leader_epoch, _ = _LEADER.unpack_from(frame, start)
+                part.current_leader = (leader, leader_epoch)
+            position = end
+    return part, position

@@ -1,0 +1,159 @@
+"""The protocol's basic types for messages that are read and written by hand: varints, text, byte strings, array lengths.
+
+Readers take (data, position) and return (value, position after it); they raise KafkaError(INVALID_REQUEST) for a length that
+does not fit into the data, and IndexError or struct.error at the data's end: `reading` turns those into INVALID_REQUEST, once
+per message instead of once per field.  Writers append to a bytearray.  "Compact" is the form of flexible messages (KIP-482).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from struct import Struct
+from struct import error as struct_error
+
+from .errors import ErrorCode, KafkaError
+
+Data = bytes | memoryview
+
+INT16 = Struct(">h")
+INT32 = Struct(">i")
+INT64 = Struct(">q")
+
+
+def invalid(message: str) -> KafkaError:
+    """What every malformed message is answered with."""
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Turns the end of the data, and text that is none, into INVALID_REQUEST."""
+    try:
+        yield
+    except (IndexError, struct_error):
+        raise invalid(f"the {what} is cut off") from None
+    except UnicodeDecodeError as error:
+        raise invalid(f"the {what} holds text that is not UTF-8: {error}") from error
+
+
+def read_varint(data: Data, position: int) -> tuple[int, int]:
+    """An unsigned varint below 2^31."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0x7FFFFFFF:
+                raise invalid(f"a length or tag of {value}")
+            return value, position
+        shift += 7
+        if shift > 28:
+            raise invalid("a varint of more than five bytes")
+
+
+def write_varint(out: bytearray, value: int) -> None:
+    """An unsigned varint."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def read_length(data: Data, position: int, flexible: bool) -> tuple[int, int]:
+    """The length of an array or byte string, -1 for null; never more than there are bytes left."""
+    if flexible:
+        length, position = read_varint(data, position)
+        length -= 1
+    else:
+        length = INT32.unpack_from(data, position)[0]
+        position += 4
+    if not -1 <= length <= len(data) - position:
+        raise invalid(f"a length of {length} where {len(data) - position} bytes are left")
+    return length, position
+
+
+def read_count(data: Data, position: int, flexible: bool) -> tuple[int, int]:
+    """The length of an array that may not be null."""
+    count, position = read_length(data, position, flexible)
+    if count < 0:
+        raise invalid("an array is null")
+    return count, position
+
+
+def read_nullable_text(data: Data, position: int, flexible: bool) -> tuple[str | None, int]:
+    if flexible:
+        length, position = read_varint(data, position)
+        length -= 1
+    else:
+        length = INT16.unpack_from(data, position)[0]
+        position += 2
+    if length < 0:
+        if length < -1:
+            raise invalid(f"text with the length {length}")
+        return None, position
+    end = position + length
+    if end > len(data):
+        raise invalid(f"text of {length} bytes where {len(data) - position} are left")
+    return str(data[position:end], "utf-8"), end
+
+
+def read_text(data: Data, position: int, flexible: bool) -> tuple[str, int]:
+    text, position = read_nullable_text(data, position, flexible)
+    if text is None:
+        raise invalid("a text is null")
+    return text, position
+
+
+def skip_tags(data: Data, position: int) -> int:
+    """The position after a section of tagged fields that nobody here knows."""
+    if data[position] == 0:
+        return position + 1
+    for _, _, position in read_tags(data, position):
+        pass
+    return position
+
+
+def read_tags(data: Data, position: int) -> Iterator[tuple[int, int, int]]:
+    """(tag, start, end) of each tagged field; after the last one, and when there is none, (-1, position, position)."""
+    count, position = read_varint(data, position)
+    previous = -1
+    for _ in range(count):
+        tag, position = read_varint(data, position)
+        if tag <= previous:
+            raise invalid(f"tag {tag} comes after tag {previous}")
+        previous = tag
+        size, position = read_varint(data, position)
+        if position + size > len(data):
+            raise invalid(f"tag {tag} claims {size} bytes where {len(data) - position} are left")
+        yield tag, position, position + size
+        position += size
+    yield -1, position, position
+
+
+def expect_end(data: Data, position: int, what: str) -> None:
+    """Nothing may follow a message in its frame."""
+    if position != len(data):
+        raise invalid(f"{len(data) - position} bytes follow the {what}")
+
+
+def write_length(out: bytearray, length: int, flexible: bool) -> None:
+    """The length of an array or byte string; -1 for null."""
+    if flexible:
+        write_varint(out, length + 1)
+    else:
+        out += INT32.pack(length)
+
+
+def write_text(out: bytearray, text: str | None, flexible: bool) -> None:
+    """Text or null."""
+    if text is None:
+        out += b"\x00" if flexible else b"\xff\xff"
+        return
+    encoded = text.encode()
+    if flexible:
+        write_varint(out, len(encoded) + 1)
+    else:
+        out += INT16.pack(len(encoded))
+    out += encoded
