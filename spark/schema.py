@@ -57,6 +57,8 @@ def projected_columns(schema: StructType) -> tuple[str, ...]:
                 f"column {field.name!r} has type {wanted.simpleString()}, not {field.dataType.simpleString()}: "
                 f"read it as it is, then cast it in Spark"
             )
+        if not field.nullable:
+            raise SchemaError(f"column {field.name!r} may be null: leave out NOT NULL")
     return tuple(field.name for field in schema.fields)
 
 
