@@ -228,7 +228,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._resume(_BY_HANDLER)
 
     def detach(self) -> FrameLease:
-        """Within `on_frame`: keeps the frame's memory beyond the call.  The lease must be released when the frame is done with."""
+        """Within `on_frame`: keeps the frame's memory beyond the call, until the lease is released, which must happen."""
         assert self._delivering and self._frame_bytes >= 0, "detach() is for the frame being delivered"
         start = self._start + LENGTH_BYTES
         reserved, self._reserved = self._reserved, 0
@@ -350,7 +350,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         """Reads the length of the frame at `_start`; False when the frame must wait for the budget or is refused."""
         size: int = _LENGTH.unpack_from(self._buffer, self._start)[0]
         if not 0 <= size <= self._max_frame_bytes:
-            self._refuse(_describe_bad_length(bytes(self._view[self._start : self._start + LENGTH_BYTES]), size, self._max_frame_bytes))
+            prefix = bytes(self._view[self._start : self._start + LENGTH_BYTES])
+            self._refuse(_describe_bad_length(prefix, size, self._max_frame_bytes))
             return False
         self._frame_bytes = size
         if size + LENGTH_BYTES <= FIRST_BUFFER_BYTES:

@@ -38,7 +38,8 @@ class PortInUse(OSError):
     def __init__(self, host: str, port: int) -> None:
         super().__init__(
             errno.EADDRINUSE,
-            f"port {port} on {host} is in use: stop the process that holds it (ss -ltnp 'sport = :{port}') or configure another port",
+            f"port {port} on {host} is in use: stop the process that holds it (find it by: ss -ltnp 'sport = :{port}'), "
+            "or configure another port",
         )
         self.host = host
         self.port = port

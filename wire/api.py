@@ -55,7 +55,7 @@ class ApiKey(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiSpec:
-    """One request: versions served, the lowest one advertised, the first flexible one (KIP-482), the first one for brokers only."""
+    """One request: versions served, the first flexible one (KIP-482), the lowest advertised, the first for brokers only."""
 
     low: int
     high: int
@@ -68,8 +68,8 @@ class ApiSpec:
 _NEVER = 1 << 15
 
 
-def _api(low: int, high: int, flexible_from: int, schema: str, *, advertised: int | None = None, brokers: int = _NEVER) -> ApiSpec:
-    return ApiSpec(low, high, flexible_from, low if advertised is None else advertised, brokers, schema)
+def _api(low: int, high: int, flexible: int, schema: str, *, advertised: int | None = None, brokers: int = _NEVER) -> ApiSpec:
+    return ApiSpec(low, high, flexible, low if advertised is None else advertised, brokers, schema)
 
 
 TABLE: Mapping[ApiKey, ApiSpec] = {

@@ -23,7 +23,7 @@ from kio.serial.errors import SerialError
 
 from .api import ApiKey, advertised, is_flexible, response_header_version
 from .encode import message_encoder
-from .errors import ErrorCode, KafkaError
+from .errors import ErrorCode
 from .primitives import invalid as _invalid
 from .primitives import reading, skip_tags
 from .schema import request_class, response_class
@@ -74,12 +74,12 @@ def parse_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]
 
 
 @cache
-def _reader(entity_type: type[Any]) -> Callable[[bytes, int], tuple[Any, int]]:
+def _reader(entity_type: Any) -> Callable[[bytes, int], tuple[Any, int]]:
     reader: Callable[[bytes, int], tuple[Any, int]] = entity_reader(entity_type)
     return reader
 
 
-def _decode(entity_type: type[Any], frame: ReadableBuffer, position: int) -> Any:
+def _decode(entity_type: Any, frame: ReadableBuffer, position: int) -> Any:
     data = frame if isinstance(frame, bytes) else bytes(memoryview(frame))  # kio takes no writable buffer
     if len(data) > MESSAGE_BYTES_MAX:
         raise _invalid(f"{entity_type.__name__} has {len(data)} bytes and at most {MESSAGE_BYTES_MAX} are taken")

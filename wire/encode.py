@@ -182,9 +182,11 @@ def _is_default(field: FieldShape, value: Any) -> bool:
     if field.is_array:
         return value is not None and not value if field.default in (ABSENT, ()) else value == field.default
     if field.entity is not None:
+        inside = (*field.entity.plain, *field.entity.tagged)
         return all(
-            value.get(inner.name, value.get(f"{inner.name}_ms")) in (None, inner.default if inner.default is not ABSENT else _zero(inner))
-            for inner in (*field.entity.plain, *field.entity.tagged)
+            given is None or given == (_zero(inner) if inner.default is ABSENT else inner.default)
+            for inner in inside
+            for given in [value.get(inner.name, value.get(f"{inner.name}_ms"))]
         )
     default = _zero(field) if field.default is ABSENT else field.default
     if field.kind in _DURATIONS:
@@ -254,7 +256,7 @@ def _compile(field: FieldShape, flexible: bool, known_names: Callable[[], frozen
     return field.name, f"{field.name}_ms" if field.kind in _DURATIONS else "", write, takes_none, bytes(default)
 
 
-def message_encoder(entity_type: type[Any], api_key: int, is_request: bool) -> Callable[[Mapping[str, Any]], bytes]:
+def message_encoder(entity_type: Any, api_key: int, is_request: bool) -> Callable[[Mapping[str, Any]], bytes]:
     """A function from a dictionary to the message's bytes."""
     write = entity_encoder(shape_of(entity_type), lambda: names_in_any_version(api_key, is_request))
 

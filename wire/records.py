@@ -1,7 +1,7 @@
 """Record batches, version 2: headers, validation, offsets assigned in place, records for clients, transaction markers.
 
-A batch is stored exactly as its producer sent it.  The CRC-32C covers everything from `attributes` on, and deliberately not the
-base offset, the length, the leader epoch and the magic: the leader patches offset and epoch in place and the checksum stays valid.
+A batch is stored exactly as its producer sent it.  The CRC-32C covers everything from `attributes` on, and deliberately not base
+offset, length, leader epoch and magic: the leader patches offset and epoch in place and the checksum stays valid.
 
     offset size  field                    offset size  field
          0    8  base_offset                  27    8  base_timestamp
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 __all__ = [
-    "HEADER_BYTES", "LOG_OVERHEAD_BYTES", "RECORDS_MAX", "BatchHeader", "Compression", "ControlType", "Marker", "NewRecord", "Record",
+    "HEADER_BYTES", "LOG_OVERHEAD_BYTES", "RECORDS_MAX",
+    "BatchHeader", "Compression", "ControlType", "Marker", "NewRecord", "Record",
     "assign_in_place", "decode_batch", "decode_marker", "encode_batch", "encode_marker", "iterate_headers", "next_sequence",
     "parse_header", "set_log_append_time", "validate_batch",
 ]  # fmt: skip
@@ -67,7 +68,10 @@ _SEQUENCES = 1 << 31
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes before the records.  A named tuple, as one is made for every batch on the hot path (a frozen dataclass costs tenfold)."""
+    """The 61 bytes before the records.
+
+    A named tuple, as one is made for every batch on the hot path and a frozen dataclass costs tenfold.
+    """
 
     base_offset: int
     batch_length: int
@@ -222,7 +226,7 @@ def _check_client_batch(header: BatchHeader) -> None:
     if header.record_count == 0:
         raise _invalid("the batch holds no record")
     if header.record_count != header.last_offset_delta + 1:
-        raise _invalid(f"{header.record_count} records over {header.last_offset_delta + 1} offsets: a producer may not leave holes")
+        raise _invalid(f"{header.record_count} records over {header.last_offset_delta + 1} offsets: no holes are allowed")
     if header.attributes & _CONTROL:
         raise _invalid("clients may not write control records")
     if header.producer_id >= 0:
@@ -311,7 +315,8 @@ def encode_batch(
         if timestamp_ms > max_timestamp:
             max_timestamp = timestamp_ms
         delta = timestamp_ms - base_timestamp
-        body = b"\x00" + (varints[delta] if 0 <= delta < 2048 else _varint(delta)) + (varints[index] if index < 2048 else _varint(index))
+        body = b"\x00" + (varints[delta] if 0 <= delta < 2048 else _varint(delta))
+        body += varints[index] if index < 2048 else _varint(index)
         if key is None:
             body += _NULL
         else:
@@ -330,32 +335,12 @@ def encode_batch(
     if compression:
         payload = compress(compression, payload)
     attributes = compression | (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
-    return _assemble(
-        payload, base_offset, leader_epoch, attributes, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, len(records)
-    )
-
-
-def _assemble(
-    payload: bytes,
-    base_offset: int,
-    leader_epoch: int,
-    attributes: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-    count: int,
-) -> bytes:
-    batch = bytearray(HEADER_BYTES + len(payload))
-    _HEADER.pack_into(
-        batch, 0,
-        base_offset, _LENGTH_MIN + len(payload), leader_epoch, 2, 0, attributes, count - 1,
-        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
+    header = _HEADER.pack(
+        base_offset, _LENGTH_MIN + len(payload), leader_epoch, 2, 0, attributes, len(records) - 1,
+        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, len(records),
     )  # fmt: skip
-    batch[HEADER_BYTES:] = payload
-    _UINT32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))
-    return bytes(batch)
+    checksum = crc32c(payload, crc32c(header[_ATTRIBUTES_AT:]))
+    return b"".join((header[:_CRC_AT], _UINT32.pack(checksum), header[_ATTRIBUTES_AT:], payload))
 
 
 def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
@@ -404,37 +389,52 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
-    """The loop that clients spend their time in: one-byte varints are read inline, longer ones by a call."""
+    """The loop that clients spend their time in: varints of one and two bytes are read inline, longer ones by a call."""
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.is_log_append_time else None
     size = len(data)
-    new, cls = tuple.__new__, Record
     records: list[Record] = []
-    append = records.append
+    append, new = records.append, tuple.__new__
     at = 0
     for _ in range(header.record_count):
+        # length of the record
         byte = data[at]
         if byte < 0x80:
-            length, at = (byte >> 1) ^ -(byte & 1), at + 1
+            at += 1
+            length = (byte >> 1) ^ -(byte & 1)
+        elif (more := data[at + 1]) < 0x80:
+            at += 2
+            length = ((byte & 0x7F | more << 7) >> 1) ^ -(byte & 1)
         else:
             length, at = _read_varint(data, at)
         end = at + length
-        if length < 0 or end > size:
+        if length < _RECORD_BYTES_MIN - 1 or end > size:
             raise _corrupt(f"a record of {length} bytes where {size - at} are left")
-        at += 1  # attributes: unused
-        byte = data[at]
+        # timestamp delta, after a byte of attributes that nobody uses
+        byte = data[at + 1]
         if byte < 0x80:
-            timestamp, at = (byte >> 1) ^ -(byte & 1), at + 1
+            at += 2
+            timestamp = (byte >> 1) ^ -(byte & 1)
+        elif (more := data[at + 2]) < 0x80:
+            at += 3
+            timestamp = ((byte & 0x7F | more << 7) >> 1) ^ -(byte & 1)
         else:
-            timestamp, at = _read_varint(data, at)
+            timestamp, at = _read_varint(data, at + 1)
+        # offset delta
         byte = data[at]
         if byte < 0x80:
-            delta, at = (byte >> 1) ^ -(byte & 1), at + 1
+            at += 1
+            delta = (byte >> 1) ^ -(byte & 1)
+        elif (more := data[at + 1]) < 0x80:
+            at += 2
+            delta = ((byte & 0x7F | more << 7) >> 1) ^ -(byte & 1)
         else:
             delta, at = _read_varint(data, at)
+        # key
         byte = data[at]
         if byte < 0x80:
-            length, at = (byte >> 1) ^ -(byte & 1), at + 1
+            at += 1
+            length = (byte >> 1) ^ -(byte & 1)
         else:
             length, at = _read_varint(data, at)
         if length < 0:
@@ -442,9 +442,14 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
         else:
             key = data[at : at + length]
             at += length
+        # value
         byte = data[at]
         if byte < 0x80:
-            length, at = (byte >> 1) ^ -(byte & 1), at + 1
+            at += 1
+            length = (byte >> 1) ^ -(byte & 1)
+        elif (more := data[at + 1]) < 0x80:
+            at += 2
+            length = ((byte & 0x7F | more << 7) >> 1) ^ -(byte & 1)
         else:
             length, at = _read_varint(data, at)
         if length < 0:
@@ -452,14 +457,15 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
         else:
             value = data[at : at + length]
             at += length
-        headers: tuple[tuple[str, bytes | None], ...] = ()
-        if at < size and data[at] == 0:
-            at += 1
-        else:
+        if data[at]:
             headers, at = _decode_headers(data, at, end)
-        if at != end:
+        else:
+            headers = ()
+            at += 1
+        if at != end:  # also true of a key or value that its length leads beyond the record
             raise _corrupt(f"a record ends at byte {at}, its length says {end}")
-        append(new(cls, (base_offset + delta, base_timestamp + timestamp if append_time is None else append_time, key, value, headers)))
+        moment = base_timestamp + timestamp if append_time is None else append_time
+        append(new(Record, (base_offset + delta, moment, key, value, headers)))
     if at != size:
         raise _corrupt(f"{size - at} bytes follow the last record")
     return records
@@ -509,7 +515,9 @@ class Marker(NamedTuple):
     timestamp_ms: int
 
 
-def encode_marker(control_type: ControlType, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int) -> bytes:
+def encode_marker(
+    control_type: ControlType, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
+) -> bytes:
     """A whole control batch of one record, which takes one offset."""
     record = NewRecord(_MARKER_KEY.pack(0, control_type), _MARKER_VALUE.pack(0, coordinator_epoch), (), timestamp_ms)
     return encode_batch([record], producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True)
@@ -531,4 +539,5 @@ def decode_marker(view: ReadableBuffer, position: int = 0) -> Marker | None:
         return None
     if value is None or len(value) < _MARKER_VALUE.size:
         raise _invalid(f"the transaction marker at offset {offset} has no coordinator epoch")
-    return Marker(ControlType(kind), _MARKER_VALUE.unpack_from(value)[1], header.producer_id, header.producer_epoch, offset, timestamp_ms)
+    _, coordinator_epoch = _MARKER_VALUE.unpack_from(value)
+    return Marker(ControlType(kind), coordinator_epoch, header.producer_id, header.producer_epoch, offset, timestamp_ms)

@@ -46,8 +46,8 @@ class Shape:
 
 
 @cache
-def shape_of(entity_type: type[Any]) -> Shape:
-    """The shape of a kio class."""
+def shape_of(entity_type: Any) -> Shape:
+    """The shape of a kio class (typed Any: mypy does not take a class for hashable)."""
     shapes = [_field_shape(field) for field in fields(entity_type)]
     return Shape(
         name=entity_type.__name__,
@@ -62,7 +62,8 @@ def _field_shape(field: Field[Any]) -> FieldShape:
     is_array = typing.get_origin(inner) is tuple
     if is_array:
         inner, _ = _without_none(typing.get_args(inner)[0])
-    entity = shape_of(inner) if is_dataclass(inner) else None
+    structure: Any = inner
+    entity = shape_of(structure) if is_dataclass(inner) else None
     return FieldShape(
         name=field.name,
         kind="entity" if entity is not None else field.metadata["kafka_type"],
@@ -84,24 +85,23 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 
 @cache
-def request_class(api_key: int, version: int) -> type[Any]:
+def request_class(api_key: int, version: int) -> Any:
     """kio's class; UNSUPPORTED_VERSION when it has none."""
     return _load(load_request_schema, api_key, version)
 
 
 @cache
-def response_class(api_key: int, version: int) -> type[Any]:
+def response_class(api_key: int, version: int) -> Any:
     """kio's class; UNSUPPORTED_VERSION when it has none."""
     return _load(load_response_schema, api_key, version)
 
 
-def _load(load: Any, api_key: int, version: int) -> type[Any]:
+def _load(load: Any, api_key: int, version: int) -> Any:
     kind = EntityType.request if load is load_request_schema else EntityType.response
     versions = schema_name_map.get(api_key_map.get(api_key, ""), {})
     if kind not in versions.get(version, {}):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"request {api_key} in version {version} is not known")
-    loaded: type[Any] = load(api_key, version)
-    return loaded
+    return load(api_key, version)
 
 
 @cache

@@ -165,11 +165,11 @@ def _skim_tags(data: bytes, position: int, tags: dict[int, Skim | int]) -> int:
     return position
 
 
-def check_message(entity_type: type[Any], data: bytes, position: int = 0) -> None:
+def check_message(entity_type: Any, data: bytes, position: int = 0) -> None:
     """Checks the message of kio's class `entity_type` that starts at `position` and ends with `data`."""
     try:
         end = shape_skim(shape_of(entity_type))(data, position)
     except (IndexError, struct_error):
         raise _invalid(f"{entity_type.__name__} is cut off") from None
     if end != len(data):
-        raise _invalid(f"{entity_type.__name__} ends {abs(len(data) - end)} bytes {'before' if end < len(data) else 'after'} its frame")
+        raise _invalid(f"{len(data) - end} bytes follow the {entity_type.__name__} in its frame")
