@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from ..runtime.clock import Clock
-from ..storage.log import AbortedTransaction
 from ..wire.errors import ErrorCode, KafkaError
-from ..wire.fetch import FetchPartition, FetchRequest
+from ..wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
 from .delayed import FetchWaiter
+from .follower import FetchPosition
 from .history import find_divergence
 from .replica import Replica
 
@@ -28,28 +27,8 @@ CLIENT_REPLICA_ID = -1
 WAITING_FETCHES_MAX = 10_000
 
 
-@dataclass(slots=True)
-class PartitionAnswer:
-    """One partition of a fetch answer; `aborted` is None unless the fetch was read_committed."""
-
-    partition: int
-    error: ErrorCode
-    high_watermark: int = -1
-    last_stable_offset: int = -1
-    log_start_offset: int = -1
-    aborted: list[AbortedTransaction] | None = None
-    diverging_epoch: tuple[int, int] | None = None
-    current_leader: tuple[int, int] | None = None
-    records: bytes = b""
-
-
-@dataclass(slots=True)
-class FetchResult:
-    """The whole answer; `topics` in the order of the request."""
-
-    error: ErrorCode = ErrorCode.NONE
-    session_id: int = 0
-    topics: list[tuple[str, list[PartitionAnswer]]] = field(default_factory=list)
+#: The answer to a fetch, as the wire has it; `topics` in the order of the request.
+FetchResult = FetchResponse
 
 
 class FetchServer:
@@ -126,9 +105,9 @@ class FetchServer:
 
     def _evaluate(
         self, request: FetchRequest, parts: Sequence[tuple[str, FetchPartition]], *, arrival: bool
-    ) -> tuple[list[PartitionAnswer], bool]:
+    ) -> tuple[list[FetchResponsePartition], bool]:
         """The answer as of now, and whether it should go out without (further) waiting."""
-        answers: list[PartitionAnswer | None] = [None] * len(parts)
+        answers: list[FetchResponsePartition | None] = [None] * len(parts)
         follower = request.replica_id >= 0
         total, ready = 0, request.max_wait_ms <= 0 or not parts
         self._rotation += 1
@@ -152,31 +131,28 @@ class FetchServer:
 
     def _follower_answer(
         self, request: FetchRequest, topic: str, spec: FetchPartition, budget: int, at_least_one: bool, arrival: bool
-    ) -> tuple[PartitionAnswer, bool]:
+    ) -> tuple[FetchResponsePartition, bool]:
         replica = self._lookup(topic, spec.partition)
-        leader = replica.require_leader()
-        leader.check_epoch(spec.current_leader_epoch, required=True)
-        progress = leader.follower(request.replica_id)
-        log = replica.log
-        diverging = find_divergence(log, spec.fetch_offset, spec.last_fetched_epoch, follower=True)
+        diverging = replica.receive_fetch(
+            request.replica_id,
+            request.replica_epoch,
+            FetchPosition(spec.current_leader_epoch, spec.fetch_offset, spec.last_fetched_epoch, spec.log_start_offset),
+            now_s=self._clock.monotonic(),
+            arrival=arrival,
+        )
+        leader, log = replica.require_leader(), replica.log
         if diverging is not None:
-            answer = PartitionAnswer(spec.partition, ErrorCode.NONE, leader.high_watermark, -1, log.log_start_offset)
+            answer = FetchResponsePartition(spec.partition, ErrorCode.NONE, leader.high_watermark, -1, log.log_start_offset)
             answer.diverging_epoch = diverging
             return answer, True
         if arrival:
-            leader.record_fetch(
-                request.replica_id,
-                broker_epoch=request.replica_epoch,
-                fetch_offset=spec.fetch_offset,
-                leader_log_end=log.log_end_offset,
-                now_s=self._clock.monotonic(),
-            )
             self._on_follower_progress(replica, request.replica_id)
         records = b""
         if spec.fetch_offset < log.log_end_offset and (budget > 0 or at_least_one):
             records = self._read(replica, spec.fetch_offset, budget, log.log_end_offset, at_least_one)
+        progress = leader.follower(request.replica_id)
         news = progress.high_watermark_sent < leader.high_watermark
-        answer = PartitionAnswer(
+        answer = FetchResponsePartition(
             spec.partition, ErrorCode.NONE, leader.high_watermark, -1, log.log_start_offset, records=records
         )
         progress.high_watermark_sent = leader.high_watermark
@@ -186,12 +162,12 @@ class FetchServer:
 
     def _client_answer(
         self, request: FetchRequest, topic: str, spec: FetchPartition, budget: int, at_least_one: bool
-    ) -> tuple[PartitionAnswer, bool]:
+    ) -> tuple[FetchResponsePartition, bool]:
         replica = self._lookup(topic, spec.partition)
         leader = replica.require_leader_at(spec.current_leader_epoch)
         log = replica.log
         stable = log.last_stable_offset
-        answer = PartitionAnswer(spec.partition, ErrorCode.NONE, leader.high_watermark, stable, log.log_start_offset)
+        answer = FetchResponsePartition(spec.partition, ErrorCode.NONE, leader.high_watermark, stable, log.log_start_offset)
         committed_only = request.isolation_level == READ_COMMITTED
         if committed_only:
             answer.aborted = []
@@ -221,8 +197,8 @@ class FetchServer:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"reading at offset {offset} failed: {error}") from error
         return result.data, result.next_offset
 
-    def _failed(self, topic: str, spec: FetchPartition, error: KafkaError) -> PartitionAnswer:
-        answer = PartitionAnswer(spec.partition, error.code)
+    def _failed(self, topic: str, spec: FetchPartition, error: KafkaError) -> FetchResponsePartition:
+        answer = FetchResponsePartition(spec.partition, error.code)
         try:
             replica = self._lookup(topic, spec.partition)
         except KafkaError:
@@ -235,7 +211,7 @@ class FetchServer:
         return answer
 
 
-def _in_topics(request: FetchRequest, answers: list[PartitionAnswer]) -> FetchResult:
+def _in_topics(request: FetchRequest, answers: list[FetchResponsePartition]) -> FetchResult:
     result = FetchResult()
     position = 0
     for topic, specs in request.topics:

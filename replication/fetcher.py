@@ -263,13 +263,10 @@ class LeaderFetcher:
             match action:
                 case Append():
                     followed.failures = 0
-                    return self._append(replica, action)
-                case Truncate(offset):
+                    return replica.carry_out(action)
+                case Truncate(offset) | Restart(offset):
                     self._log_cut(replica, offset, part)
-                    replica.log.truncate_to(offset)
-                case Restart(offset):
-                    self._log_cut(replica, offset, part)
-                    replica.log.truncate_fully_and_start_at(offset)
+                    replica.carry_out(action)
                 case BackOff(error):
                     self._rest(followed, error, "")
                 case Fail(reason):
@@ -284,16 +281,6 @@ class LeaderFetcher:
         except OSError as error:
             self._on_failed(replica, f"the log could not be written: {error}")
         return False
-
-    def _append(self, replica: Replica, action: Append) -> bool:
-        log = replica.log
-        if action.records:
-            log.append_follower(action.records)
-        if action.high_watermark > log.high_watermark:
-            log.set_high_watermark(min(action.high_watermark, log.log_end_offset))
-        if log.log_start_offset < action.leader_log_start <= log.high_watermark:
-            log.advance_log_start(action.leader_log_start)
-        return bool(action.records)
 
     def _rest(self, followed: _Followed, error: ErrorCode, message: str) -> None:
         """This partition alone asks again after a pause; newer metadata replaces it, and its pause, at once."""

@@ -17,7 +17,8 @@ from ..storage.log import FlushPolicy, Log
 from ..wire.errors import ErrorCode, KafkaError
 from .assignment import NO_LEADER, Assignment
 from .delayed import AckWaiters, FetchWatchers
-from .follower import PartitionFollower
+from .follower import Append, FetchPosition, PartitionFollower, Restart, Truncate
+from .history import find_divergence
 from .leader import PartitionLeader
 
 
@@ -219,6 +220,50 @@ class Replica:
         self.leader = None
         self.follower = None
         return True
+
+    # -- the two ends of a fetch ---------------------------------------------------------------------------------------------
+
+    def receive_fetch(
+        self, node_id: int, broker_epoch: int, sent: FetchPosition, *, now_s: float, arrival: bool
+    ) -> tuple[int, int] | None:
+        """Leader: a follower's fetch.  Returns the divergence to answer with, or None when it may have what follows its offset.
+
+        Fence first, then compare histories, and only then believe the offset; `arrival` is False when a fetch that waited looks
+        again: what it proved was recorded when it came.  Raises KafkaError with the partition's error code.
+        """
+        leader = self.require_leader()
+        leader.check_epoch(sent.leader_epoch, required=True)
+        leader.follower(node_id)
+        diverging = find_divergence(self.log, sent.fetch_offset, sent.last_fetched_epoch, follower=True)
+        if diverging is None and arrival:
+            leader.record_fetch(
+                node_id,
+                broker_epoch=broker_epoch,
+                fetch_offset=sent.fetch_offset,
+                leader_log_end=self.log.log_end_offset,
+                now_s=now_s,
+            )
+        return diverging
+
+    def carry_out(self, action: Append | Truncate | Restart) -> bool:
+        """Follower: does to the log what the core decided; True when records were appended, which the next fetch must find
+        flushed.  Raises KafkaError or OSError from the log.
+        """
+        log = self.log
+        match action:
+            case Truncate(offset):
+                log.truncate_to(offset)
+            case Restart(offset):
+                log.truncate_fully_and_start_at(offset)
+            case Append(records, high_watermark, leader_log_start):
+                if records:
+                    log.append_follower(records)
+                if high_watermark > log.high_watermark:
+                    log.set_high_watermark(min(high_watermark, log.log_end_offset))
+                if log.log_start_offset < leader_log_start <= log.high_watermark:
+                    log.advance_log_start(leader_log_start)
+                return bool(records)
+        return False
 
     # -- the high watermark --------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tidegate.replication.follower import (
     Action,
     Answer,
@@ -185,7 +184,7 @@ def test_three_fast_elections_need_more_than_one_question() -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[EpochLog, EpochLog]:
-    """Two logs grown by elections among five: a record's epoch names its only writer, so equal (offset, epoch) is equal history."""
+    """Two logs grown by elections among four: a record's epoch names its only writer, so equal epochs mean equal records."""
     logs = [EpochLog() for _ in range(4)]
     epoch = 0
     for _ in range(draw(st.integers(1, 8))):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-
 from tidegate.replication.assignment import IsrMember, IsrResult
 from tidegate.replication.leader import REFUSED, SUPERSEDED, AlterOutcome, ChangeKind, PartitionLeader
 from tidegate.wire.errors import ErrorCode, KafkaError

@@ -1,0 +1,197 @@
+"""Replica managers of several nodes in one process: real logs and group commit, fetches over the wire's own bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+from tidegate.replication.assignment import Assignment, IsrChange, IsrResult
+from tidegate.replication.fetcher import FetcherLimits
+from tidegate.replication.manager import ReplicaManager, ReplicationConfig
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.disk import Disk, RealDisk
+from tidegate.storage.group_commit import GroupCommit
+from tidegate.storage.log import Log
+from tidegate.storage.log_directory import LogDirectory
+from tidegate.wire.errors import ErrorCode
+from tidegate.wire.fetch import (
+    FetchRequest,
+    FetchResponse,
+    encode_fetch_request,
+    encode_fetch_response,
+    parse_fetch_request,
+    parse_fetch_response,
+)
+from tidegate.wire.records import NewRecord, encode_batch
+
+VERSION = 12
+TOPIC_ID = UUID(int=7)
+
+
+def batch_of(*values: str, timestamp_ms: int = 1_700_000_000_000) -> bytearray:
+    return bytearray(encode_batch([NewRecord(None, value.encode(), (), timestamp_ms) for value in values]))
+
+
+async def eventually(condition: Callable[[], bool], what: str, *, timeout_s: float = 5.0) -> None:
+    """Polls `condition` until it holds."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not condition():
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"not within {timeout_s} s: {what}")
+        await asyncio.sleep(0.002)
+
+
+class WireTransport:
+    """Fetches from another manager of the process, through encoded requests and answers; may be cut."""
+
+    def __init__(self, cluster: Cluster, sender: int, target: int) -> None:
+        self._cluster = cluster
+        self._sender = sender
+        self._target = target
+        self.closed = 0
+
+    async def fetch(self, request: FetchRequest) -> FetchResponse:
+        self._check()
+        decoded = parse_fetch_request(VERSION, memoryview(encode_fetch_request(VERSION, request)))
+        self._cluster.fetches += 1
+        answer = await self._cluster.managers[self._target].fetch(decoded)
+        self._check()
+        buffers = encode_fetch_response(VERSION, answer.topics, error=answer.error, session_id=answer.session_id)
+        return parse_fetch_response(VERSION, memoryview(bytearray(b"".join(buffers))))
+
+    def _check(self) -> None:
+        if (self._sender, self._target) in self._cluster.cut or self._target not in self._cluster.managers:
+            raise ConnectionError(f"no way from {self._sender} to {self._target}")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Cluster:
+    """Managers by node id, and a controller that accepts what its compare-and-set allows."""
+
+    def __init__(self, directory: Path, *, lag_max_ms: int = 30_000, wait_max_ms: int = 500) -> None:
+        self.directory = directory
+        self.managers: dict[int, ReplicaManager] = {}
+        self.directories: dict[int, LogDirectory] = {}
+        self.commits: dict[int, GroupCommit] = {}
+        self.cut: set[tuple[int, int]] = set()
+        self.fetches = 0
+        self.partitions: dict[tuple[str, int], Assignment] = {}
+        self.changes: list[IsrChange] = []
+        self.alter_error: ErrorCode | None = None
+        self.led: list[tuple[int, str, int, int]] = []
+        self.followed: list[tuple[int, str, int, int]] = []
+        self.high_watermarks: list[tuple[int, str, int, int]] = []
+        self.offline: list[tuple[int, str, int, str]] = []
+        self.broker_epochs: dict[int, int] = {}
+        self._config = ReplicationConfig(
+            replica_lag_time_max_ms=lag_max_ms,
+            fetcher=FetcherLimits(wait_max_ms=wait_max_ms, answer_timeout_s=5.0, backoff_first_s=0.005, backoff_max_s=0.05),
+        )
+
+    def start(self, node: int, *, disk: Disk | None = None) -> ReplicaManager:
+        directory = LogDirectory(disk or RealDisk(), self.directory / f"node-{node}", cluster_id="c", node_id=node)
+        directory.open_all(now_ms=0)
+        commit = GroupCommit(threads=1)
+        self.broker_epochs[node] = self.broker_epochs.get(node, 100) + 1
+        epoch = self.broker_epochs[node]
+        manager = ReplicaManager(
+            node,
+            directory,
+            commit,
+            SystemClock(),
+            self.alter_partition,
+            lambda target: WireTransport(self, node, target),
+            lambda topic, partition, epoch, log: self.led.append((node, topic, partition, epoch)),
+            lambda topic, partition, epoch: self.followed.append((node, topic, partition, epoch)),
+            lambda topic, partition, offset: self.high_watermarks.append((node, topic, partition, offset)),
+            on_offline=lambda topic, partition, reason: self.offline.append((node, topic, partition, reason)),
+            broker_epoch=lambda: epoch,
+            config=self._config,
+        )
+        self.managers[node] = manager
+        self.directories[node] = directory
+        self.commits[node] = commit
+        return manager
+
+    async def stop(self, node: int, *, clean: bool = True) -> None:
+        manager = self.managers.pop(node)
+        await manager.shutdown(clean)
+        self.commits.pop(node).close()
+        self.directories.pop(node).close(clean=clean)
+
+    async def stop_all(self) -> None:
+        for node in tuple(self.managers):
+            await self.stop(node)
+
+    # -- the controller ------------------------------------------------------------------------------------------------------
+
+    async def alter_partition(self, changes: list[IsrChange]) -> list[IsrResult]:
+        await asyncio.sleep(0)
+        self.changes.extend(changes)
+        return [self._alter(change) for change in changes]
+
+    def _alter(self, change: IsrChange) -> IsrResult:
+        now = self.partitions[(change.topic, change.partition)]
+        if self.alter_error is not None:
+            return IsrResult(change.topic, change.partition, self.alter_error)
+        if change.leader_epoch != now.leader_epoch:
+            return IsrResult(change.topic, change.partition, ErrorCode.FENCED_LEADER_EPOCH)
+        if change.partition_epoch != now.partition_epoch:
+            return IsrResult(change.topic, change.partition, ErrorCode.INVALID_UPDATE_VERSION)
+        for member in change.isr:
+            if member.node_id not in now.isr and member.broker_epoch != self.broker_epochs[member.node_id]:
+                return IsrResult(change.topic, change.partition, ErrorCode.INELIGIBLE_REPLICA)
+        isr = tuple(member.node_id for member in change.isr)
+        now = replace(now, isr=isr, partition_epoch=now.partition_epoch + 1)
+        self.partitions[(change.topic, change.partition)] = now
+        return IsrResult(change.topic, change.partition, ErrorCode.NONE, now.leader, now.leader_epoch, now.partition_epoch, isr)
+
+    def create(
+        self,
+        topic: str = "t",
+        partitions: int = 1,
+        *,
+        replicas: tuple[int, ...] = (1, 2, 3),
+        leader: int = 1,
+        min_isr: int = 2,
+        isr: tuple[int, ...] | None = None,
+        **config: str,
+    ) -> None:
+        settings = {"min.insync.replicas": str(min_isr)} | {key.replace("_", "."): value for key, value in config.items()}
+        created = [
+            Assignment(topic, TOPIC_ID, partition, replicas, isr or replicas, leader, 1, 1, settings)
+            for partition in range(partitions)
+        ]
+        for assignment in created:
+            self.partitions[(assignment.topic, assignment.partition)] = assignment
+        self.publish(created)
+
+    def publish(self, assignments: Iterable[Assignment], *, to: Iterable[int] | None = None) -> None:
+        chosen = list(assignments)
+        for node in tuple(self.managers) if to is None else to:
+            self.managers[node].apply(chosen)
+
+    def elect(
+        self,
+        leader: int,
+        *,
+        isr: tuple[int, ...] | None = None,
+        topic: str = "t",
+        partition: int = 0,
+        to: Iterable[int] | None = None,
+    ) -> Assignment:
+        now = self.partitions[(topic, partition)]
+        now = replace(
+            now, leader=leader, leader_epoch=now.leader_epoch + 1, partition_epoch=now.partition_epoch + 1, isr=isr or now.isr
+        )
+        self.partitions[(topic, partition)] = now
+        self.publish([now], to=to)
+        return now
+
+    def log(self, node: int, topic: str = "t", partition: int = 0) -> Log:
+        return self.managers[node].replica(topic, partition).log

@@ -1,0 +1,87 @@
+"""What waits is answered exactly once: by progress, by the end of the leadership, or by time."""
+
+from __future__ import annotations
+
+from tidegate.replication.delayed import AckWaiters, FetchWaiter, FetchWatchers
+from tidegate.replication.leader import PartitionLeader
+from tidegate.runtime.clock import ManualClock
+from tidegate.wire.errors import ErrorCode
+
+
+def leader_at(high_watermark: int) -> PartitionLeader:
+    return PartitionLeader(
+        node_id=1,
+        leader_epoch=1,
+        partition_epoch=0,
+        epoch_start_offset=high_watermark,
+        high_watermark=high_watermark,
+        replicas=(1, 2),
+        isr=(1, 2),
+        min_insync_replicas=2,
+        lag_max_s=10,
+        now_s=0,
+    )
+
+
+def test_acknowledgements_complete_in_offset_order_even_when_added_out_of_order() -> None:
+    waiters, answered = AckWaiters(), []
+    for offset in (5, 9, 7, 5):
+        waiters.add(offset, 100.0, lambda code, offset=offset: answered.append((offset, code)))
+    assert waiters.complete(leader_at(4)) == 0
+    assert waiters.complete(leader_at(7)) == 3
+    assert answered == [(5, ErrorCode.NONE), (5, ErrorCode.NONE), (7, ErrorCode.NONE)]
+    assert len(waiters) == 1
+
+
+def test_a_shrunken_isr_at_completion_is_said() -> None:
+    waiters, answered = AckWaiters(), []
+    waiters.add(5, 100.0, answered.append)
+    leader = leader_at(6)
+    leader.on_metadata(1, (1,))
+    waiters.complete(leader)
+    assert answered == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
+
+
+def test_expiry_takes_only_what_is_due() -> None:
+    waiters, answered = AckWaiters(), []
+    waiters.add(5, 1.0, answered.append)
+    waiters.add(6, 3.0, answered.append)
+    assert waiters.expire(2.0, ErrorCode.REQUEST_TIMED_OUT) == 1
+    assert answered == [ErrorCode.REQUEST_TIMED_OUT]
+    assert waiters.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER) == 1
+    assert len(waiters) == 0
+
+
+def test_a_fetch_is_woken_once_and_leaves_every_partition_it_watched() -> None:
+    clock, woken = ManualClock(), []
+    first, second = FetchWatchers(), FetchWatchers()
+    waiter = FetchWaiter(lambda: woken.append(1))
+    first.watch_records(waiter)
+    second.watch_high_watermark(waiter)
+    waiter.start_timer(clock, 0.5)
+    first.records_appended()
+    second.high_watermark_moved()
+    clock.advance(1.0)
+    assert woken == [1]
+    assert not first.for_records and not second.for_high_watermark
+
+
+def test_a_fetch_is_woken_by_time() -> None:
+    clock, woken = ManualClock(), []
+    waiter = FetchWaiter(lambda: woken.append(1))
+    waiter.start_timer(clock, 0.5)
+    clock.advance(0.4)
+    assert not woken
+    clock.advance(0.2)
+    assert woken == [1]
+
+
+def test_a_cancelled_fetch_is_not_woken() -> None:
+    clock, woken, watchers = ManualClock(), [], FetchWatchers()
+    waiter = FetchWaiter(lambda: woken.append(1))
+    watchers.watch_records(waiter)
+    waiter.start_timer(clock, 0.5)
+    waiter.close()
+    watchers.state_changed()
+    clock.advance(1.0)
+    assert not woken
