@@ -23,7 +23,7 @@ demo: install ## run the main job on three nodes, with two kills, and check ever
 	$(BIN)/tidegate demo
 
 test: install ## run all tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: install ## ruff and strict mypy
 	$(BIN)/ruff check .

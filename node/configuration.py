@@ -47,7 +47,7 @@ def _int(default: int | None, doc: str, minimum: int = 0, maximum: int = 2**63 -
 SETTINGS: Final[dict[str, Setting]] = {
     "node.id": _int(None, "This node's number, unique in the cluster and never re-used after its disk was lost.", 0, 2**31 - 1),
     "node.id.from.hostname": Setting(bool, False, "Take the node id from the number at the end of the host name (StatefulSet)."),
-    "cluster.id": Setting(str, "", "The cluster's name; a data folder of another cluster is refused. Empty: the folder's own."),
+    "cluster.id": Setting(str, None, "The cluster's name, the same on all nodes; a data folder of another cluster is refused."),
     "roles": Setting(list, ["broker", "controller"], "broker, controller or both."),
     "data.dirs": Setting(list, None, "Folders of the partitions' data; the first also holds the metadata quorum's files."),
     "rack": Setting(str, "", "Replicas of a partition are spread over racks."),
@@ -67,9 +67,8 @@ SETTINGS: Final[dict[str, Setting]] = {
     "replica.fetch.max.bytes": _int(8 << 20, "Most bytes in one follower fetch, over all partitions.", 1024),
     "default.replication.factor": _int(3, "Replicas of a topic that is created without saying how many.", 1, 32767),
     "num.partitions": _int(1, "Partitions of a topic that is created without saying how many.", 1, 10000),
-    "min.insync.replicas": _int(1, "Default for topics: acks=all needs this many in-sync replicas.", 1, 32767),
+    "min.insync.replicas": _int(1, "Written into new topics that do not say: acks=all needs so many in-sync replicas.", 1, 32767),
     "auto.create.topics.enable": Setting(bool, False, "Create a topic when a client first asks for it."),
-    "message.max.bytes": _int(1 << 20, "Default for topics: the largest record batch.", 1024, 1 << 30),
     "socket.request.max.bytes": _int(100 << 20, "The largest request; a longer one closes the connection.", 1024, 1 << 30),
     "queued.max.request.bytes": _int(256 << 20, "Bytes of requests in work on all connections; above, reading pauses.", 1 << 20),
     "max.connections": _int(10000, "Connections of the Kafka listener; one more is closed at once.", 1),
@@ -154,12 +153,9 @@ class Configuration:
     def is_controller(self) -> bool:
         return "controller" in self.values["roles"]
 
-    def topic_defaults(self) -> dict[str, str]:
-        """What a topic's configuration inherits from the node."""
-        return {
-            "min.insync.replicas": str(self.integer("min.insync.replicas")),
-            "max.message.bytes": str(self.integer("message.max.bytes")),
-        }
+    def new_topic_config(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The configuration of a new topic.  What it inherits is written down once, so that all nodes mean the same by it."""
+        return {"min.insync.replicas": str(self.integer("min.insync.replicas")), **given}
 
 
 def load(
@@ -234,7 +230,7 @@ def _checked(key: str, value: Any) -> Any:
     if not isinstance(value, setting.kind) or (setting.kind is int and isinstance(value, bool)):
         raise ConfigurationError(f"{key} = {value!r}: {setting.kind.__name__} is needed, this is {type(value).__name__}")
     low, high = setting.minimum, setting.maximum
-    if setting.kind is int and low is not None and high is not None and not low <= value <= high:
+    if isinstance(value, int) and low is not None and high is not None and not low <= value <= high:
         raise ConfigurationError(f"{key} = {value}: must lie between {low} and {high}")
     return value
 
@@ -258,6 +254,8 @@ def _resolve(values: dict[str, Any], hostname: str) -> Configuration:
     def address(key: str) -> Address:
         return parse_address(filled(key, values[key]), key)
 
+    if not values["cluster.id"]:
+        raise ConfigurationError("cluster.id is missing: choose a name for the cluster, the same on all of its nodes")
     if not values["data.dirs"]:
         raise ConfigurationError("data.dirs is missing: name at least one folder for the data")
     unknown = [role for role in values["roles"] if role not in ROLES]

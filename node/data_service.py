@@ -4,7 +4,8 @@ Every call about a partition first makes sure that this node leads it in the epo
 means the topic the caller means.  A stream then pins what it found, the leader epoch and the bound up to which records are
 settled, and repeats, chunk by chunk:
 
-1. read whole batches in a thread (a bulk read must never hold up the node's loop);
+1. read whole batches in a thread (a bulk read must never hold up the node's loop): below the pinned bound a log only ever grows,
+   unless it is truncated, cut at its start or deleted, and each of these shows in step 2;
 2. back on the loop, look again: still the leader of the pinned epoch, and the log not cut above the position meanwhile?
 3. only then send what was read; gRPC's flow control holds the stream until the reader takes it.
 
@@ -178,8 +179,10 @@ class DataService(data_pb2_grpc.DataServicer):
         aborted = replica.log.aborted_transactions(request.start, request.end) if committed else []
         position = request.start
         while position < request.end:
-            records, next_offset = await self._read(pinned, position, request.end, chunk_bytes)
-            self._require_still_pinned(request, pinned, position)
+            try:
+                records, next_offset = await self._read(pinned, position, request.end, chunk_bytes)
+            finally:  # a read beside a truncation or a deletion may fail in any way: what happened meanwhile is the better answer
+                self._require_still_pinned(request, pinned, position)
             chunk = pb.RangeChunk(records=records, start_offset=position, next_offset=next_offset)
             for transaction in aborted:
                 chunk.aborted_transactions.add(producer_id=transaction.producer_id, first_offset=transaction.first_offset)

@@ -1,0 +1,225 @@
+"""One broker as its request handlers see it: the metadata, the replicas, the coordinators, and the way to the controller.
+
+The broker acts only on metadata that it has applied itself, in order (DESIGN 4).  Everything here runs on the node's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+from uuid import UUID
+
+from ..controller.client import ControllerClient
+from ..controller.metadata_follower import MetadataFollower
+from ..controller.model import SUPPORTED_FEATURES, ApplyResult, TopicState
+from ..controller.state import ClusterState
+from ..proto import controller_pb2 as pb
+from ..replication.assignment import Assignment, IsrChange, IsrResult
+from ..replication.manager import ReplicaManager
+from ..runtime import logs
+from ..runtime.clock import Clock
+from ..wire.errors import ErrorCode, KafkaError
+from . import internal_topics
+from .configuration import Configuration
+from .group_coordination import GroupCoordination
+from .membership import Membership
+from .metrics import Metrics
+from .producer_ids import ProducerIds
+from .transaction_coordination import TransactionCoordination
+from .transaction_enlistment import TransactionEnlistment
+
+log = logs.get(__name__)
+
+# How long a request waits for a topic that it just caused to be created to become known here.
+TOPIC_WAIT_S: Final = 5.0
+
+
+class Broker:
+    """The parts are made by `node.py` and set once before the first request."""
+
+    replicas: ReplicaManager
+    transactions: TransactionCoordination
+    groups: GroupCoordination
+    enlistment: TransactionEnlistment
+    membership: Membership
+    metrics: Metrics
+    metadata: MetadataFollower
+
+    def __init__(self, configuration: Configuration, clock: Clock, controller: ControllerClient) -> None:
+        self.configuration = configuration
+        self.clock = clock
+        self.controller = controller
+        self.node_id = configuration.node_id
+        self.producer_ids = ProducerIds(self._allocate_producer_ids)
+        self.handled_keys: frozenset[int] = frozenset()
+        self.supported_features = dict(SUPPORTED_FEATURES)
+        self._creating: dict[str, asyncio.Task[TopicState]] = {}
+        self._serving_since_index: int | None = None
+
+    # --- metadata ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ClusterState:
+        return self.metadata.state
+
+    @property
+    def metadata_index(self) -> int:
+        return self.metadata.applied_index
+
+    @property
+    def controller_id(self) -> int:
+        return -1 if self.controller.active_id is None else self.controller.active_id
+
+    def on_metadata(self, state: ClusterState, result: ApplyResult) -> None:
+        """Called once for every applied entry, in order.  Nothing is acted on before this life's own registration: older
+        metadata may name this node leader by what its former life had."""
+        epoch = self.membership.broker_epoch
+        if epoch < 0 or state.index < epoch:
+            return
+        if self._serving_since_index is None:
+            self._serving_since_index = state.index
+            self._delete_absent_topics(state)
+            self.replicas.apply(self._assignments(state, ((t.name, p) for t in state.topics.values() for p in t.partitions)))
+            return
+        for topic in result.deleted_topics:
+            for partition in topic.partitions:
+                self.replicas.delete(topic.name, partition, topic.topic_id)
+        changed = set(result.changed_partitions)
+        for name in result.changed_topics:
+            found = state.topics.get(name)
+            if found is not None:
+                changed.update((name, partition) for partition in found.partitions)
+        if changed:
+            self.replicas.apply(self._assignments(state, sorted(changed)))
+
+    @property
+    def serving(self) -> bool:
+        """The metadata was applied up to this life's registration."""
+        return self._serving_since_index is not None
+
+    def _assignments(self, state: ClusterState, keys: Iterable[tuple[str, int]]) -> list[Assignment]:
+        found = []
+        for name, index in keys:
+            topic = state.topics.get(name)
+            partition = topic.partitions.get(index) if topic else None
+            if topic is None or partition is None:
+                continue  # deleted by a later entry of the same step
+            found.append(
+                Assignment(
+                    topic=name,
+                    topic_id=topic.topic_id,
+                    partition=index,
+                    replicas=partition.replicas,
+                    isr=partition.isr,
+                    leader=partition.leader,
+                    leader_epoch=partition.leader_epoch,
+                    partition_epoch=partition.partition_epoch,
+                    config=topic.config,
+                )
+            )
+        return found
+
+    def _delete_absent_topics(self, state: ClusterState) -> None:
+        """Logs of topics that were deleted while this node was down."""
+        for name, partition, topic_id in self.replicas.stored():
+            topic = state.topics.get(name)
+            if topic is None or topic.topic_id != topic_id:
+                self.replicas.delete(name, partition, topic_id)
+
+    # --- calls to the controller ----------------------------------------------------------------------------------------
+
+    async def alter_partitions(self, changes: list[IsrChange]) -> list[IsrResult]:
+        """The ISR changes that the leaders on this node ask for."""
+        request = pb.AlterPartitionsRequest(node_id=self.node_id, broker_epoch=self.membership.broker_epoch)
+        for change in changes:
+            request.changes.add(
+                topic_id=change.topic_id.bytes,
+                partition=change.partition,
+                leader_epoch=change.leader_epoch,
+                partition_epoch=change.partition_epoch,
+                isr=[member.node_id for member in change.isr],
+                isr_broker_epochs=[member.broker_epoch for member in change.isr],
+            )
+        reply = await self.controller.alter_partitions(request)
+        return [
+            IsrResult(
+                topic=change.topic,
+                partition=change.partition,
+                error=ErrorCode(view.error),
+                leader=view.leader,
+                leader_epoch=view.leader_epoch,
+                partition_epoch=view.partition_epoch,
+                isr=tuple(view.isr),
+            )
+            for change, view in zip(changes, reply.partitions, strict=True)
+        ]
+
+    async def _allocate_producer_ids(self) -> tuple[int, int]:
+        request = pb.AllocateProducerIdsRequest(node_id=self.node_id, broker_epoch=self.membership.broker_epoch)
+        reply = await self.controller.allocate_producer_ids(request, timeout_s=10.0)
+        return reply.first_id, reply.count
+
+    async def create_topics(self, request: pb.CreateTopicsRequest, timeout_s: float) -> pb.CreateTopicsReply:
+        """Creates topics and waits until this node knows them."""
+        reply = await self.controller.create_topics(request, timeout_s)
+        if not request.validate_only:
+            await self.wait_for_metadata(reply.metadata_index)
+        return reply
+
+    async def wait_for_metadata(self, index: int) -> None:
+        """So that whoever changed the metadata through this node can read the change from it."""
+        try:
+            await self.metadata.wait_for_index(index, TOPIC_WAIT_S)
+        except TimeoutError:
+            log.warning("metadata_lags", wanted=index, applied=self.metadata_index)
+
+    async def auto_create(self, name: str) -> ErrorCode:
+        """A client asked for a topic that does not exist; creates it when that is configured."""
+        if name in internal_topics.INTERNAL_TOPICS or not self.configuration.flag("auto.create.topics.enable"):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            await self._create_once(name)
+        except KafkaError as error:
+            return error.code
+        return ErrorCode.LEADER_NOT_AVAILABLE  # the client asks again and finds it
+
+    async def ensure_internal_topic(self, name: str) -> TopicState:
+        """A state topic, created at its first use.  Raises KafkaError when it cannot be created now."""
+        return self.state.topics.get(name) or await self._create_once(name)
+
+    async def _create_once(self, name: str) -> TopicState:
+        """Concurrent requests for one topic share one creation."""
+        task = self._creating.get(name)
+        if task is None:
+            task = asyncio.create_task(self._create(name), name=f"create {name}")
+            self._creating[name] = task
+            task.add_done_callback(lambda _done: self._creating.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _create(self, name: str) -> TopicState:
+        internal = name in internal_topics.INTERNAL_TOPICS
+        if internal:
+            partitions, replicas, config = internal_topics.settings(name, self.configuration)
+        else:
+            partitions, config = self.configuration.integer("num.partitions"), self.configuration.new_topic_config({})
+            replicas = self.configuration.integer("default.replication.factor")
+        request = pb.CreateTopicsRequest(allow_internal=internal)
+        request.topics.add(name=name, partitions=partitions, replication_factor=replicas, config=config)
+        reply = await self.create_topics(request, timeout_s=10.0)
+        result = reply.topics[0]
+        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            raise KafkaError(ErrorCode(result.error), result.message)
+        found = self.state.topics.get(name)
+        if found is None:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name} was created but is not known here yet")
+        return found
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        topic = self.state.topic_by_id(topic_id)
+        return topic.name if topic else None
+
+    def partition_count(self, topic: str) -> int:
+        """0 when the topic does not exist."""
+        found = self.state.topics.get(topic)
+        return len(found.partitions) if found else 0

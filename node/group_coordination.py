@@ -1,0 +1,109 @@
+"""The group coordinator of this node: shards on `__consumer_offsets`, and the questions of handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..coordinator.group.events import GroupConfig, GroupEvent, GroupReply
+from ..coordinator.group.shard import GroupShard
+from ..coordinator.runtime import CoordinatorRuntime, Phase, ProducerIdentity, RuntimeConfig
+from ..storage.log import Log
+from ..wire.errors import ErrorCode, KafkaError
+from .coordinator_host import CoordinatorHost, ReplicatedStateLog
+from .internal_topics import CONSUMER_OFFSETS, partition_for
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+# How long the writer of a marker waits for it to be replicated; then the transaction coordinator asks again.
+MARKER_WAIT_S = 30.0
+
+
+class GroupCoordination:
+    """Everything runs on the node's loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        configuration = broker.configuration
+        self._config = GroupConfig(
+            initial_rebalance_delay_ms=configuration.integer("group.initial.rebalance.delay.ms"),
+            min_session_timeout_ms=configuration.integer("group.min.session.timeout.ms"),
+            max_session_timeout_ms=configuration.integer("group.max.session.timeout.ms"),
+            max_size=configuration.integer("group.max.size"),
+            offset_metadata_max_bytes=configuration.integer("offset.metadata.max.bytes"),
+            offsets_retention_ms=configuration.integer("offsets.retention.minutes") * 60_000,
+        )
+        runtime: CoordinatorRuntime[GroupEvent, GroupReply, None] = CoordinatorRuntime(
+            CONSUMER_OFFSETS,
+            lambda _partition, _epoch: GroupShard(self._config),
+            ReplicatedStateLog(CONSUMER_OFFSETS, broker.replicas),
+            lambda _partition, _epoch, _effect: None,  # groups have no effects outside their log
+            config=RuntimeConfig(),
+            now_ms=broker.clock.wall_ms(),
+        )
+        self._host = CoordinatorHost(CONSUMER_OFFSETS, runtime, broker.clock)
+
+    def start(self) -> None:
+        self._host.start()
+
+    async def stop(self) -> None:
+        await self._host.stop()
+
+    def on_elected(self, partition: int, leader_epoch: int, replica_log: Log) -> None:
+        self._host.on_elected(partition, leader_epoch, replica_log)
+
+    def on_resigned(self, partition: int, leader_epoch: int) -> None:
+        self._host.on_resigned(partition, leader_epoch)
+
+    def on_high_watermark(self, partition: int, offset: int) -> None:
+        self._host.on_high_watermark(partition, offset)
+
+    def partition_for(self, group_id: str) -> int:
+        """Raises KafkaError COORDINATOR_NOT_AVAILABLE while the topic does not exist."""
+        count = self._broker.partition_count(CONSUMER_OFFSETS)
+        if count == 0:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{CONSUMER_OFFSETS} does not exist yet")
+        return partition_for(group_id, count)
+
+    async def ask(self, group_id: str, event: GroupEvent) -> Any:
+        """Submits to the shard of the group; raises KafkaError (NOT_COORDINATOR, ...)."""
+        return await self._host.ask_partition(self.partition_for(group_id), event)
+
+    async def ask_all(self, event: GroupEvent) -> list[Any]:
+        """Asks every shard that serves here.  Raises KafkaError when one is still loading."""
+        partitions = [partition for partition, phase, _ in self._host.runtime.shards() if phase is not Phase.FAILED]
+        return list(await asyncio.gather(*(self._host.ask_partition(p, event) for p in partitions)))
+
+    def accepts_markers(self, partition: int, leader_epoch: int) -> bool:
+        """Whether this node's shard of the partition follows its log: a marker may only be appended when it is told of it."""
+        runtime = self._host.runtime
+        return runtime.leader_epoch(partition) == leader_epoch and runtime.phase(partition) is not Phase.FAILED
+
+    def marker_appended(
+        self, partition: int, leader_epoch: int, producer_id: int, producer_epoch: int, commit: bool, offset: int
+    ) -> asyncio.Future[None]:
+        """A marker was appended to the offsets partition: must be called in the same step as the append.
+
+        The future resolves when the marker is committed and the offsets it decided are visible.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: KafkaError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        identity = ProducerIdentity(producer_id, producer_epoch)
+        self._host.runtime.replay_marker(partition, leader_epoch, identity, commit, offset, done)
+        return future
+
+    @property
+    def shards(self) -> Iterable[GroupShard]:
+        for _partition, _phase, shard in self._host.runtime.shards():
+            if isinstance(shard, GroupShard):
+                yield shard

@@ -1,0 +1,28 @@
+"""AddOffsetsToTxn (25): enlists the offsets partition of a consumer group in an open transaction (SEMANTICS 3.4 32)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...coordinator.transaction.events import AddOffsets
+from ...wire.errors import ErrorCode, KafkaError
+from ..broker import Broker
+from ..internal_topics import CONSUMER_OFFSETS, partition_for
+from ..requests import Fields, RequestContext, for_version
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    try:
+        topic = await broker.ensure_internal_topic(CONSUMER_OFFSETS)
+        index = partition_for(request.group_id, len(topic.partitions))
+        event = AddOffsets(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            broker.transactions.partition(CONSUMER_OFFSETS, index),
+            transaction_version=2 if context.api_version >= 4 else 1,
+        )
+        await broker.transactions.ask(request.transactional_id, event)
+    except KafkaError as error:
+        return {"throttle_time": 0, "error_code": for_version(error.code, fenced_known=context.api_version >= 2)}
+    return {"throttle_time": 0, "error_code": ErrorCode.NONE}

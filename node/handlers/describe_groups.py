@@ -1,0 +1,42 @@
+"""DescribeGroups (15): state, protocol and members of groups; an unknown group is Dead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...coordinator.group.events import DescribeGroup
+from ...wire.errors import ErrorCode, KafkaError
+from ..broker import Broker
+from ..requests import Fields, RequestContext
+from .metadata import OPERATIONS_UNKNOWN
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    return {"throttle_time": 0, "groups": [await _describe(broker, group_id) for group_id in request.groups]}
+
+
+async def _describe(broker: Broker, group_id: str) -> dict[str, Any]:
+    try:
+        found = await broker.groups.ask(group_id, DescribeGroup(group_id))
+    except KafkaError as error:
+        empty = {"group_state": "", "protocol_type": "", "protocol_data": "", "members": []}
+        return {"error_code": error.code, "group_id": group_id, **empty, "authorized_operations": OPERATIONS_UNKNOWN}
+    return {
+        "error_code": ErrorCode.NONE,
+        "group_id": group_id,
+        "group_state": found.state.display_name,
+        "protocol_type": found.protocol_type,
+        "protocol_data": found.protocol_name,
+        "members": [
+            {
+                "member_id": m.member_id,
+                "group_instance_id": m.group_instance_id,
+                "client_id": m.client_id,
+                "client_host": m.client_host,
+                "member_metadata": m.metadata,
+                "member_assignment": m.assignment,
+            }
+            for m in found.members
+        ],
+        "authorized_operations": OPERATIONS_UNKNOWN,
+    }

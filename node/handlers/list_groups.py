@@ -1,0 +1,26 @@
+"""ListGroups (16): the groups that this node coordinates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...coordinator.group.events import ListGroups
+from ...wire.errors import ErrorCode, KafkaError
+from ..broker import Broker
+from ..requests import Fields, RequestContext
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    try:
+        replies = await broker.groups.ask_all(ListGroups(frozenset(getattr(request, "states_filter", ()))))
+    except KafkaError as error:
+        return {"throttle_time": 0, "error_code": error.code, "groups": []}
+    return {
+        "throttle_time": 0,
+        "error_code": ErrorCode.NONE,
+        "groups": [
+            {"group_id": group.group_id, "protocol_type": group.protocol_type, "group_state": group.state.display_name}
+            for reply in replies
+            for group in reply.groups
+        ],
+    }

@@ -1,0 +1,181 @@
+"""Produce (0): appends record batches to the partitions that this node leads.
+
+Order, for every partition: refuse what cannot be (state topics, a transactional batch without a transactional id); make sure that
+the coordinator knows of a transaction's first append here (KIP-890); append; and for acks=all answer when the batch is committed:
+replicated to the in-sync replicas and flushed by them.  The appends of one connection happen in the order of its requests; the
+waiting does not hold up the next request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...storage.log import AppendInfo, AppendOrigin, VerificationGuard
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.produce import (
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResponsePartition,
+    encode_produce_response,
+    parse_produce_request,
+)
+from ...wire.records import BatchHeader, parse_header
+from ..broker import Broker
+from ..internal_topics import INTERNAL_TOPICS
+from ..requests import Deferred, Encoded, RequestContext
+
+Key = tuple[str, int]
+
+# From this version on the client leaves the enlistment of partitions to their leaders (transactions v2).
+ENLISTED_BY_LEADER_FROM: Final = 12
+
+
+@dataclass(slots=True)
+class _Part:
+    """One partition of the request."""
+
+    topic: str
+    partition: int
+    records: memoryview
+    answer: ProduceResponsePartition
+    header: BatchHeader | None = None
+    guard: VerificationGuard | None = None
+    leader_epoch: int = -1
+    info: AppendInfo | None = None
+
+
+async def handle(broker: Broker, context: RequestContext, body: memoryview) -> Encoded | Deferred | None:
+    request = parse_produce_request(context.api_version, body)
+    parts = [
+        _Part(topic, partition, records, ProduceResponsePartition(partition))
+        for topic, partitions in request.topics
+        for partition, records in partitions
+    ]
+    if request.acks not in (-1, 0, 1):
+        for part in parts:
+            _fail(part, KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: only 0, 1 and -1 (all) exist"))
+    else:
+        for part in parts:
+            _check(broker, request, part)
+        if request.transactional_id is not None:
+            await _enlist(broker, request.transactional_id, context.api_version, parts)
+        for part in parts:
+            if part.answer.error is ErrorCode.NONE:
+                _append(broker, request.acks, part)
+    if request.acks == 0:
+        return _unanswered(parts)
+    if request.acks == -1 and any(part.info is not None for part in parts):
+        return Deferred(_when_committed(broker, context, request, parts))
+    return _encode(context, request, parts)
+
+
+def _check(broker: Broker, request: ProduceRequest, part: _Part) -> None:
+    try:
+        if part.topic in INTERNAL_TOPICS:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{part.topic} is written by the cluster alone")
+        part.header = header = parse_header(part.records)
+        if header.is_transactional and request.transactional_id is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional batch came without a transactional id")
+        broker.metrics.bytes_in(len(part.records))
+    except KafkaError as error:
+        _fail(part, error)
+
+
+async def _enlist(broker: Broker, transactional_id: str, version: int, parts: list[_Part]) -> None:
+    """Asks the coordinator about the partitions at which this transaction has not appended yet, in one question."""
+    fresh: dict[Key, _Part] = {}
+    producer = (-1, -1)
+    for part in parts:
+        header = part.header
+        if part.answer.error is not ErrorCode.NONE or header is None or not header.is_transactional:
+            continue
+        try:
+            log = broker.replicas.leader_log(part.topic, part.partition)
+            if log.transaction_open(header.producer_id, header.producer_epoch):
+                continue
+            part.guard = log.start_verification(header.producer_id, header.producer_epoch, header.base_sequence)
+        except KafkaError as error:
+            _fail(part, error)
+            continue
+        if producer not in ((-1, -1), (header.producer_id, header.producer_epoch)):
+            _fail(part, KafkaError(ErrorCode.INVALID_REQUEST, "one request carries batches of two producers"))
+            continue
+        producer = (header.producer_id, header.producer_epoch)
+        fresh[part.topic, part.partition] = part
+    if not fresh:
+        return
+    codes = await broker.enlistment.ask(transactional_id, *producer, list(fresh), verify_only=version < ENLISTED_BY_LEADER_FROM)
+    for key, part in fresh.items():
+        if codes[key] is not ErrorCode.NONE:
+            _fail(part, KafkaError(_for_producer(codes[key]), "the partition is not part of the transaction"))
+
+
+def _for_producer(code: ErrorCode) -> ErrorCode:
+    """On the produce path a fenced producer is told INVALID_PRODUCER_EPOCH (SEMANTICS 3.1 4)."""
+    return ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED else code
+
+
+def _append(broker: Broker, acks: int, part: _Part) -> None:
+    try:
+        part.leader_epoch = broker.replicas.replica(part.topic, part.partition).leader_epoch
+        info = broker.replicas.append_now(
+            part.topic, part.partition, part.records, origin=AppendOrigin.CLIENT, guard=part.guard, required_acks=acks
+        )
+    except KafkaError as error:
+        _fail(part, error)
+        return
+    part.info = info
+    part.answer.base_offset = info.first_offset
+    part.answer.log_append_time_ms = info.append_time_ms
+    part.answer.log_start_offset = info.log_start_offset
+
+
+def _fail(part: _Part, error: KafkaError) -> None:
+    part.answer.error = error.code
+    part.answer.error_message = error.message or None
+
+
+async def _when_committed(broker: Broker, context: RequestContext, request: ProduceRequest, parts: list[_Part]) -> Encoded:
+    waiting = 0
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(part: _Part, code: ErrorCode) -> None:
+        nonlocal waiting
+        waiting -= 1
+        if code is not ErrorCode.NONE:
+            part.answer.error = code
+            part.answer.base_offset = -1
+        if waiting == 0 and not done.done():
+            done.set_result(None)
+
+    appended = [part for part in parts if part.info is not None]
+    waiting = len(appended)
+    for part in appended:
+        assert part.info is not None
+        broker.replicas.when_committed(
+            part.topic,
+            part.partition,
+            part.leader_epoch,
+            part.info.next_offset,
+            request.timeout_ms,
+            lambda code, part=part: settle(part, code),  # type: ignore[misc]
+        )
+    await done
+    return _encode(context, request, parts)
+
+
+def _encode(context: RequestContext, request: ProduceRequest, parts: list[_Part]) -> Encoded:
+    topics: dict[str, list[Any]] = {}
+    for part in parts:
+        topics.setdefault(part.topic, []).append(part.answer)
+    return Encoded([encode_produce_response(context.api_version, ProduceResponse(list(topics.items())))])
+
+
+def _unanswered(parts: list[_Part]) -> None:
+    """acks=0 has no answer: the only way to tell of an error is to close the connection, as every client expects."""
+    failed = [part for part in parts if part.answer.error is not ErrorCode.NONE]
+    if failed:
+        first = failed[0]
+        raise KafkaError(first.answer.error, f"acks=0 produce to {first.topic}-{first.partition}: {first.answer.error_message}")

@@ -1,0 +1,59 @@
+"""TxnOffsetCommit (28): offsets that count only when the producer's transaction commits (SEMANTICS 3.4).
+
+The offsets partition is a partition of the transaction like any other: its first append is verified (transactions v1, where the
+client enlisted it by AddOffsetsToTxn) or enlisted (version 5, transactions v2) under a guard.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...coordinator.group.events import TxnOffsetCommit
+from ...storage.log import VerificationGuard
+from ...wire.errors import ErrorCode, KafkaError
+from ..broker import Broker
+from ..internal_topics import CONSUMER_OFFSETS
+from ..requests import Fields, RequestContext, for_version
+from .offset_commit import split_known
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    known, answer = split_known(broker, request.topics)
+    try:
+        partition = broker.groups.partition_for(request.group_id)
+        guard = await _verified(broker, context, request, partition)
+        event = TxnOffsetCommit(
+            group_id=request.group_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            offsets=known,
+            generation=getattr(request, "generation_id", -1),
+            member_id=getattr(request, "member_id", ""),
+            group_instance_id=getattr(request, "group_instance_id", None),
+            guard=guard,
+        )
+        errors = (await broker.groups.ask(request.group_id, event)).errors
+    except KafkaError as error:
+        code = for_version(error.code, fenced_known=context.api_version >= 3)
+        return {"throttle_time": 0, "topics": answer(lambda _key: code)}
+    return {"throttle_time": 0, "topics": answer(lambda key: errors.get(key, ErrorCode.UNKNOWN_SERVER_ERROR))}
+
+
+async def _verified(broker: Broker, context: RequestContext, request: Any, partition: int) -> VerificationGuard | None:
+    """The guard for this transaction's first append at the offsets partition; None when it has appended already."""
+    log = broker.replicas.leader_log(CONSUMER_OFFSETS, partition)
+    if log.transaction_open(request.producer_id, request.producer_epoch):
+        return None
+    guard = log.start_verification(request.producer_id, request.producer_epoch, -1)
+    key = (CONSUMER_OFFSETS, partition)
+    codes = await broker.enlistment.ask(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        [key],
+        verify_only=context.api_version < 5,
+    )
+    if codes[key] is not ErrorCode.NONE:
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if codes[key] is ErrorCode.NOT_ENOUGH_REPLICAS else codes[key]
+        raise KafkaError(code, "the offsets partition is not part of the transaction")
+    return guard

@@ -1,0 +1,212 @@
+"""The Kafka listener: from a connection's frames to handlers, and their answers back in order.
+
+Per connection: frames are taken one after the other; a handler runs to its end before the next frame is looked at, unless it
+returns a `Deferred`, whose answer is awaited aside.  Answers leave in the order of their requests, as every client expects.
+What a connection may have in work is bounded: above `REQUESTS_IN_WORK_MAX` reading pauses.
+
+A frame that is no request of this protocol (garbage, an unknown key, a version that is not served) closes its connection with
+one log line that says why; nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..runtime import logs
+from ..runtime.network import ByteBudget, FrameConnection, FrameLease, FrameServer, serve_frames
+from ..wire import api, codec
+from ..wire.api import ApiKey
+from ..wire.codec import RequestHeader
+from ..wire.errors import ErrorCode, KafkaError
+from .broker import Broker
+from .requests import Deferred, Encoded, Fields, RequestContext
+
+log = logs.get(__name__)
+
+REQUESTS_IN_WORK_MAX: Final = 64
+# Smaller frames are copied: that costs less than giving the connection a new buffer.
+COPY_BYTES_MAX: Final = 16 * 1024
+
+Answer = Encoded | Fields | None
+Handler = Callable[[Broker, RequestContext, Any], Awaitable[Answer | Deferred]]
+HotHandler = Callable[[Broker, RequestContext, memoryview], Awaitable[Answer | Deferred]]
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """`decoded` get the message as kio's entity, `hot` get the body's bytes."""
+
+    decoded: Mapping[int, Handler]
+    hot: Mapping[int, HotHandler]
+
+    @property
+    def keys(self) -> frozenset[int]:
+        return frozenset(self.decoded) | frozenset(self.hot)
+
+
+class _Slot:
+    """The place of one answer in the connection's order."""
+
+    __slots__ = ("buffers", "done", "lease", "name", "started")
+
+    def __init__(self, name: str, started: float, lease: FrameLease | None) -> None:
+        self.name = name
+        self.started = started
+        self.lease = lease
+        self.buffers: Sequence[bytes | bytearray | memoryview] = ()
+        self.done = False
+
+
+class ClientConnection:
+    """One client's connection: a `FrameHandler`."""
+
+    def __init__(self, connection: FrameConnection, broker: Broker, handlers: Handlers) -> None:
+        self._connection = connection
+        self._broker = broker
+        self._handlers = handlers
+        self._frames: deque[tuple[memoryview, FrameLease | None, float]] = deque()
+        self._slots: deque[_Slot] = deque()
+        self._arrived = asyncio.Event()
+        self._aside: set[asyncio.Task[None]] = set()
+        self._host = connection.peer.rpartition(":")[0]
+        self._worker = asyncio.create_task(self._work(), name=f"connection {connection.peer}")
+
+    # --- FrameHandler -------------------------------------------------------------------------------------------------------
+
+    def on_frame(self, frame: memoryview) -> None:
+        if not self._broker.serving:
+            self._connection.close("the node is still starting")  # clients connect again, or ask another node
+            return
+        lease: FrameLease | None = None
+        if len(frame) > COPY_BYTES_MAX:
+            lease = self._connection.detach()
+            frame = lease.view
+        else:
+            frame = memoryview(bytearray(frame))
+        self._frames.append((frame, lease, self._broker.clock.monotonic()))
+        if len(self._frames) + len(self._slots) >= REQUESTS_IN_WORK_MAX:
+            self._connection.pause()
+        self._arrived.set()
+
+    def on_close(self, reason: str) -> None:
+        self._worker.cancel()
+        for task in self._aside:
+            task.cancel()
+        for _, lease, _ in self._frames:
+            _release(lease)
+        for slot in self._slots:
+            _release(slot.lease)
+        self._frames.clear()
+        self._slots.clear()
+
+    # --- requests -----------------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while self._frames:
+                frame, lease, started = self._frames.popleft()
+                try:
+                    await self._serve(frame, lease, started)
+                except asyncio.CancelledError:
+                    _release(lease)
+                    raise
+                except KafkaError as error:
+                    self._refuse(str(error), lease)
+                except Exception:
+                    # A defect of ours: this client learns it by the closed connection, the others go on.
+                    log.exception("request_failed", peer=self._connection.peer)
+                    self._refuse("internal error", lease)
+
+    async def _serve(self, frame: memoryview, lease: FrameLease | None, started: float) -> None:
+        header, position = codec.parse_request_header(frame)
+        name = ApiKey(header.api_key).name.lower() if header.api_key in ApiKey else str(header.api_key)
+        slot = _Slot(name, started, lease)
+        if not api.is_supported(header.api_key, header.api_version) or header.api_key not in self._handlers.keys:
+            self._unsupported(header, slot)
+            return
+        context = RequestContext(header.api_key, header.api_version, header.correlation_id, header.client_id or "", self._host)
+        self._slots.append(slot)
+        hot = self._handlers.hot.get(header.api_key)
+        if hot is not None:
+            outcome = await hot(self._broker, context, frame[position:])
+        else:
+            request = codec.decode_request_body(header.api_key, header.api_version, frame, position)
+            outcome = await self._handlers.decoded[header.api_key](self._broker, context, request)
+        if isinstance(outcome, Deferred):
+            task = asyncio.create_task(self._await_aside(context, slot, outcome.answer))
+            self._aside.add(task)
+            task.add_done_callback(self._aside.discard)
+        else:
+            self._finish(context, slot, outcome)
+
+    async def _await_aside(self, context: RequestContext, slot: _Slot, answer: Awaitable[Answer]) -> None:
+        try:
+            self._finish(context, slot, await answer)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("request_failed", peer=self._connection.peer, request=slot.name)
+            self._refuse("internal error", None)
+
+    def _finish(self, context: RequestContext, slot: _Slot, answer: Answer) -> None:
+        if answer is None:
+            slot.buffers = ()
+        elif isinstance(answer, Encoded):
+            slot.buffers = [codec.response_header(context.api_key, context.api_version, context.correlation_id), *answer.buffers]
+        else:
+            body = codec.response(context.api_key, context.api_version, answer)
+            slot.buffers = [codec.response_header(context.api_key, context.api_version, context.correlation_id), body]
+        slot.done = True
+        self._broker.metrics.request_done(slot.name, "ok", self._broker.clock.monotonic() - slot.started)
+        self._flush()
+
+    def _flush(self) -> None:
+        """Sends what is ready at the head of the order."""
+        while self._slots and self._slots[0].done:
+            slot = self._slots.popleft()
+            _release(slot.lease)
+            if slot.buffers:
+                self._connection.send(*slot.buffers)
+        if len(self._frames) + len(self._slots) < REQUESTS_IN_WORK_MAX:
+            self._connection.resume()
+
+    def _unsupported(self, header: RequestHeader, slot: _Slot) -> None:
+        if header.api_key == ApiKey.API_VERSIONS:
+            slot.buffers = [codec.unsupported_api_versions(header.correlation_id, self._handlers.keys)]
+            slot.done = True
+            self._slots.append(slot)
+            self._flush()
+            return
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, f"request {slot.name} in version {header.api_version} is not served: see ApiVersions"
+        )
+
+    def _refuse(self, reason: str, lease: FrameLease | None) -> None:
+        log.warning("request_refused", peer=self._connection.peer, reason=reason)
+        self._broker.metrics.frame_rejected("request_refused")
+        _release(lease)
+        self._connection.close(reason)
+
+
+def _release(lease: FrameLease | None) -> None:
+    if lease is not None:
+        lease.release()
+
+
+async def listen(broker: Broker, handlers: Handlers) -> FrameServer:
+    """Opens the Kafka listener.  Raises PortInUse."""
+    configuration = broker.configuration
+    return await serve_frames(
+        configuration.kafka.host,
+        configuration.kafka.port,
+        lambda connection: ClientConnection(connection, broker, handlers),
+        configuration.integer("socket.request.max.bytes"),
+        max_connections=configuration.integer("max.connections"),
+        budget=ByteBudget(configuration.integer("queued.max.request.bytes")),
+    )

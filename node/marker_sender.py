@@ -1,0 +1,135 @@
+"""Carries transaction markers from this node's coordinators to the partitions' leaders: the shell around `MarkerQueue`.
+
+Every answer goes back into the queue, which alone decides what is written, retried or given up.  A marker for a topic that the
+metadata does not hold is dropped only once this node has applied the metadata at least as far as the controller had committed
+it when the question was asked: never on stale metadata (SEMANTICS 1, second hazard).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from ..coordinator.transaction.events import MarkersWritten, SendMarkers
+from ..coordinator.transaction.markers import MarkerBatch, MarkerQueue, MarkerResult
+from ..coordinator.transaction.state import TransactionPartition
+from ..runtime import faults, logs
+from ..runtime.clock import Clock
+from ..wire.api import ApiKey
+from ..wire.errors import ErrorCode, KafkaError
+from .peers import Peers
+
+log = logs.get(__name__)
+
+WRITE_MARKERS_VERSION = 2
+ANSWER_TIMEOUT_S = 30.0
+IDLE_S = 0.5
+
+
+class TopicView(Protocol):
+    """What the sender asks of the metadata."""
+
+    def leader_of(self, partition: TransactionPartition) -> int | None: ...
+    def is_gone(self, partition: TransactionPartition) -> bool: ...
+
+
+class MarkerSender:
+    """One per node.  `on_written(state_partition, event)` submits the event to the shard."""
+
+    def __init__(self, topics: TopicView, peers: Peers, clock: Clock, on_written: Callable[[int, MarkersWritten], None]) -> None:
+        self.queue = MarkerQueue(topics.leader_of)
+        self._topics = topics
+        self._peers = peers
+        self._clock = clock
+        self._on_written = on_written
+        self._wake = asyncio.Event()
+        self._main: asyncio.Task[None] | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        self._main = asyncio.create_task(self._run(), name="markers")
+
+    async def stop(self) -> None:
+        tasks = [task for task in (self._main, *self._sending) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def send(self, state_partition: int, markers: SendMarkers) -> None:
+        """The PREPARE of this transaction is committed: from here on its outcome must reach every partition."""
+        faults.point("transaction.before_markers", transactional_id=markers.transactional_id, commit=markers.commit)
+        self._settle(self.queue.add(state_partition, markers))
+        self._wake.set()
+
+    def cancel(self, state_partition: int) -> None:
+        """This node stopped coordinating that partition; its successor sends the markers."""
+        self.queue.cancel_state_partition(state_partition)
+
+    def _settle(self, result: MarkerResult) -> None:
+        for cancelled in result.cancelled:
+            log.warning("markers_cancelled", transactional_id=cancelled.transactional_id, producer_id=cancelled.producer_id)
+        for state_partition, event in result.written:
+            self._on_written(state_partition, event)
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            for batch in self.queue.take(self._now_ms()):
+                task = asyncio.create_task(self._send(batch))
+                self._sending.add(task)
+                task.add_done_callback(self._sending.discard)
+            self._drop_gone()
+            next_ms = self.queue.next_attempt_ms()
+            wait_s = IDLE_S if next_ms is None else max(0.005, min(IDLE_S, (next_ms - self._now_ms()) / 1000))
+            try:
+                await asyncio.wait_for(self._wake.wait(), wait_s)
+            except TimeoutError:
+                pass
+
+    async def _send(self, batch: MarkerBatch) -> None:
+        try:
+            response = await self._peers.peer(batch.node_id).request(
+                ApiKey.WRITE_TXN_MARKERS, WRITE_MARKERS_VERSION, _fields(batch), ANSWER_TIMEOUT_S
+            )
+        except KafkaError as error:
+            log.info("markers_not_answered", node=batch.node_id, transactions=len(batch.transactions), error=error)
+            result = self.queue.failed(batch, self._now_ms())
+        else:
+            errors = {
+                (int(marker.producer_id), str(topic.name), int(partition.partition_index)): ErrorCode(partition.error_code)
+                for marker in response.markers
+                for topic in marker.topics
+                for partition in topic.partitions
+            }
+            result = self.queue.complete(batch, errors, self._now_ms())
+        self._settle(result)
+        self._wake.set()
+
+    def _drop_gone(self) -> None:
+        gone = {p.topic_id for p in self.queue.waiting_partitions() if p.topic_id is not None and self._topics.is_gone(p)}
+        for topic_id in gone:
+            log.info("markers_dropped_for_deleted_topic", topic_id=topic_id)
+            self._settle(self.queue.topic_gone(topic_id))
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+
+def _fields(batch: MarkerBatch) -> dict[str, object]:
+    markers = []
+    for entry in batch.transactions:
+        topics: dict[str, list[int]] = {}
+        for partition in entry.partitions:
+            topics.setdefault(partition.topic, []).append(partition.partition)
+        markers.append(
+            {
+                "producer_id": entry.send.producer_id,
+                "producer_epoch": entry.send.producer_epoch,
+                "transaction_result": entry.send.commit,
+                "topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()],
+                "coordinator_epoch": entry.send.coordinator_epoch,
+                "transaction_version": entry.send.transaction_version,
+            }
+        )
+    return {"markers": markers}

@@ -1,0 +1,147 @@
+"""This broker's membership in the cluster: registration, heartbeats, the session, and leaving in good order.
+
+The session is the lease on leadership.  It is counted from the moment the last answered heartbeat was *sent*: the controller
+counts from when it arrived, which is later, so this broker stops leading before the controller gives its partitions away
+(SEMANTICS 3.6 48; no two leaders acknowledge in one epoch).
+
+Order at start: register -> (metadata applied up to the registration) -> heartbeats until unfenced.
+Order at stop: ask for a controlled shutdown -> heartbeats until the controller says that every leadership has moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..controller.client import ControllerClient
+from ..proto import controller_pb2 as pb
+from ..runtime import logs
+from ..runtime.clock import Clock
+from ..wire.errors import ErrorCode, KafkaError
+
+log = logs.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What the controller knows this broker as."""
+
+    broker_epoch: int
+    cluster_id: str
+
+
+class Membership:
+    """One life of this broker in the cluster.  Callbacks run on the loop."""
+
+    def __init__(
+        self,
+        node_id: int,
+        client: ControllerClient,
+        clock: Clock,
+        *,
+        session_timeout_s: float,
+        heartbeat_interval_s: float,
+        applied_index: Callable[[], int],
+        on_session_lost: Callable[[str], None],
+        on_session_regained: Callable[[], None],
+        on_superseded: Callable[[str], None],
+    ) -> None:
+        """`on_superseded(reason)`: the cluster knows a newer life of this node id; this process must end."""
+        self._node_id = node_id
+        self._client = client
+        self._clock = clock
+        self._session_timeout_s = session_timeout_s
+        self._interval_s = heartbeat_interval_s
+        self._applied_index = applied_index
+        self._on_session_lost = on_session_lost
+        self._on_session_regained = on_session_regained
+        self._on_superseded = on_superseded
+        self._last_answered_sent_at = clock.monotonic()
+        self._session_held = True
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wants_shutdown = False
+        self._may_stop = asyncio.Event()
+        self._beat_now = asyncio.Event()
+        self.unfenced = asyncio.Event()
+        self.broker_epoch = -1
+
+    async def register(self, request: pb.RegisterBrokerRequest, timeout_s: float) -> Registration:
+        """Registers this life, repeating until a controller answers.  Raises KafkaError when it is refused or late."""
+        reply = await self._client.register_broker(request, timeout_s)
+        self.broker_epoch = reply.broker_epoch
+        self._session_timeout_s = min(self._session_timeout_s, reply.session_timeout_ms / 1000 or self._session_timeout_s)
+        self._last_answered_sent_at = self._clock.monotonic()
+        return Registration(reply.broker_epoch, reply.cluster_id)
+
+    def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(self._beat_forever(), name="heartbeats"),
+            asyncio.create_task(self._watch_session(), name="session"),
+        ]
+
+    async def leave(self, timeout_s: float) -> bool:
+        """Asks the controller to move all leaderships away; False when it did not happen in time."""
+        self._wants_shutdown = True
+        self._beat_now.set()
+        try:
+            await asyncio.wait_for(self._may_stop.wait(), timeout_s)
+            return True
+        except TimeoutError:
+            return False
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _beat_forever(self) -> None:
+        while True:
+            sent_at = self._clock.monotonic()
+            await self._beat(sent_at)
+            # While something is awaited (to be unfenced, to be allowed to stop) the next beat comes soon.
+            waiting = self._wants_shutdown or not self.unfenced.is_set()
+            pause_s = min(self._interval_s, 0.1) if waiting else self._interval_s
+            try:
+                await asyncio.wait_for(self._beat_now.wait(), max(0.0, sent_at + pause_s - self._clock.monotonic()))
+            except TimeoutError:
+                pass
+            self._beat_now.clear()
+
+    async def _beat(self, sent_at: float) -> None:
+        request = pb.HeartbeatRequest(
+            node_id=self._node_id,
+            broker_epoch=self.broker_epoch,
+            applied_index=self._applied_index(),
+            wants_shutdown=self._wants_shutdown,
+        )
+        try:
+            reply = await self._client.heartbeat(request, timeout_s=max(self._interval_s, 0.5))
+        except KafkaError as error:
+            if error.code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.DUPLICATE_BROKER_REGISTRATION):
+                self._on_superseded(str(error))
+            else:
+                log.warning("heartbeat_failed", error=error)
+            return
+        self._last_answered_sent_at = sent_at
+        if reply.fenced:
+            self.unfenced.clear()
+        elif not self.unfenced.is_set():
+            log.info("broker_unfenced", broker_epoch=self.broker_epoch)
+            self.unfenced.set()
+        if not self._session_held and not reply.fenced:
+            self._session_held = True
+            self._on_session_regained()
+        if reply.should_shutdown:
+            self._may_stop.set()
+
+    async def _watch_session(self) -> None:
+        while True:
+            left_s = self._last_answered_sent_at + self._session_timeout_s - self._clock.monotonic()
+            if left_s > 0:
+                await self._clock.sleep(left_s)
+                continue
+            if self._session_held:
+                self._session_held = False
+                self._on_session_lost(f"no answer from the controller for {self._session_timeout_s:g} s")
+            await self._clock.sleep(self._interval_s)

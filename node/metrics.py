@@ -1,0 +1,141 @@
+"""What a node tells Prometheus.
+
+Counters and histograms of requests are kept as requests happen; everything that describes state (partitions, producers,
+transactions) is read at the moment of the scrape, on the loop, so that it can neither drift nor race.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """What is told of one partition that is hosted here."""
+
+    topic: str
+    partition: int
+    is_leader: bool
+    high_watermark: int
+    last_stable_offset: int
+    log_end_offset: int
+    log_start_offset: int
+    size_bytes: int
+    producer_ids: int
+    under_replicated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What is told of the node as a whole."""
+
+    partitions: list[PartitionView]
+    active_transactional_ids: int
+    open_transactions: int
+    groups: int
+    controller_active: bool
+    metadata_index: int
+    ready: bool
+    connections: int
+
+
+class Metrics:
+    """The registry of one node.  `view` is called at each scrape."""
+
+    def __init__(self, node_id: int, version: str, view: Callable[[], NodeView]) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "tidegate_requests", "Requests answered, by request and outcome.", ["request", "outcome"], registry=self.registry
+        )
+        self._latency = Histogram(
+            "tidegate_request_seconds",
+            "From a request's arrival to its answer.",
+            ["request"],
+            buckets=LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._bytes = Counter("tidegate_bytes", "Bytes of records, by direction.", ["direction"], registry=self.registry)
+        self._rejected = Counter(
+            "tidegate_rejected_frames", "Connections closed for a frame that is no request.", ["reason"], registry=self.registry
+        )
+        info = Gauge(
+            "tidegate_node_info", "Always 1; the labels say which node this is.", ["node", "version"], registry=self.registry
+        )
+        info.labels(str(node_id), version).set(1)
+        self.registry.register(_StateCollector(view))
+        self._bytes_in = self._bytes.labels("in")
+        self._bytes_out = self._bytes.labels("out")
+
+    def request_done(self, name: str, outcome: str, seconds: float) -> None:
+        self._requests.labels(name, outcome).inc()
+        self._latency.labels(name).observe(seconds)
+
+    def bytes_in(self, count: int) -> None:
+        self._bytes_in.inc(count)
+
+    def bytes_out(self, count: int) -> None:
+        self._bytes_out.inc(count)
+
+    def frame_rejected(self, reason: str) -> None:
+        self._rejected.labels(reason).inc()
+
+    def page(self) -> bytes:
+        """The text of /metrics."""
+        return generate_latest(self.registry)
+
+
+class _StateCollector(Collector):
+    def __init__(self, view: Callable[[], NodeView]) -> None:
+        self._view = view
+
+    def describe(self) -> Iterable[Metric]:
+        return []  # nothing is read before the first scrape: the node may still be starting
+
+    def collect(self) -> Iterator[Metric]:
+        view = self._view()
+        for name, text, value in (
+            ("under_replicated_partitions", "Partitions led here whose ISR is short.", _count_short(view)),
+            ("leader_partitions", "Partitions led here.", sum(p.is_leader for p in view.partitions)),
+            ("partitions", "Partitions hosted here.", len(view.partitions)),
+            ("live_producer_ids", "Producer ids that the partitions hosted here remember.", _producer_ids(view)),
+            ("active_transactional_ids", "Transactional ids that are coordinated here.", view.active_transactional_ids),
+            ("open_transactions", "Transactions coordinated here that are not decided.", view.open_transactions),
+            ("groups", "Consumer groups that are coordinated here.", view.groups),
+            ("active_controller", "1 on the active controller.", int(view.controller_active)),
+            ("metadata_index", "Index of the last metadata command applied here.", view.metadata_index),
+            ("ready", "1 when the node is registered, unfenced and current.", int(view.ready)),
+            ("connections", "Open connections of the Kafka listener.", view.connections),
+        ):
+            yield GaugeMetricFamily(f"tidegate_{name}", text, value=value)
+        yield from _partition_gauges(view.partitions)
+
+
+def _count_short(view: NodeView) -> int:
+    return sum(p.under_replicated for p in view.partitions)
+
+
+def _producer_ids(view: NodeView) -> int:
+    return sum(p.producer_ids for p in view.partitions)
+
+
+def _partition_gauges(partitions: list[PartitionView]) -> Iterator[Metric]:
+    labels = ["topic", "partition"]
+    for name, text, value_of in (
+        ("high_watermark", "Offset below which records are replicated and flushed.", lambda p: p.high_watermark),
+        ("last_stable_offset", "Offset below which every transaction is decided.", lambda p: p.last_stable_offset),
+        ("log_end_offset", "Offset of the next record.", lambda p: p.log_end_offset),
+        ("log_start_offset", "Offset of the first record.", lambda p: p.log_start_offset),
+        ("log_size_bytes", "Bytes of the log's segments.", lambda p: p.size_bytes),
+        ("partition_producer_ids", "Producer ids that the partition remembers.", lambda p: p.producer_ids),
+    ):
+        family = GaugeMetricFamily(f"tidegate_{name}", text, labels=labels)
+        for partition in partitions:
+            family.add_metric([partition.topic, str(partition.partition)], value_of(partition))
+        yield family

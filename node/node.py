@@ -1,0 +1,336 @@
+"""One node: puts the rooms together, starts them in order, and stops them in the reverse order.
+
+Start: data folder (locked, recovered) -> gRPC and the metadata quorum -> registration -> metadata applied up to it -> Kafka
+listener -> unfenced by heartbeats -> ready.
+
+Stop (SIGTERM): leaderships handed over -> listener closed -> coordinators -> replicas flushed and closed, clean-shutdown mark
+with the broker epoch -> quorum.  A node that cannot go on safely does not stop cleanly: it ends at once (exit code 70), so that its
+successor treats the shutdown as what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from .. import __version__
+from ..controller.client import ControllerClient
+from ..controller.metadata_follower import MetadataFollower
+from ..controller.node import ControllerNode
+from ..proto import admin_pb2, admin_pb2_grpc
+from ..proto import controller_pb2 as pb
+from ..replication.fetcher import FetchTransport
+from ..replication.manager import ReplicaManager, ReplicationConfig
+from ..runtime import logs
+from ..runtime.clock import SystemClock
+from ..runtime.disk import RealDisk
+from ..runtime.http import HttpServer, Page, serve_pages
+from ..runtime.network import FrameServer, bind_grpc, grpc_server
+from ..storage.group_commit import GroupCommit
+from ..storage.log import Log
+from ..storage.log_directory import LogDirectory
+from ..wire.errors import ErrorCode, KafkaError
+from .admin_service import AdminService
+from .broker import Broker
+from .configuration import Configuration
+from .data_service import DataService
+from .group_coordination import GroupCoordination
+from .handlers import HANDLERS
+from .internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from .listener import listen
+from .membership import Membership
+from .metrics import Metrics, NodeView
+from .node_view import node_view
+from .peers import Peer, PeerFetchTransport, Peers
+from .transaction_coordination import TransactionCoordination
+from .transaction_enlistment import TransactionEnlistment
+
+log = logs.get(__name__)
+
+T = TypeVar("T")
+
+FAIL_STOP_EXIT_CODE: Final = 70
+REGISTRATION_TIMEOUT_S: Final = 600.0
+METADATA_TIMEOUT_S: Final = 120.0
+FETCH_ANSWER_TIMEOUT_S: Final = 10.0
+
+
+class StartError(Exception):
+    """The node could not start; the message is one line that says what to do."""
+
+
+class Node:
+    """`run()` is the node's whole life."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self._clock = SystemClock()
+        self._disk = RealDisk()
+        self._started_at = self._clock.monotonic()
+        self._stop_wanted = asyncio.Event()
+        self._state = "starting"
+        self._listener: FrameServer | None = None
+        self._pages: HttpServer | None = None
+        self._controller_node: ControllerNode | None = None
+        self._recovered_logs = 0
+
+    async def run(self) -> int:
+        """Starts, serves until SIGTERM or SIGINT, stops.  Returns the exit code; raises StartError."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop_wanted.set)
+        configuration = self._configuration
+        log.info("node_starting", node=configuration.node_id, version=__version__, roles=configuration.values["roles"])
+        try:
+            self._make_parts()
+            await self._start()
+        except (OSError, KafkaError) as error:
+            await self._abandon()
+            raise StartError(str(error)) from error
+        if not self._stop_wanted.is_set():
+            self._state = "running"
+            log.info("node_ready", node=configuration.node_id, kafka=configuration.kafka, grpc=configuration.grpc)
+        await self._stop_wanted.wait()
+        await self._stop()
+        return 0
+
+    # --- putting together -------------------------------------------------------------------------------------------------
+
+    def _make_parts(self) -> None:
+        configuration = self._configuration
+        self._directory = LogDirectory.open(
+            self._disk, configuration.data_dirs[0], configuration.text("cluster.id"), configuration.node_id, self._clock.wall_ms()
+        )
+        self._recovered_logs = self._directory.recovered_logs
+        self._group_commit = GroupCommit(configuration.integer("log.flush.threads"))
+        self._controller = ControllerClient({v.node_id: str(v.grpc) for v in configuration.voters}, self._clock)
+        self._broker = broker = Broker(configuration, self._clock, self._controller)
+        broker.handled_keys = HANDLERS.keys
+        broker.membership = self._membership()
+        broker.metadata = MetadataFollower(
+            self._controller, configuration.node_id, self._clock, broker.on_metadata, on_failure=self._fail_stop
+        )
+        self._peers = Peers(
+            self._kafka_address, client_id=f"tidegate-node-{configuration.node_id}", max_frame_bytes=self._frame_bytes_max
+        )
+        broker.replicas = self._replica_manager()
+        broker.transactions = TransactionCoordination(broker, self._peers)
+        broker.groups = GroupCoordination(broker)
+        broker.enlistment = TransactionEnlistment(broker, self._peers)
+        broker.metrics = Metrics(configuration.node_id, __version__, self._view)
+        self._grpc = grpc_server()
+        self._data_service = DataService(broker.replicas, lambda: broker.state)
+
+    def _membership(self) -> Membership:
+        configuration = self._configuration
+        return Membership(
+            configuration.node_id,
+            self._controller,
+            self._clock,
+            session_timeout_s=configuration.seconds("broker.session.timeout.ms"),
+            heartbeat_interval_s=configuration.seconds("broker.heartbeat.interval.ms"),
+            applied_index=lambda: self._broker.metadata_index,
+            on_session_lost=lambda reason: self._broker.replicas.suspend_leadership(reason),
+            on_session_regained=lambda: self._broker.replicas.resume_leadership(),
+            on_superseded=lambda reason: self._fail_stop(RuntimeError(reason)),
+        )
+
+    def _replica_manager(self) -> ReplicaManager:
+        configuration = self._configuration
+        return ReplicaManager(
+            configuration.node_id,
+            self._directory,
+            self._group_commit,
+            self._clock,
+            self._broker.alter_partitions,
+            self._fetch_transport,
+            self._on_leader,
+            self._on_follower,
+            self._on_high_watermark,
+            broker_epoch=lambda: self._broker.membership.broker_epoch,
+            config=ReplicationConfig(replica_lag_time_max_ms=configuration.integer("replica.lag.time.max.ms")),
+        )
+
+    @property
+    def _frame_bytes_max(self) -> int:
+        """Of an answer from a peer: at least one batch, however large, plus the rest of the fetch."""
+        return self._configuration.integer("socket.request.max.bytes") + self._configuration.integer("replica.fetch.max.bytes")
+
+    def _kafka_address(self, node_id: int) -> tuple[str, int]:
+        found = self._broker.state.brokers.get(node_id)
+        if found is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node_id} is not registered")
+        return found.kafka_host, found.kafka_port
+
+    def _fetch_transport(self, leader_id: int) -> FetchTransport:
+        client_id = f"tidegate-follower-{self._configuration.node_id}"
+        peer = Peer(leader_id, self._kafka_address, client_id=client_id, max_frame_bytes=self._frame_bytes_max)
+        return PeerFetchTransport(peer, FETCH_ANSWER_TIMEOUT_S)
+
+    # --- what replication reports ---------------------------------------------------------------------------------------
+
+    def _on_leader(self, topic: str, partition: int, leader_epoch: int, replica_log: Log) -> None:
+        if topic == TRANSACTION_STATE:
+            self._broker.transactions.on_elected(partition, leader_epoch, replica_log)
+        elif topic == CONSUMER_OFFSETS:
+            self._broker.groups.on_elected(partition, leader_epoch, replica_log)
+
+    def _on_follower(self, topic: str, partition: int, leader_epoch: int) -> None:
+        if topic == TRANSACTION_STATE:
+            self._broker.transactions.on_resigned(partition, leader_epoch)
+        elif topic == CONSUMER_OFFSETS:
+            self._broker.groups.on_resigned(partition, leader_epoch)
+
+    def _on_high_watermark(self, topic: str, partition: int, offset: int) -> None:
+        if topic == TRANSACTION_STATE:
+            self._broker.transactions.on_high_watermark(partition, offset)
+        elif topic == CONSUMER_OFFSETS:
+            self._broker.groups.on_high_watermark(partition, offset)
+
+    # --- starting -----------------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        configuration, broker = self._configuration, self._broker
+        self._pages = await serve_pages(configuration.metrics.host, configuration.metrics.port, self._page)
+        if configuration.is_controller:
+            self._controller_node = self._make_controller()
+            self._controller_node.add_to_server(self._grpc)
+        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(self._status), self._grpc)
+        self._data_service.add_to_server(self._grpc)
+        bind_grpc(self._grpc, configuration.grpc.host, configuration.grpc.port)
+        await self._grpc.start()
+        if self._controller_node is not None:
+            await self._controller_node.start()
+        if not configuration.is_broker:
+            await broker.metadata.start()
+            return
+        # Bound before registering, so that a taken port is told at once; it serves when the metadata is applied.
+        self._listener = await listen(broker, HANDLERS)
+        broker.transactions.start()
+        broker.groups.start()
+        registration = await self._until_stopped(broker.membership.register(self._registration(), REGISTRATION_TIMEOUT_S))
+        if registration is None:
+            return
+        log.info("broker_registered", broker_epoch=registration.broker_epoch, cluster=registration.cluster_id)
+        await broker.metadata.start()
+        await self._until_stopped(broker.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S))
+        broker.membership.start()
+        await self._until_stopped(broker.membership.unfenced.wait())
+
+    async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of `work`, or None when the node was told to stop meanwhile."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self._stop_wanted.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            stop.cancel()
+            task.cancel()
+
+    def _registration(self) -> pb.RegisterBrokerRequest:
+        configuration, broker = self._configuration, self._broker
+        return pb.RegisterBrokerRequest(
+            node_id=configuration.node_id,
+            incarnation=str(self._clock.uuid()),
+            cluster_id=configuration.text("cluster.id"),
+            rack=configuration.text("rack"),
+            kafka_host=configuration.advertised_kafka.host,
+            kafka_port=configuration.advertised_kafka.port,
+            grpc_host=configuration.advertised_grpc.host,
+            grpc_port=configuration.advertised_grpc.port,
+            clean_shutdown_broker_epoch=self._directory.clean_shutdown_broker_epoch,
+            directory_id=str(self._directory.directory_id),
+            supported_features=[pb.FeatureRange(name=name, max_level=level) for name, level in broker.supported_features.items()],
+        )
+
+    # --- stopping -----------------------------------------------------------------------------------------------------------
+
+    async def _stop(self) -> None:
+        configuration, broker = self._configuration, self._broker
+        self._state = "stopping"
+        log.info("node_stopping", node=configuration.node_id)
+        if configuration.is_broker and broker.membership.broker_epoch >= 0:
+            timeout_s = configuration.seconds("controlled.shutdown.timeout.ms")
+            if broker.membership.unfenced.is_set() and not await broker.membership.leave(timeout_s):
+                log.warning("leaderships_not_moved", waited_s=timeout_s)
+        if self._listener is not None:
+            await self._listener.close()
+        await broker.transactions.stop()
+        await broker.groups.stop()
+        await broker.membership.stop()
+        await broker.metadata.stop()
+        await broker.replicas.shutdown(clean=True)
+        self._group_commit.close()
+        self._directory.close(broker_epoch=broker.membership.broker_epoch)
+        await self._close_network()
+        log.info("node_stopped", node=configuration.node_id)
+
+    async def _close_network(self) -> None:
+        self._peers.close()
+        self._data_service.close()
+        await self._controller.close()
+        if self._controller_node is not None:
+            await self._controller_node.stop()
+        await self._grpc.stop(grace=0.5)
+        if self._pages is not None:
+            await self._pages.close()
+
+    async def _abandon(self) -> None:
+        """The start failed: nothing was promised to anybody, so the process just ends; the log says why."""
+        self._state = "failed"
+
+    def _fail_stop(self, error: BaseException) -> None:
+        """Going on could give a wrong answer: end at once, without the marks of a clean shutdown."""
+        log.error("node_fail_stop", error=error)
+        os._exit(FAIL_STOP_EXIT_CODE)
+
+    # --- views ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _ready(self) -> bool:
+        if self._state != "running":
+            return False
+        return not self._configuration.is_broker or (self._broker.serving and self._broker.membership.unfenced.is_set())
+
+    def _view(self) -> NodeView:
+        return node_view(
+            self._broker,
+            controller_active=self._controller_active,
+            ready=self._ready,
+            connections=len(self._listener.connections) if self._listener else 0,
+        )
+
+    @property
+    def _controller_active(self) -> bool:
+        return self._controller_node is not None and self._controller_node.is_active
+
+    def _page(self, path: str) -> Page:
+        if path == "/metrics":
+            return Page(200, "text/plain; version=0.0.4; charset=utf-8", self._broker.metrics.page())
+        if path == "/livez":
+            return Page(200, "text/plain", b"ok\n")
+        if path == "/readyz":
+            return Page(200, "text/plain", b"ready\n") if self._ready else Page(503, "text/plain", f"{self._state}\n".encode())
+        return Page(404, "text/plain", b"there are /metrics, /livez and /readyz\n")
+
+    def _status(self) -> admin_pb2.StatusReply:
+        broker = self._broker
+        return admin_pb2.StatusReply(
+            node_id=self._configuration.node_id,
+            cluster_id=self._configuration.text("cluster.id"),
+            version=__version__,
+            controller_active=self._controller_active,
+            controller_id=broker.controller_id,
+            metadata_index=broker.metadata_index,
+            leaders=broker.replicas.leader_count,
+            replicas=sum(1 for _ in broker.replicas.replicas),
+            under_replicated=broker.replicas.under_replicated_count,
+            ready=self._ready,
+            uptime_ms=int((self._clock.monotonic() - self._started_at) * 1000),
+            recovered_logs=self._recovered_logs,
+            state=self._state,
+        )

@@ -1,0 +1,38 @@
+"""What a node tells of itself, to Prometheus and to the admin service."""
+
+from __future__ import annotations
+
+from ..replication.replica import Replica
+from .broker import Broker
+from .metrics import NodeView, PartitionView
+
+
+def node_view(broker: Broker, *, controller_active: bool, ready: bool, connections: int) -> NodeView:
+    """Read on the loop, at the moment of the question."""
+    shards = list(broker.transactions.shards)
+    return NodeView(
+        partitions=[_partition_view(replica) for replica in broker.replicas.replicas],
+        active_transactional_ids=sum(len(shard.transactions) for shard in shards),
+        open_transactions=sum(len(shard.ongoing) + len(shard.prepared) for shard in shards),
+        groups=sum(shard.group_count for shard in broker.groups.shards),
+        controller_active=controller_active,
+        metadata_index=broker.metadata_index,
+        ready=ready,
+        connections=connections,
+    )
+
+
+def _partition_view(replica: Replica) -> PartitionView:
+    log = replica.log
+    return PartitionView(
+        topic=replica.topic,
+        partition=replica.partition,
+        is_leader=replica.is_leader,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_end_offset=log.log_end_offset,
+        log_start_offset=log.log_start_offset,
+        size_bytes=log.size_bytes,
+        producer_ids=log.active_producer_count,
+        under_replicated=replica.leader is not None and replica.leader.is_under_replicated(),
+    )

@@ -1,0 +1,55 @@
+"""What a request handler is given and what it gives back.
+
+A handler is `async def handle(broker, context, request) -> Fields`, one module a request in `handlers/`.  `request` is the
+decoded message, `Fields` the response's fields, encoded for the version the client asked for.  Requests of one connection are
+handled one after another, in order; a handler that has done its work but must wait for others (an acks=all produce) returns a
+`Deferred` instead: the next request of the connection starts at once, while the answers still leave in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from ..wire.errors import ErrorCode
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Who asks, and in which version.  `client_host` is an IP address as text."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+    client_host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A response whose body was encoded by hand (hot messages): buffers that are sent without being copied."""
+
+    buffers: Sequence[bytes | bytearray | memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A response that is still to come; the connection goes on with its next request meanwhile."""
+
+    answer: Awaitable[Encoded | Fields | None]
+
+
+def milliseconds(value: timedelta) -> int:
+    """kio decodes timeouts to timedelta; the broker counts in milliseconds."""
+    return int(value.total_seconds() * 1000)
+
+
+def for_version(code: ErrorCode, *, fenced_known: bool) -> ErrorCode:
+    """PRODUCER_FENCED came with KIP-588: older versions of a request know the same thing as INVALID_PRODUCER_EPOCH."""
+    if code is ErrorCode.PRODUCER_FENCED and not fenced_known:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code

@@ -1,0 +1,162 @@
+"""The transaction coordinator of this node: shards on `__transaction_state`, their effects, and the questions of handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from ..coordinator.runtime import CoordinatorRuntime, RuntimeConfig
+from ..coordinator.transaction.events import (
+    MarkersWritten,
+    NeedProducerIds,
+    SendMarkers,
+    TransactionConfig,
+    TransactionEffect,
+    TransactionEvent,
+    TransactionReply,
+)
+from ..coordinator.transaction.shard import TransactionShard
+from ..coordinator.transaction.state import TransactionPartition
+from ..runtime import logs
+from ..storage.log import Log
+from ..wire.errors import KafkaError
+from .coordinator_host import CoordinatorHost, ReplicatedStateLog
+from .internal_topics import TRANSACTION_STATE
+from .marker_sender import MarkerSender
+from .peers import Peers
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+log = logs.get(__name__)
+
+# Producer ids kept at hand, so that a shard, which cannot wait, finds one.
+PRODUCER_IDS_AT_HAND: Final = 50
+
+
+class TransactionCoordination:
+    """Everything runs on the node's loop."""
+
+    def __init__(self, broker: Broker, peers: Peers) -> None:
+        self._broker = broker
+        configuration = broker.configuration
+        self._config = TransactionConfig(
+            max_timeout_ms=configuration.integer("transaction.max.timeout.ms"),
+            expiration_ms=configuration.integer("transactional.id.expiration.ms"),
+            timeout_scan_interval_ms=configuration.integer("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+        )
+        runtime: CoordinatorRuntime[TransactionEvent, TransactionReply, TransactionEffect] = CoordinatorRuntime(
+            TRANSACTION_STATE,
+            lambda _partition, epoch: TransactionShard(self._config, self._take_producer_id, epoch),
+            ReplicatedStateLog(TRANSACTION_STATE, broker.replicas),
+            self._execute,
+            config=RuntimeConfig(),
+            now_ms=broker.clock.wall_ms(),
+        )
+        self._host = CoordinatorHost(TRANSACTION_STATE, runtime, broker.clock)
+        self._markers = MarkerSender(_Topics(broker), peers, broker.clock, self._markers_written)
+        self._producer_ids: deque[int] = deque()
+        self._refill: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._host.start()
+        self._markers.start()
+
+    async def stop(self) -> None:
+        if self._refill is not None:
+            self._refill.cancel()
+        await self._markers.stop()
+        await self._host.stop()
+
+    # --- leadership ---------------------------------------------------------------------------------------------------------
+
+    def on_elected(self, partition: int, leader_epoch: int, replica_log: Log) -> None:
+        self._markers.cancel(partition)  # whatever an earlier leadership left: the load starts from the log
+        self._host.on_elected(partition, leader_epoch, replica_log)
+        self._refill_producer_ids()
+
+    def on_resigned(self, partition: int, leader_epoch: int) -> None:
+        self._host.on_resigned(partition, leader_epoch)
+        self._markers.cancel(partition)
+
+    def on_high_watermark(self, partition: int, offset: int) -> None:
+        self._host.on_high_watermark(partition, offset)
+
+    # --- questions --------------------------------------------------------------------------------------------------------
+
+    async def ask(self, transactional_id: str, event: TransactionEvent) -> Any:
+        """Submits to the shard of `transactional_id`; raises KafkaError (NOT_COORDINATOR, ...)."""
+        return await self._host.ask(transactional_id, self._broker.partition_count(TRANSACTION_STATE), event)
+
+    async def ask_all(self, event: TransactionEvent) -> list[Any]:
+        """Asks every shard that serves here.  Raises KafkaError when one is still loading."""
+        return list(await asyncio.gather(*(self._host.ask_partition(p, event) for p, _, _ in list(self._host.runtime.shards()))))
+
+    def partition(self, topic: str, index: int) -> TransactionPartition:
+        """A partition with the id of its topic, which tells it from a later topic of the same name."""
+        found = self._broker.state.topics.get(topic)
+        return TransactionPartition(topic, index, found.topic_id if found else None)
+
+    @property
+    def shards(self) -> Iterable[TransactionShard]:
+        for _partition, _phase, shard in self._host.runtime.shards():
+            if isinstance(shard, TransactionShard):
+                yield shard
+
+    # --- effects ----------------------------------------------------------------------------------------------------------
+
+    def _execute(self, partition: int, leader_epoch: int, effect: TransactionEffect) -> None:
+        match effect:
+            case SendMarkers():
+                self._markers.send(partition, effect)
+            case NeedProducerIds():
+                self._refill_producer_ids()
+
+    def _markers_written(self, state_partition: int, event: MarkersWritten) -> None:
+        self._host.runtime.submit(state_partition, event, None, self._broker.clock.wall_ms())
+
+    # --- producer ids -----------------------------------------------------------------------------------------------------
+
+    def _take_producer_id(self) -> int | None:
+        if len(self._producer_ids) <= PRODUCER_IDS_AT_HAND // 2:
+            self._refill_producer_ids()
+        return self._producer_ids.popleft() if self._producer_ids else None
+
+    def _refill_producer_ids(self) -> None:
+        if self._refill is None or self._refill.done():
+            self._refill = asyncio.create_task(self._fill(), name="producer ids")
+
+    async def _fill(self) -> None:
+        try:
+            while len(self._producer_ids) < PRODUCER_IDS_AT_HAND:
+                self._producer_ids.append(await self._broker.producer_ids.next())
+        except KafkaError as error:
+            log.warning("no_producer_ids", error=error)  # the next InitProducerId asks again
+
+
+class _Topics:
+    """The marker sender's view of the metadata."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def leader_of(self, partition: TransactionPartition) -> int | None:
+        topic = self._broker.state.topics.get(partition.topic)
+        if topic is None or (partition.topic_id is not None and topic.topic_id != partition.topic_id):
+            return None
+        found = topic.partitions.get(partition.partition)
+        return found.leader if found is not None and found.leader >= 0 else None
+
+    def is_gone(self, partition: TransactionPartition) -> bool:
+        """The topic was deleted.
+
+        Its id is absent, and this node's metadata is newer than every enlistment in its queue: an enlistment made here took the
+        id from this very metadata; one made by an earlier coordinator took it from metadata older than the election of this one
+        (a coordinator that applies the election of its successor enlists nothing more), and this node has applied its election.
+        """
+        if not self._broker.serving:
+            return False
+        assert partition.topic_id is not None
+        return self._broker.state.topic_by_id(partition.topic_id) is None

@@ -1,0 +1,141 @@
+"""Before a transaction's first append at a partition: the partition's leader makes sure that the coordinator knows of it.
+
+KIP-890.  Transactions v2 (the client sends its transactional id with Produce v12): the leader *enlists* the partition.  Older
+clients enlisted it themselves; the leader *verifies* that they did, so that a late or delayed batch cannot open a transaction
+that nobody will ever end (SEMANTICS 1: KAFKA-12671).  The answer is worth only as much as the guard that was taken before the
+question and is checked again under the append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ..coordinator.transaction.events import AddPartitions
+from ..runtime import logs
+from ..wire.api import ApiKey
+from ..wire.errors import ErrorCode, KafkaError
+from .internal_topics import TRANSACTION_STATE, partition_for
+from .peers import Peers
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+log = logs.get(__name__)
+
+ENLIST_VERSION: Final = 5
+ANSWER_TIMEOUT_S: Final = 5.0
+RETRY_S: Final = 0.02
+# How long the leader repeats the question, instead of sending the client into its back-off.
+PATIENCE_S: Final = 2.0
+
+# The coordinator moved, loads, or still completes the previous transaction: asking again is right.
+PASSING: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+Partition = tuple[str, int]
+
+
+class TransactionEnlistment:
+    """Asks the coordinator, wherever it is."""
+
+    def __init__(self, broker: Broker, peers: Peers) -> None:
+        self._broker = broker
+        self._peers = peers
+
+    async def ask(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[Partition],
+        *,
+        verify_only: bool,
+    ) -> dict[Partition, ErrorCode]:
+        """One code a partition; passing troubles are retried for `PATIENCE_S` and then told as NOT_ENOUGH_REPLICAS, which
+        every client knows to retry."""
+        deadline = self._broker.clock.monotonic() + PATIENCE_S
+        while True:
+            codes = await self._ask_once(transactional_id, producer_id, producer_epoch, partitions, verify_only)
+            passing = {code for code in codes.values() if code in PASSING}
+            if not passing:
+                return codes
+            if self._broker.clock.monotonic() >= deadline:
+                log.info("transaction_not_enlisted", transactional_id=transactional_id, codes=[code.name for code in passing])
+                return {p: ErrorCode.NOT_ENOUGH_REPLICAS if code in PASSING else code for p, code in codes.items()}
+            await self._broker.clock.sleep(RETRY_S)
+
+    async def _ask_once(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[Partition], verify_only: bool
+    ) -> dict[Partition, ErrorCode]:
+        try:
+            node_id = self._coordinator_of(transactional_id)
+            if node_id == self._broker.node_id:
+                transactions = self._broker.transactions
+                event = AddPartitions(
+                    transactional_id,
+                    producer_id,
+                    producer_epoch,
+                    tuple(transactions.partition(topic, index) for topic, index in partitions),
+                    transaction_version=1 if verify_only else 2,
+                    verify_only=verify_only,
+                )
+                reply = await transactions.ask(transactional_id, event)
+                return {(p.topic, p.partition): code for p, code in reply.errors.items()}
+            response = await self._peers.peer(node_id).request(
+                ApiKey.ADD_PARTITIONS_TO_TXN,
+                ENLIST_VERSION,
+                _fields(transactional_id, producer_id, producer_epoch, partitions, verify_only),
+                ANSWER_TIMEOUT_S,
+            )
+            return _codes(response, partitions)
+        except KafkaError as error:
+            return dict.fromkeys(partitions, error.code)
+
+    def _coordinator_of(self, transactional_id: str) -> int:
+        state = self._broker.state
+        topic = state.topics.get(TRANSACTION_STATE)
+        partition = topic.partitions.get(partition_for(transactional_id, len(topic.partitions))) if topic else None
+        if partition is None or partition.leader < 0:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody coordinates {transactional_id!r} at the moment")
+        return partition.leader
+
+
+def _fields(
+    transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[Partition], verify_only: bool
+) -> dict[str, Any]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    return {
+        "transactions": [
+            {
+                "transactional_id": transactional_id,
+                "producer_id": producer_id,
+                "producer_epoch": producer_epoch,
+                "verify_only": verify_only,
+                "topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
+            }
+        ]
+    }
+
+
+def _codes(response: Any, partitions: Sequence[Partition]) -> dict[Partition, ErrorCode]:
+    if response.error_code != ErrorCode.NONE:
+        return dict.fromkeys(partitions, ErrorCode(response.error_code))
+    codes: dict[Partition, ErrorCode] = dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)  # what was left out is asked again
+    for result in response.results_by_transaction:
+        for topic in result.topic_results:
+            for partition in topic.results_by_partition:
+                codes[topic.name, partition.partition_index] = ErrorCode(partition.partition_error_code)
+    return codes

@@ -1,0 +1,58 @@
+"""Real node processes on loopback, one three-node cluster for all tests of this folder that do not kill nodes.
+
+The tests of one xdist group share a worker, so that two cores carry one cluster at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tidegate.client.admin import Admin
+from tidegate.client.local_cluster import LocalCluster
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A healthy three-node cluster."""
+    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=3)
+    with asyncio.Runner() as runner:
+        runner.run(cluster.up())
+        yield cluster
+        runner.run(cluster.down())
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def make_topic(shared_cluster: LocalCluster) -> Callable[..., str]:
+    """Creates a fresh topic, replicated three times, and returns its name."""
+
+    def make(partitions: int = 3, **configs: str) -> str:
+        name = f"topic-{next(_numbers)}"
+        asyncio.run(_create(shared_cluster.bootstrap, name, partitions, {k.replace("_", "."): v for k, v in configs.items()}))
+        return name
+
+    return make
+
+
+async def _create(bootstrap: str, name: str, partitions: int, configs: dict[str, str]) -> None:
+    async with Admin(bootstrap) as admin:
+        await admin.create_topic(
+            name, partitions=partitions, replication_factor=3, configs={"min.insync.replicas": "2"} | configs
+        )
+
+
+@pytest.fixture
+async def own_cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+    """A cluster for one test that hurts it, with fault points enabled."""
+    cluster = LocalCluster(tmp_path / "cluster", nodes=3, fault_points=True)
+    await cluster.up()
+    try:
+        yield cluster
+    finally:
+        await cluster.down()
