@@ -1,0 +1,47 @@
+"""The product's modules as syntax trees, for the tests that hold the architecture."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("chaos", "client", "controller", "coordinator", "deploy", "node", "proto", "replication", "runtime", "spark", "storage", "wire")
+
+
+def product_sources() -> dict[str, str]:
+    """Path (from the root, with slashes) -> source of every module of the product; generated modules are left out."""
+    paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text()
+        for path in [*sorted(ROOT.glob("*.py")), *paths]
+        if "_pb2" not in path.name and path.name != "setup.py"
+    }
+
+
+def imports(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything imported anywhere in a module, relative imports resolved below `tidegate`.
+
+    `from a import b` gives `a.b`.  Imports inside functions, under TYPE_CHECKING and by `importlib.import_module` count too.
+    """
+    package = ["tidegate", *path.split("/")[:-1]]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    yield node.lineno, alias.name
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = package[: len(package) - level + 1] if level else []
+                prefix = ".".join([*base, *([module] if module else [])])
+                for alias in names:
+                    yield node.lineno, f"{prefix}.{alias.name}"
+            case ast.Call(func=ast.Attribute(attr="import_module" | "resolve_name"), args=[ast.Constant(value=str(name)), *_]):
+                yield node.lineno, name
+            case ast.Call(func=ast.Name(id="import_module" | "resolve_name" | "__import__"), args=[ast.Constant(value=str(name)), *_]):
+                yield node.lineno, name
+
+
+def parse(sources: Mapping[str, str]) -> Iterator[tuple[str, ast.Module]]:
+    for path, source in sources.items():
+        yield path, ast.parse(source, path)
