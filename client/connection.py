@@ -15,7 +15,7 @@ import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import __version__
 from ..runtime import logs
@@ -24,6 +24,9 @@ from ..wire import codec
 from ..wire.api import SUPPORTED, ApiKey
 from ..wire.errors import ErrorCode, KafkaError
 from .errors import ConnectionFailed, FatalError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 log = logs.get(__name__)
 
@@ -114,7 +117,7 @@ class BrokerConnection:
         return self.decode(api_key, version, payload)
 
     def send(
-        self, api_key: ApiKey, version: int, body: Sequence[bytes | memoryview], *, timeout_s: float | None = None
+        self, api_key: ApiKey, version: int, body: Sequence[ReadableBuffer], *, timeout_s: float | None = None
     ) -> asyncio.Future[bytes]:
         """Sends an encoded request at once; the future gives the answer's frame without its length (header included)."""
         loop = asyncio.get_running_loop()
@@ -131,7 +134,7 @@ class BrokerConnection:
         self._transport.send(header, *body)
         return future
 
-    def send_without_answer(self, api_key: ApiKey, version: int, body: Sequence[bytes | memoryview]) -> None:
+    def send_without_answer(self, api_key: ApiKey, version: int, body: Sequence[ReadableBuffer]) -> None:
         """For acks=0, which the broker does not answer."""
         if self.closed or self._transport is None:
             raise self._lost("the connection is closed")
@@ -193,8 +196,8 @@ class BrokerConnection:
         if not pending.future.done():
             pending.future.set_result(payload)
 
-    def _on_close(self, reason: object = None) -> None:
-        self._end(str(reason) if reason else "closed by the broker")
+    def _on_close(self, reason: str) -> None:
+        self._end(reason)
 
     def _late(self, api_key: ApiKey, timeout_s: float) -> None:
         self.close(f"no answer to {api_key.name} in {timeout_s:g} s")

@@ -61,6 +61,10 @@ class ProducerFenced(FatalError):
     """Another producer with the same transactional id has taken over."""
 
 
+class GroupChanged(RequestError):
+    """The consumer's group has rebalanced: this member does not own what it read any more.  `poll` again."""
+
+
 class NoOffset(RequestError):
     """A partition has no position: nothing is committed and the reset policy is `none`."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ..wire.errors import KafkaError
 from ..wire.records import ControlType, Record, decode_batch, decode_marker, iterate_headers, validate_batch
 
 
@@ -57,36 +58,44 @@ class FetchedRecords:
     shown.  `aborted` is None for read_uncommitted.  Raises KafkaError(CORRUPT_MESSAGE) when a batch fails its CRC.
     """
 
-    __slots__ = ("_aborted", "_records", "_view", "next_fetch_offset", "partition", "position", "size_bytes", "topic")
+    __slots__ = ("_aborted", "_error", "_records", "_view", "next_fetch_offset", "partition", "position", "size_bytes", "topic")
 
     def __init__(
-        self, topic: str, partition: int, fetch_offset: int, data: bytes, aborted: Sequence[tuple[int, int]] | None
+        self, topic: str, partition: int, fetch_offset: int, data: bytes | memoryview, aborted: Sequence[tuple[int, int]] | None
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.position = fetch_offset
         self.size_bytes = len(data)
-        self._view = memoryview(data)
+        self._view = memoryview(data).toreadonly()
         self.next_fetch_offset = fetch_offset
         for _, header in iterate_headers(self._view):
             self.next_fetch_offset = max(self.next_fetch_offset, header.next_offset)
         self._aborted = None if aborted is None else AbortedTransactions(aborted)
         self._records = self._walk()
+        self._error: KafkaError | None = None
 
     @property
     def exhausted(self) -> bool:
         return self.position >= self.next_fetch_offset
 
     def take(self, count: int) -> list[ConsumerRecord]:
-        """Up to `count` records; fewer (also none) only when this answer is used up."""
+        """Up to `count` records; fewer (also none) only when this answer is used up, or broken: then the next call raises."""
+        if self._error is not None:
+            raise self._error
         taken: list[ConsumerRecord] = []
-        for record in self._records:
-            taken.append(record)
-            self.position = record.offset + 1
-            if len(taken) >= count:
-                break
-        else:
-            self.position = self.next_fetch_offset
+        try:
+            for record in self._records:
+                taken.append(record)
+                self.position = record.offset + 1
+                if len(taken) >= count:
+                    break
+            else:
+                self.position = self.next_fetch_offset
+        except KafkaError as error:
+            self._error = error  # a generator that raised is over: without this the rest would silently be skipped
+            if not taken:
+                raise
         return taken
 
     def _walk(self) -> Iterator[ConsumerRecord]:

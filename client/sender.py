@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..runtime import logs
+from ..wire import codec
 from ..wire.api import ApiKey
 from ..wire.compression import Compression
 from ..wire.errors import ErrorCode, KafkaError
-from ..wire.produce import PartitionProduceResult, encode_produce_request, parse_produce_response
+from ..wire.produce import ProduceResponsePartition, encode_produce_request, parse_produce_response
 from ..wire.records import encode_batch
 from .accumulator import Accumulator, ProducerBatch
 from .cluster import Backoff, Cluster
@@ -31,6 +32,9 @@ from .errors import AbortableError, ConnectionFailed, DeliveryTimeout, Family, F
 from .metadata import NO_LEADER
 from .transaction_manager import State, TransactionManager
 from .transaction_requests import PRODUCE_TV2, TransactionRequests
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 log = logs.get(__name__)
 
@@ -291,7 +295,13 @@ class Sender:
         for batch in batches:
             topics.setdefault(batch.topic, []).append((batch.partition, self._encoded(batch, transactional)))
         timeout_ms = int(settings.request_timeout_s * 1000)
-        body = encode_produce_request(version, manager.transactional_id, settings.acks, timeout_ms, list(topics.items()))
+        body = encode_produce_request(
+            version,
+            list(topics.items()),
+            acks=settings.acks,
+            timeout_ms=timeout_ms,
+            transactional_id=manager.transactional_id,
+        )
         if transactional:
             manager.left()
         if settings.acks == 0:
@@ -315,7 +325,7 @@ class Sender:
         return batch.encoded
 
     def _send_unanswered(
-        self, connection: BrokerConnection, version: int, body: list[bytes], batches: list[ProducerBatch]
+        self, connection: BrokerConnection, version: int, body: Sequence[ReadableBuffer], batches: list[ProducerBatch]
     ) -> None:
         try:
             connection.send_without_answer(ApiKey.PRODUCE, version, body)
@@ -335,7 +345,10 @@ class Sender:
             self._want_metadata(*{batch.topic for batch in batches})
             return
         try:
-            results = {(result.topic, result.partition): result for result in parse_produce_response(version, answer.result())}
+            frame = answer.result()
+            _, position = codec.parse_response_header(ApiKey.PRODUCE, version, frame)
+            response = parse_produce_response(version, frame, position)
+            results = {(topic, entry.partition): entry for topic, entries in response.topics for entry in entries}
         except KafkaError as error:
             log.error("unreadable_produce_answer", node=node_id, reason=str(error))
             results = {}
@@ -348,8 +361,8 @@ class Sender:
         if self._manager.error is not None:
             self._drop_waiting(self._manager.error)
 
-    def _settle(self, batch: ProducerBatch, result: PartitionProduceResult) -> None:
-        code = result.error_code
+    def _settle(self, batch: ProducerBatch, result: ProduceResponsePartition) -> None:
+        code = result.error
         now_s = self._cluster.clock.monotonic()
         match code:
             case ErrorCode.NONE | ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
@@ -371,12 +384,12 @@ class Sender:
                 self._accumulator.rejected(batch)
                 self._batch_failed(batch, self._refusal(batch, result))
 
-    def _refusal(self, batch: ProducerBatch, result: PartitionProduceResult) -> KafkaError:
+    def _refusal(self, batch: ProducerBatch, result: ProduceResponsePartition) -> KafkaError:
         what = f"{len(batch.records)} records for {batch.topic}-{batch.partition}"
-        return error_for(result.error_code, what, result.error_message)
+        return error_for(result.error, what, result.error_message)
 
     def _retry_delay_s(self, batch: ProducerBatch) -> float:
-        delay_s = min(RETRY_LAST_S, RETRY_FIRST_S * 2 ** min(batch.attempts, 10))
+        delay_s = min(RETRY_LAST_S, RETRY_FIRST_S * (1 << min(batch.attempts, 10)))
         return delay_s * (0.5 + self._cluster.clock.random() / 2)
 
     def _retry(self, batch: ProducerBatch, *, uncertain: bool) -> None:

@@ -224,9 +224,14 @@ def _worst_partition(answer: Any) -> ErrorCode:
 
 
 def _worst(codes: list[ErrorCode]) -> ErrorCode:
-    failed = [code for code in codes if code not in (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED)]
-    final = [code for code in failed if family(code) is not Family.RETRIABLE]
-    return (final or failed or [ErrorCode.NONE])[0]
+    worst = ErrorCode.NONE
+    for code in codes:
+        if code is ErrorCode.NONE or code is ErrorCode.OPERATION_NOT_ATTEMPTED:
+            continue
+        if family(code) is not Family.RETRIABLE:
+            return code
+        worst = worst if worst is not ErrorCode.NONE else code
+    return worst
 
 
 def _require(code: ErrorCode, what: str) -> None:
