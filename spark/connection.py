@@ -178,8 +178,12 @@ class DataClient:
     def patience(self) -> Patience:
         return Patience(self._clock, self._retry_timeout_s)
 
+    def known_leader(self, topic: str, partition: int) -> LeaderView | None:
+        """The leader that was asked last, for a task to start from."""
+        return self._leaders.get((topic, partition))
+
     def remember_leader(self, topic: str, partition: int, leader: LeaderView) -> None:
-        """A place to start from: the leader that the driver found."""
+        """What `known_leader` said on the driver; when it is no longer true, the first call finds out."""
         self._leaders[topic, partition] = leader
 
     # Topics
@@ -382,7 +386,7 @@ def offset_query(partition: int, *, timestamp_ms: int | None = None) -> data_pb2
     return data_pb2.OffsetQuery(partition=partition, kind=data_pb2.OffsetQuery.AT_TIMESTAMP, timestamp_ms=timestamp_ms)
 
 
-def _isolation(read_committed: bool) -> data_pb2.Isolation:
+def _isolation(read_committed: bool) -> data_pb2.Isolation.ValueType:
     return data_pb2.READ_COMMITTED if read_committed else data_pb2.READ_UNCOMMITTED
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ..runtime.logs import get
 from ..wire.errors import ErrorCode
-from .connection import DataClient, OffsetAnswer, ReadError, SplitRange, TopicView, offset_query
+from .connection import DataClient, LeaderView, OffsetAnswer, ReadError, SplitRange, TopicView, offset_query
 from .options import (
     EARLIEST,
     LATEST,
@@ -39,7 +39,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """What one task reads."""
+    """What one task reads, and whom it asks first."""
 
     topic: str
     topic_id: bytes
@@ -47,6 +47,7 @@ class PlannedRange:
     start: int
     end: int
     bytes_estimated: int
+    leader: LeaderView | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,15 @@ def _split(
         estimates = [part.bytes_estimated for parts in splits.values() for part in parts]
         splits = split(split_target_bytes(estimates, options.partitions_min, options.partition_bytes_max))
     return [
-        PlannedRange(name, topics[name].topic_id, partition, part.start, part.end, part.bytes_estimated)
+        PlannedRange(
+            topic=name,
+            topic_id=topics[name].topic_id,
+            partition=partition,
+            start=part.start,
+            end=part.end,
+            bytes_estimated=part.bytes_estimated,
+            leader=client.known_leader(name, partition),
+        )
         for (name, partition), parts in splits.items()
         for part in parts
     ]

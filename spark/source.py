@@ -41,7 +41,7 @@ class RangePartition(InputPartition):
     value: PlannedRange | None
 
 
-class TidegateSource(DataSource):  # type: ignore[misc]  # pyspark ships no types for it
+class TidegateSource(DataSource):
     """Batch reads of Tidegate topics."""
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -62,7 +62,7 @@ class TidegateSource(DataSource):  # type: ignore[misc]  # pyspark ships no type
 DefaultSource = TidegateSource
 
 
-class TidegateReader(DataSourceReader):  # type: ignore[misc]
+class TidegateReader(DataSourceReader):
     """Plans on the driver; a pickled copy reads in each task."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
@@ -98,6 +98,8 @@ class TidegateReader(DataSourceReader):  # type: ignore[misc]
             read_committed=self._options.read_committed,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
+        if part.leader is not None:
+            client.remember_leader(part.topic, part.partition, part.leader)
         for chunk in fetch_range(client, request):
             yield from decode_batches(target, chunk.records, chunk.visible)
 

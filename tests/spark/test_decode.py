@@ -31,7 +31,9 @@ maybe_bytes = st.none() | st.binary(max_size=300)
 headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=200)), max_size=4).map(tuple)
 timestamps = st.integers(-1, 1 << 50)
 records = st.builds(NewRecord, maybe_bytes, maybe_bytes, headers, timestamps)
-batches = st.tuples(st.lists(records, min_size=1, max_size=70), st.sampled_from(list(Compression)), st.booleans(), st.integers(0, 5))
+batches = st.tuples(
+    st.lists(records, min_size=1, max_size=70), st.sampled_from(list(Compression)), st.booleans(), st.integers(0, 5)
+)
 
 
 def make_chunk(wanted: list[tuple[list[NewRecord], Compression, bool, int]]) -> bytes:
@@ -164,7 +166,9 @@ def test_nonsense_inside_a_batch_is_an_error_or_decodes_alike_but_never_leaves_t
 
 
 @pytest.mark.parametrize(
-    "damage", ["missing_record", "extra_record", "offset_beyond"], ids=["missing record", "extra record", "offset beyond the batch"]
+    "damage",
+    ["missing_record", "extra_record", "offset_beyond"],
+    ids=["missing record", "extra record", "offset beyond the batch"],
 )
 def test_a_batch_that_contradicts_its_header_is_refused(damage: str) -> None:
     chunk = bytearray(encode_batch([NewRecord(b"k", b"v")] * 3, base_offset=5))

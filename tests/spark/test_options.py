@@ -41,7 +41,9 @@ def test_bootstrap_goes_by_two_names() -> None:
 
 def test_bounds() -> None:
     assert parse(startingOffsets="EARLIEST", endingOffsets="latest").starting == Everywhere(EARLIEST)
-    assert parse(startingOffsets='{"flights":{"0":23,"1":-2}}').starting == AtOffsets({("flights", 0): 23, ("flights", 1): EARLIEST})
+    assert parse(startingOffsets='{"flights":{"0":23,"1":-2}}').starting == AtOffsets(
+        {("flights", 0): 23, ("flights", 1): EARLIEST}
+    )
     assert parse(endingOffsets='{"flights":{"0":-1}}').ending == AtOffsets({("flights", 0): LATEST})
     assert parse(startingTimestamp="5", endingTimestamp="9").ending == AtTimestamp(9)
     assert parse(startingOffsetsByTimestamp='{"flights":{"3":5}}').starting == AtTimestamps({("flights", 3): 5})

@@ -43,7 +43,9 @@ def test_explicit_offsets_are_taken_as_they_are() -> None:
     assert settle(KEY, special, LIMITS, None, None) == Settled(10, 90)
 
 
-@pytest.mark.parametrize(("start", "end", "cut"), [(5, 50, Settled(10, 50)), (20, 95, Settled(20, 90)), (95, 100, Settled(90, 90))])
+@pytest.mark.parametrize(
+    ("start", "end", "cut"), [(5, 50, Settled(10, 50)), (20, 95, Settled(20, 90)), (95, 100, Settled(90, 90))]
+)
 def test_offsets_that_are_not_there_fail_unless_loss_is_accepted(start: int, end: int, cut: Settled) -> None:
     options = replace(OPTIONS, starting=AtOffsets({KEY: start}), ending=AtOffsets({KEY: end}))
     with pytest.raises(ReadError, match="failOnDataLoss=false"):

@@ -37,7 +37,9 @@ def play(script: list[tuple[int, str]]) -> History:
     for producer_id, what in script:
         if what == "write":
             batch = bytearray(
-                encode_batch([NewRecord(b"k", b"v")] * 2, producer_id=producer_id, producer_epoch=0, transactional=producer_id > 0)
+                encode_batch(
+                    [NewRecord(b"k", b"v")] * 2, producer_id=producer_id, producer_epoch=0, transactional=producer_id > 0
+                )
             )
             if producer_id:
                 open_transactions.setdefault(producer_id, []).append(offset)
