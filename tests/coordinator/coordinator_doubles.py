@@ -54,7 +54,9 @@ class MemoryLog:
 class Driver:
     """A runtime over a `MemoryLog`; replies are collected by the caller's label."""
 
-    def __init__(self, make_shard: Callable[[int, int], Any], *, config: RuntimeConfig | None = None, log: MemoryLog | None = None) -> None:
+    def __init__(
+        self, make_shard: Callable[[int, int], Any], *, config: RuntimeConfig | None = None, log: MemoryLog | None = None
+    ) -> None:
         self.log = log or MemoryLog()
         self.effects: list[tuple[int, int, Any]] = []
         self.failures: list[tuple[int, int, str]] = []
@@ -82,7 +84,8 @@ class Driver:
     def commit(self, partition: int = 0, epoch: int | None = None, offset: int | None = None) -> None:
         """Moves the high watermark, to the end of the log unless told otherwise."""
         self.log.watermark[partition] = self.log.end.get(partition, 0) if offset is None else offset
-        self.runtime.on_high_watermark(partition, epoch or self.runtime.leader_epoch(partition) or 0, self.log.watermark[partition])
+        epoch = epoch or self.runtime.leader_epoch(partition) or 0
+        self.runtime.on_high_watermark(partition, epoch, self.log.watermark[partition])
 
     def submit(self, label: object, event: Any, partition: int = 0) -> Any:
         """Submits; returns the reply if it is there already."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from coordinator_doubles import Driver, MemoryLog, code_of
-
 from tidegate.coordinator.runtime import (
     Context,
     CoordinatorLoadError,

@@ -1,0 +1,349 @@
+"""Producer ids and epochs: KIP-360, fencing, timeouts, repeated EndTxn, rotation; all with four epochs to an id."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+from coordinator_doubles import Driver, MemoryLog, code_of
+from tidegate.coordinator.transaction.events import (
+    AddPartitions,
+    DescribeTransactions,
+    EndTxn,
+    InitProducerId,
+    ListTransactions,
+    MarkersWritten,
+    NeedProducerIds,
+    ProducerReply,
+    SendMarkers,
+    TransactionConfig,
+    TransactionIdentity,
+)
+from tidegate.coordinator.transaction.shard import TransactionShard
+from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionPartition, TransactionState
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+ID = "orders"
+MAX = 4
+P0 = TransactionPartition("flights", 0)
+DAY_MS = 24 * 3600 * 1000
+
+
+class Coordinator(Driver):
+    """One transaction shard behind a runtime, with markers written at once unless held back."""
+
+    def __init__(self, *, max_epoch: int = MAX, log: MemoryLog | None = None, first_id: int = 100) -> None:
+        self.ids: Any = count(first_id)
+        self.hold_markers = False
+        config = TransactionConfig(max_producer_epoch=max_epoch)
+        super().__init__(lambda partition, epoch: TransactionShard(config, lambda: next(self.ids, None), epoch), log=log)
+
+    def settle(self) -> None:
+        """Commits, and writes the markers of every SendMarkers until nothing is left to do."""
+        self.commit()
+        while not self.hold_markers and (sends := [e for _, _, e in self.effects if isinstance(e, SendMarkers)]):
+            self.effects.clear()
+            for send in sends:
+                self.runtime.submit(0, MarkersWritten(send.identity), None, self.now_ms)
+            self.commit()
+
+    def ask(self, event: Any, partition: int = 0) -> Any:
+        reply = super().ask(event, partition)
+        self.settle()
+        return reply
+
+    def init(self, producer_id: int = -1, epoch: int = -1) -> Any:
+        return self.ask(InitProducerId(ID, 60_000, producer_id, epoch))
+
+    def begin(self, who: ProducerReply, version: int = 2) -> Any:
+        return self.ask(AddPartitions(ID, who.producer_id, who.producer_epoch, (P0,), version))
+
+    def end(self, who: ProducerReply, commit: bool = True, version: int = 2) -> Any:
+        return self.ask(EndTxn(ID, who.producer_id, who.producer_epoch, commit, version))
+
+    @property
+    def entry(self) -> TransactionMetadata:
+        (_, _, shard), *_ = self.runtime.shards()
+        assert isinstance(shard, TransactionShard)
+        return shard.transactions[ID]
+
+    def fail_over(self) -> Coordinator:
+        """Another node takes the partition over, from the log alone."""
+        after = Coordinator(log=self.log, first_id=next(self.ids))
+        after.now_ms = self.now_ms
+        after.load(epoch=(self.runtime.leader_epoch(0) or 0) + 1)
+        after.settle()
+        return after
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    made = Coordinator()
+    made.load()
+    return made
+
+
+def test_the_first_init_gives_a_fresh_id_and_epoch_0(coordinator: Coordinator) -> None:
+    assert coordinator.init() == ProducerReply(100, 0)
+
+
+def test_every_new_instance_fences_the_last_one(coordinator: Coordinator) -> None:
+    first = coordinator.init()
+    assert coordinator.init() == ProducerReply(100, 1)
+    assert code_of(coordinator.begin(first)) is ErrorCode.PRODUCER_FENCED
+
+
+def test_an_instance_that_comes_while_a_transaction_is_open_aborts_it_and_retries(coordinator: Coordinator) -> None:
+    first = coordinator.init()
+    coordinator.begin(first)
+    assert code_of(coordinator.init()) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert coordinator.entry.state is TransactionState.COMPLETE_ABORT
+    assert coordinator.init() == ProducerReply(100, 2), "the epoch of the fence itself is given to nobody"
+    assert code_of(coordinator.end(first)) is ErrorCode.PRODUCER_FENCED
+
+
+def test_an_expected_epoch_is_bumped_and_its_retry_answered_the_same(coordinator: Coordinator) -> None:
+    coordinator.init()
+    assert coordinator.init(100, 0) == ProducerReply(100, 1)
+    assert coordinator.init(100, 0) == ProducerReply(100, 1), "the answer was lost"
+    assert coordinator.fail_over().init(100, 0) == ProducerReply(100, 1), "and the coordinator with it"
+
+
+def test_a_retry_after_another_instance_came_is_fenced(coordinator: Coordinator) -> None:
+    coordinator.init()
+    coordinator.init(100, 0)
+    coordinator.init()
+    assert code_of(coordinator.init(100, 0)) is ErrorCode.PRODUCER_FENCED
+    assert code_of(coordinator.init(100, 1)) is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_late_duplicate_of_init_does_not_fence_the_producer_that_went_on(coordinator: Coordinator) -> None:
+    coordinator.init()
+    who = coordinator.init(100, 0)
+    coordinator.begin(who, version=1)
+    assert code_of(coordinator.init(100, 0)) is ErrorCode.PRODUCER_FENCED, "and it does not abort the open transaction either"
+    assert coordinator.end(who, version=1) == ProducerReply(-1, -1)
+    assert code_of(coordinator.init(100, 0)) is ErrorCode.PRODUCER_FENCED
+    assert code_of(coordinator.begin(who, version=1)) is ErrorCode.NONE
+
+
+def test_an_unknown_expected_id_is_fenced(coordinator: Coordinator) -> None:
+    coordinator.init()
+    assert code_of(coordinator.init(55, 0)) is ErrorCode.PRODUCER_FENCED
+
+
+# --- rotation --------------------------------------------------------------------------------------------------------------
+
+
+def test_init_rotates_when_the_epochs_of_an_id_are_used_up(coordinator: Coordinator) -> None:
+    assert [coordinator.init() for _ in range(6)] == [
+        ProducerReply(100, 0),
+        ProducerReply(100, 1),
+        ProducerReply(100, 2),
+        ProducerReply(100, 3),
+        ProducerReply(101, 0),
+        ProducerReply(101, 1),
+    ]
+
+
+def test_a_retry_across_the_rotation_is_recognised(coordinator: Coordinator) -> None:
+    who = ProducerReply(100, 0)
+    coordinator.init()
+    for _ in range(3):
+        who = coordinator.init(who.producer_id, who.producer_epoch)
+    assert who == ProducerReply(100, 3)
+    assert coordinator.init(100, 3) == ProducerReply(101, 0)
+    assert coordinator.init(100, 3) == ProducerReply(101, 0)
+    assert coordinator.fail_over().init(100, 3) == ProducerReply(101, 0)
+
+
+def test_tv2_commits_for_ever_over_rotated_ids(coordinator: Coordinator) -> None:
+    who, seen = coordinator.init(), set()
+    for _ in range(40):
+        assert code_of(coordinator.begin(who)) is ErrorCode.NONE
+        after = coordinator.end(who)
+        assert coordinator.end(who) == after, "a repeated EndTxn gets the same answer, also across a rotation"
+        assert after.producer_epoch < MAX and (after.producer_id, after.producer_epoch) not in seen
+        seen.add((after.producer_id, after.producer_epoch))
+        who = after
+
+
+def test_a_commit_at_the_last_epoch_marks_with_the_reserved_one_and_answers_the_next_id(coordinator: Coordinator) -> None:
+    for _ in range(4):
+        who = coordinator.init()
+    coordinator.begin(who)
+    coordinator.hold_markers = True
+    coordinator.effects.clear()
+    assert coordinator.end(who) == ProducerReply(101, 0)
+    entry = coordinator.entry
+    assert (entry.producer_id, entry.producer_epoch, entry.next_producer_id) == (100, MAX, 101)
+    ((_, _, send),) = coordinator.effects
+    assert (send.producer_id, send.producer_epoch) == (100, MAX)
+    # KAFKA-18660: the producer already works under the new id while the markers are on their way: it is told to wait.
+    assert code_of(coordinator.begin(ProducerReply(101, 0))) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert code_of(coordinator.end(who)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert code_of(coordinator.begin(who)) is ErrorCode.PRODUCER_FENCED
+    coordinator.hold_markers = False
+    coordinator.settle()
+    assert code_of(coordinator.begin(ProducerReply(101, 0))) is ErrorCode.NONE
+
+
+def test_a_fence_at_the_last_epoch_rotates_as_well(coordinator: Coordinator) -> None:
+    """KAFKA-20090."""
+    for _ in range(4):
+        who = coordinator.init()
+    coordinator.begin(who)
+    coordinator.tick(61_000)
+    coordinator.settle()
+    assert (coordinator.entry.producer_id, coordinator.entry.producer_epoch) == (101, 0)
+    assert coordinator.end(who, commit=False) == ProducerReply(101, 0), "the abort that the client still sends is a repeat"
+    assert code_of(coordinator.begin(ProducerReply(101, 0))) is ErrorCode.NONE
+
+
+def test_without_a_producer_id_at_hand_the_caller_retries_and_the_node_is_told(coordinator: Coordinator) -> None:
+    ids, coordinator.ids = coordinator.ids, iter(())
+    assert code_of(coordinator.init()) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert coordinator.effects == [(0, 1, NeedProducerIds())]
+    coordinator.ids = ids
+    assert coordinator.init() == ProducerReply(100, 0)
+
+
+# --- timeouts and expiry ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_timeout_fences_and_aborts_and_the_producer_may_resume(coordinator: Coordinator, version: int) -> None:
+    who = coordinator.init()
+    coordinator.begin(who, version)
+    coordinator.tick(60_000)
+    assert coordinator.entry.state is TransactionState.ONGOING, "not a moment too early"
+    coordinator.tick(1_001)
+    coordinator.settle()
+    assert coordinator.entry.state is TransactionState.COMPLETE_ABORT and coordinator.entry.producer_epoch == 1
+    assert code_of(coordinator.begin(who, version)) is ErrorCode.PRODUCER_FENCED, "late writes are fenced"
+    resumed = coordinator.init(who.producer_id, who.producer_epoch)
+    assert resumed == ProducerReply(100, 2), "KIP-588, above the epoch of the markers"
+
+
+def test_a_prepared_transaction_does_not_time_out(coordinator: Coordinator) -> None:
+    who = coordinator.init()
+    coordinator.begin(who)
+    coordinator.hold_markers = True
+    coordinator.end(who)
+    coordinator.tick(10 * DAY_MS)
+    assert coordinator.entry.state is TransactionState.PREPARE_COMMIT and coordinator.entry.producer_epoch == 1
+
+
+@pytest.mark.parametrize("refused", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT])
+def test_a_fence_whose_append_fails_spends_one_epoch_after_many_tries(coordinator: Coordinator, refused: ErrorCode) -> None:
+    """KAFKA-9666."""
+    who = coordinator.init()
+    coordinator.begin(who)
+    coordinator.log.refuse = KafkaError(refused, "no")
+    for _ in range(10):
+        assert code_of(coordinator.submit("init", InitProducerId(ID, 60_000))) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        coordinator.tick(61_000)
+    assert (coordinator.entry.state, coordinator.entry.producer_epoch) == (TransactionState.ONGOING, 0)
+    coordinator.log.refuse = None
+    coordinator.tick(1_000)
+    coordinator.settle()
+    assert (coordinator.entry.state, coordinator.entry.producer_epoch) == (TransactionState.COMPLETE_ABORT, 1)
+
+
+def test_idle_ids_expire_with_a_tombstone_and_open_ones_do_not(coordinator: Coordinator) -> None:
+    coordinator.init()
+    coordinator.hold_markers = True
+    busy = coordinator.ask(InitProducerId("busy", 900_000))
+    coordinator.ask(AddPartitions("busy", busy.producer_id, 0, (P0,)))
+    coordinator.tick(8 * DAY_MS)
+    coordinator.settle()
+    assert code_of(coordinator.ask(DescribeTransactions(ID))) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert code_of(coordinator.ask(DescribeTransactions("busy"))) is ErrorCode.NONE
+    after = coordinator.fail_over()
+    assert code_of(after.ask(DescribeTransactions(ID))) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert code_of(after.end(ProducerReply(100, 0))) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_client_is_answered_after_prepare_is_committed_and_before_the_markers(coordinator: Coordinator) -> None:
+    """SEMANTICS 25."""
+    who = coordinator.init()
+    coordinator.begin(who)
+    coordinator.hold_markers = True
+    coordinator.effects.clear()
+    assert coordinator.submit("end", EndTxn(ID, who.producer_id, 0, True, 2)) is None and coordinator.effects == []
+    coordinator.commit()
+    assert coordinator.replies["end"] == ProducerReply(100, 1)
+    ((_, _, send),) = coordinator.effects
+    assert send.commit and send.partitions == (P0,) and send.coordinator_epoch == 1 and send.transaction_version == 2
+
+
+def test_an_end_txn_of_an_earlier_transaction_cannot_touch_the_next_one(coordinator: Coordinator) -> None:
+    """KAFKA-17754: TV2 tells them apart by the epoch."""
+    who = coordinator.init()
+    coordinator.begin(who)
+    after = coordinator.end(who, commit=False)
+    coordinator.begin(after)
+    for commit in (True, False):
+        assert code_of(coordinator.end(who, commit)) is ErrorCode.PRODUCER_FENCED
+    assert coordinator.entry.state is TransactionState.ONGOING
+
+
+def test_tv2_may_abort_a_transaction_that_reached_no_partition(coordinator: Coordinator) -> None:
+    who = coordinator.init()
+    assert coordinator.end(who, commit=False) == ProducerReply(100, 1)
+    assert coordinator.entry.state is TransactionState.COMPLETE_ABORT
+    assert coordinator.end(ProducerReply(100, 1), commit=False) == ProducerReply(100, 2)
+
+
+def test_markers_of_another_transaction_complete_nothing(coordinator: Coordinator) -> None:
+    """KAFKA-16352, the coordinator's half: TV1 uses the same producer id and epoch again."""
+    who = coordinator.init()
+    coordinator.begin(who, 1)
+    coordinator.hold_markers = True
+    coordinator.effects.clear()
+    coordinator.end(who, version=1)
+    stale = coordinator.effects[0][2].identity
+    coordinator.hold_markers = False
+    coordinator.settle()
+    coordinator.begin(who, 1)
+    coordinator.hold_markers = True
+    coordinator.end(who, version=1)
+    for identity in (stale, TransactionIdentity(ID, 100, 0, 0, coordinator.entry.record_offset)):
+        coordinator.ask(MarkersWritten(identity))
+        assert coordinator.entry.state is TransactionState.PREPARE_COMMIT
+
+
+def test_the_next_coordinator_takes_prepared_transactions_up(coordinator: Coordinator) -> None:
+    who = coordinator.init()
+    coordinator.begin(who)
+    coordinator.hold_markers = True
+    coordinator.end(who)
+    after = Coordinator(log=coordinator.log)
+    after.log.watermark[0] = 0  # as far as the new leader knows
+    after.load(epoch=9, barrier=False)
+    assert after.effects == []
+    after.commit()
+    ((partition, epoch, send),) = after.effects
+    assert (partition, epoch, send.coordinator_epoch, send.commit, send.partitions) == (0, 9, 9, True, (P0,))
+    after.settle()
+    assert after.entry.state is TransactionState.COMPLETE_COMMIT
+    assert after.end(who) == ProducerReply(100, 1), "the answer that died with the first coordinator"
+
+
+def test_transactions_are_listed_by_state_id_and_age(coordinator: Coordinator) -> None:
+    who = coordinator.init()
+    coordinator.begin(who)
+    coordinator.ask(InitProducerId("other", 1_000))
+    names = lambda event: {line.transactional_id for line in coordinator.ask(event).transactions}  # noqa: E731
+    assert names(ListTransactions()) == {ID, "other"}
+    assert names(ListTransactions(states=frozenset({"Ongoing"}))) == {ID}
+    assert names(ListTransactions(producer_ids=frozenset({101}))) == {"other"}
+    coordinator.now_ms += 500
+    assert names(ListTransactions(duration_ms=499)) == {ID} and names(ListTransactions(duration_ms=500)) == set()
+    assert coordinator.ask(ListTransactions(states=frozenset({"Sleeping"}))).unknown_states == ("Sleeping",)
+    described = coordinator.ask(DescribeTransactions(ID)).metadata
+    assert described.state is TransactionState.ONGOING and described.partitions == {P0}

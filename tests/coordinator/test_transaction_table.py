@@ -1,0 +1,265 @@
+"""Every (state, stimulus) pair of the transaction coordinator has an outcome, written down here independently of the table.
+
+The tests are generated from `RULES`; the expectation is a second opinion: the error that the caller sees and the state in the
+record that is written ("-" for none).
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+from coordinator_doubles import code_of
+from tidegate.coordinator.outcome import Context, Outcome, ReplayedRecord
+from tidegate.coordinator.transaction import records
+from tidegate.coordinator.transaction import shard as shard_module
+from tidegate.coordinator.transaction.events import (
+    AddOffsets,
+    AddPartitions,
+    EndTxn,
+    ExpireTransactions,
+    InitProducerId,
+    MarkersWritten,
+    PartitionsReply,
+    ProducerReply,
+    TimeoutTransaction,
+    TransactionConfig,
+)
+from tidegate.coordinator.transaction.shard import TransactionShard
+from tidegate.coordinator.transaction.state import (
+    RULES,
+    VALID_PREVIOUS,
+    VALID_PREVIOUS_TV2,
+    Action,
+    Stimulus,
+    TransactionMetadata,
+    TransactionPartition,
+    TransactionState,
+    may_follow,
+)
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+ID, PID, EPOCH, NOW = "orders", 1000, 5, 10_000_000
+P0, P1 = TransactionPartition("flights", 0), TransactionPartition("flights", 1)
+S, T = TransactionState, Stimulus
+
+# Columns: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, Dead.  Each is "error state".
+COLUMNS = (S.EMPTY, S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT, S.COMPLETE_COMMIT, S.COMPLETE_ABORT, S.DEAD)
+BUSY, BAD, GONE, OLD = "CONCURRENT_TRANSACTIONS -", "INVALID_TXN_STATE -", "INVALID_PRODUCER_ID_MAPPING -", "PRODUCER_FENCED -"
+NEW, LATE, OK = "NONE EMPTY", "TRANSACTION_ABORTABLE -", "NONE -"
+ADD, CMT, ABT, FEN = "NONE ONGOING", "NONE PREPARE_COMMIT", "NONE PREPARE_ABORT", "CONCURRENT_TRANSACTIONS PREPARE_ABORT"
+EXPECTED = {
+    T.INIT_PRODUCER_ID: (NEW, FEN, BUSY, BUSY, NEW, NEW, NEW),
+    T.ADD_PARTITIONS: (ADD, ADD, BUSY, BUSY, ADD, ADD, GONE),
+    T.VERIFY_PARTITIONS: (LATE, OK, BUSY, BUSY, LATE, LATE, GONE),
+    T.COMMIT_TV1: (BAD, CMT, BUSY, BAD, OK, BAD, GONE),
+    T.ABORT_TV1: (BAD, ABT, BAD, BUSY, BAD, OK, GONE),
+    T.COMMIT: (BAD, CMT, BUSY, BUSY, BAD, BAD, GONE),
+    T.ABORT: (ABT, ABT, BUSY, BUSY, ABT, ABT, GONE),
+    T.COMMIT_REPEATED: (OLD, OLD, BUSY, BAD, OK, BAD, GONE),
+    T.ABORT_REPEATED: (OLD, OLD, BAD, BUSY, BAD, OK, GONE),
+    T.MARKERS_WRITTEN: (OK, OK, "NONE COMPLETE_COMMIT", "NONE COMPLETE_ABORT", OK, OK, OK),
+    T.TIMEOUT: (OK, ABT, OK, OK, OK, OK, OK),
+    T.EXPIRE: ("NONE tombstone", OK, OK, OK, "NONE tombstone", "NONE tombstone", OK),
+}
+
+
+def make(state: S, *, version: int, old: bool = False, last: int = -1) -> TransactionShard:
+    """A shard with one entry in that state, as a load would leave it."""
+    ids = count(2000)
+    made = TransactionShard(TransactionConfig(), lambda: next(ids), coordinator_epoch=3)
+    if state is S.DEAD:
+        return made
+    busy = state in (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT)
+    entry = TransactionMetadata(
+        ID,
+        PID,
+        EPOCH,
+        60_000,
+        state,
+        last_update_ms=0 if old else NOW,
+        start_ms=(0 if old else NOW) if busy else -1,
+        partitions=frozenset({P0}) if busy else frozenset(),
+        last_producer_epoch=last,
+        transaction_version=version,
+    )
+    made.replay(ReplayedRecord(40, NOW, records.encode_key(ID), records.encode_value(entry)))
+    return made
+
+
+def request(stimulus: Stimulus, made: TransactionShard) -> Any:
+    current = made.transactions.get(ID)
+    match stimulus:
+        case T.INIT_PRODUCER_ID:
+            return InitProducerId(ID, 60_000)
+        case T.ADD_PARTITIONS:
+            return AddPartitions(ID, PID, EPOCH, (P1,))
+        case T.VERIFY_PARTITIONS:
+            return AddPartitions(ID, PID, EPOCH, (P0,), verify_only=True)
+        case T.COMMIT_TV1 | T.ABORT_TV1:
+            return EndTxn(ID, PID, EPOCH, stimulus is T.COMMIT_TV1, 1)
+        case T.COMMIT | T.ABORT:
+            return EndTxn(ID, PID, EPOCH, stimulus is T.COMMIT, 2)
+        case T.COMMIT_REPEATED | T.ABORT_REPEATED:
+            return EndTxn(ID, PID, EPOCH - 1, stimulus is T.COMMIT_REPEATED, 2)
+        case T.MARKERS_WRITTEN:
+            absent = TransactionMetadata(ID, PID, EPOCH, 1, S.PREPARE_COMMIT, 0)
+            return MarkersWritten(made._send_markers(current or absent, 40).identity)
+        case T.TIMEOUT:
+            return TimeoutTransaction(ID)
+        case T.EXPIRE:
+            return ExpireTransactions((ID,))
+
+
+def decide(made: TransactionShard, event: Any) -> Outcome[Any, Any]:
+    context = Context(NOW if not isinstance(event, ExpireTransactions) else NOW + 10 * 24 * 3600 * 1000, 41, 3)
+    try:
+        return made.handle(event, context)
+    except KafkaError as error:
+        return Outcome(reply=error)
+
+
+def seen(outcome: Outcome[Any, Any]) -> str:
+    code = code_of(outcome.reply)
+    if isinstance(outcome.reply, PartitionsReply):
+        (code,) = set(outcome.reply.errors.values())
+    if not outcome.records:
+        return f"{code.name} -"
+    (record,) = outcome.records
+    return f"{code.name} " + ("tombstone" if record.value is None else records.decode_value(ID, record.value, 41).state.name)
+
+
+PAIRS = [pair for pair in RULES if pair[0] is not S.PREPARE_EPOCH_FENCE]
+
+
+@pytest.mark.parametrize(("state", "stimulus"), PAIRS, ids=lambda value: value.name)
+def test_every_pair_has_its_outcome(state: S, stimulus: Stimulus) -> None:
+    repeated = stimulus in (T.COMMIT_REPEATED, T.ABORT_REPEATED)
+    tv2 = repeated or stimulus in (T.COMMIT, T.ABORT)
+    made = make(state, version=2 if tv2 else 1, old=stimulus is T.TIMEOUT, last=EPOCH - 1 if repeated else -1)
+    before = dict(made.transactions)
+    outcome = decide(made, request(stimulus, made))
+    assert seen(outcome) == EXPECTED[stimulus][COLUMNS.index(state)]
+    assert made.transactions == before, "handle decides, only replay changes"
+
+
+def test_the_expectations_cover_the_whole_table() -> None:
+    assert {(state, stimulus) for stimulus in EXPECTED for state in COLUMNS} == set(PAIRS)
+    assert set(RULES) == {(state, stimulus) for state in S for stimulus in T}
+
+
+@pytest.mark.parametrize("pair", [p for p in RULES if p[0] is S.PREPARE_EPOCH_FENCE], ids=lambda p: p[1].name)
+def test_the_state_that_is_never_stored_is_refused_everywhere(pair: tuple[S, Stimulus]) -> None:
+    assert RULES[pair] is Action.UNREACHABLE
+    entry = TransactionMetadata(ID, PID, EPOCH, 60_000, S.PREPARE_EPOCH_FENCE, 0)
+    with pytest.raises(Exception, match="never stored"):
+        make(S.EMPTY, version=1).replay(ReplayedRecord(50, 0, records.encode_key(ID), records.encode_value(entry)))
+
+
+@pytest.mark.parametrize(("state", "stimulus"), PAIRS, ids=lambda value: value.name)
+def test_what_a_rule_writes_is_a_valid_transition(state: S, stimulus: Stimulus) -> None:
+    target = {
+        Action.CREATE: S.EMPTY,
+        Action.BUMP_EPOCH: S.EMPTY,
+        Action.ENLIST: S.ONGOING,
+        Action.FENCE: S.PREPARE_ABORT,
+        Action.PREPARE_COMMIT: S.PREPARE_COMMIT,
+        Action.PREPARE_ABORT: S.PREPARE_ABORT,
+        Action.TOMBSTONE: S.DEAD,
+        Action.COMPLETE: S.COMPLETE_COMMIT if state is S.PREPARE_COMMIT else S.COMPLETE_ABORT,
+    }.get(RULES[(state, stimulus)])
+    if target is not None:
+        assert may_follow(state, target, 2 if stimulus is T.ABORT else 1)
+
+
+def test_the_valid_transitions_are_those_of_the_specification() -> None:
+    """SEMANTICS 19."""
+    cc, ca = S.COMPLETE_COMMIT, S.COMPLETE_ABORT
+    assert VALID_PREVIOUS == {
+        S.EMPTY: {S.EMPTY, cc, ca, S.DEAD},
+        S.ONGOING: {S.ONGOING, S.EMPTY, cc, ca},
+        S.PREPARE_COMMIT: {S.ONGOING},
+        S.PREPARE_ABORT: {S.ONGOING, S.PREPARE_EPOCH_FENCE},
+        cc: {S.PREPARE_COMMIT},
+        ca: {S.PREPARE_ABORT},
+        S.DEAD: {S.EMPTY, ca, cc},
+        S.PREPARE_EPOCH_FENCE: {S.ONGOING},
+    }
+    assert VALID_PREVIOUS_TV2[S.PREPARE_ABORT] == {S.ONGOING, S.PREPARE_EPOCH_FENCE, S.EMPTY, cc, ca}
+
+
+WITH_IDENTITY = (T.ADD_PARTITIONS, T.VERIFY_PARTITIONS, T.COMMIT_TV1, T.ABORT_TV1, T.COMMIT, T.ABORT)
+FENCED, UNMAPPED = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+@pytest.mark.parametrize(("state", "stimulus"), [p for p in PAIRS if p[1] in WITH_IDENTITY], ids=lambda value: value.name)
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "error"), [(PID, EPOCH - 3, FENCED), (PID, EPOCH + 1, FENCED), (77, EPOCH, UNMAPPED)]
+)
+def test_a_foreign_identity_is_refused_in_every_state(
+    state: S, stimulus: Stimulus, producer_id: int, epoch: int, error: ErrorCode
+) -> None:
+    made = make(state, version=2)
+    event: Any
+    match stimulus:
+        case T.ADD_PARTITIONS | T.VERIFY_PARTITIONS:
+            event = AddPartitions(ID, producer_id, epoch, (P0,), verify_only=stimulus is T.VERIFY_PARTITIONS)
+        case _:
+            event = EndTxn(ID, producer_id, epoch, "COMMIT" in stimulus.name, 1 if "TV1" in stimulus.name else 2)
+    outcome = decide(made, event)
+    expected = error if state is not S.DEAD else ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert code_of(outcome.reply) is expected and not outcome.records
+
+
+def test_add_offsets_enlists_the_partition_of_the_group() -> None:
+    made = make(S.EMPTY, version=1)
+    offsets = TransactionPartition("__consumer_offsets", 7)
+    outcome = decide(made, AddOffsets(ID, PID, EPOCH, offsets))
+    assert records.decode_value(ID, outcome.records[0].value or b"", 41).partitions == {offsets}
+    assert outcome.reply == PartitionsReply({offsets: ErrorCode.NONE})
+
+
+def test_adding_what_is_enlisted_writes_nothing() -> None:
+    assert decide(make(S.ONGOING, version=1), AddPartitions(ID, PID, EPOCH, (P0,))).records == ()
+
+
+def test_a_new_transaction_forgets_the_partitions_of_the_last_one_and_starts_its_clock() -> None:
+    made = make(S.COMPLETE_COMMIT, version=1)
+    entry = records.decode_value(ID, decide(made, AddPartitions(ID, PID, EPOCH, (P1,))).records[0].value or b"", 41)
+    assert entry.partitions == {P1} and entry.start_ms == NOW
+    ongoing = make(S.ONGOING, version=1, old=True)
+    entry = records.decode_value(ID, decide(ongoing, AddPartitions(ID, PID, EPOCH, (P1,))).records[0].value or b"", 41)
+    assert entry.partitions == {P0, P1} and entry.start_ms == 0
+
+
+def test_tv1_keeps_the_epoch_and_tv2_moves_it() -> None:
+    tv1 = decide(make(S.ONGOING, version=1), EndTxn(ID, PID, EPOCH, True, 1))
+    tv2 = decide(make(S.ONGOING, version=2), EndTxn(ID, PID, EPOCH, True, 2))
+    assert tv1.reply == ProducerReply(-1, -1) and tv1.effects[0].producer_epoch == EPOCH
+    assert tv2.reply == ProducerReply(PID, EPOCH + 1) and tv2.effects[0].producer_epoch == EPOCH + 1
+
+
+def test_a_confirmed_repeat_answers_the_current_identity() -> None:
+    made = make(S.COMPLETE_COMMIT, version=2, last=EPOCH - 1)
+    assert decide(made, EndTxn(ID, PID, EPOCH - 1, True, 2)).reply == ProducerReply(PID, EPOCH)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_a_transaction_timeout_out_of_bounds_is_refused(timeout_ms: int) -> None:
+    outcome = decide(make(S.DEAD, version=1), InitProducerId(ID, timeout_ms))
+    assert code_of(outcome.reply) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+@pytest.mark.parametrize(
+    "event", [InitProducerId("", 1), AddPartitions("", 1, 1, (P0,)), EndTxn("", 1, 1, True)], ids=lambda e: type(e).__name__
+)
+def test_an_empty_transactional_id_is_refused(event: Any) -> None:
+    assert code_of(decide(make(S.DEAD, version=1), event).reply) is ErrorCode.INVALID_REQUEST
+
+
+def test_a_broken_rule_is_caught_before_the_record_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ablation: a table that lets Empty commit trips over the transition check."""
+    monkeypatch.setitem(shard_module.RULES, (S.EMPTY, T.COMMIT), Action.PREPARE_COMMIT)
+    with pytest.raises(AssertionError, match="PREPARE_COMMIT may not follow EMPTY"):
+        decide(make(S.EMPTY, version=2), EndTxn(ID, PID, EPOCH, True, 2))
