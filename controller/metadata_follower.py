@@ -117,9 +117,7 @@ class MetadataFollower:
             self._on_failure(error)
 
     async def _follow(self, node_id: int) -> None:
-        request = pb.FollowMetadataRequest(
-            node_id=self._node_id, applied_index=self.state.index, applied_term=self.state.term
-        )
+        request = pb.FollowMetadataRequest(node_id=self._node_id, applied_index=self.state.index, applied_term=self.state.term)
         call = self._client.follow_metadata(node_id, request)
         assembly = _SnapshotAssembly()
         try:

@@ -157,6 +157,10 @@ class ClusterState:
         name = self._names.get(topic_id)
         return None if name is None else self._topics[name]
 
+    def topic_by_raw_id(self, raw: bytes) -> TopicState | None:
+        """By the id as it travels: None when there is no such topic, or when it is no id."""
+        return self.topic_by_id(UUID(bytes=raw)) if len(raw) == 16 else None
+
     def partition(self, topic: str, partition: int) -> PartitionState | None:
         found = self._topics.get(topic)
         return None if found is None else found.partitions.get(partition)
@@ -308,7 +312,7 @@ class ClusterState:
     # ---- topics -----------------------------------------------------------------------------------------------------------
 
     def _topic_with_id(self, raw: bytes) -> TopicState:
-        topic = self.topic_by_id(UUID(bytes=raw)) if len(raw) == 16 else None
+        topic = self.topic_by_raw_id(raw)
         if topic is None:
             raise _Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {raw.hex()}")
         return topic
@@ -386,7 +390,7 @@ class ClusterState:
     def _change_partitions(self, op: pb.ChangePartitions, changes: _Changes) -> Value:
         errors: list[ErrorCode] = []
         for group in op.topics:
-            topic = self.topic_by_id(UUID(bytes=group.topic_id)) if len(group.topic_id) == 16 else None
+            topic = self.topic_by_raw_id(group.topic_id)
             if topic is None:
                 errors.extend(ErrorCode.UNKNOWN_TOPIC_ID for _ in group.partitions)
                 continue

@@ -246,9 +246,7 @@ class _Link:
 
     __slots__ = ("_dialed", "_peer", "_transport", "connection", "heard_at", "number", "sent_at")
 
-    def __init__(
-        self, transport: QuorumTransport, connection: network.FrameConnection, number: int, dialed: int | None
-    ) -> None:
+    def __init__(self, transport: QuorumTransport, connection: network.FrameConnection, number: int, dialed: int | None) -> None:
         self.connection = connection
         self.number = number
         self.heard_at = self.sent_at = transport.clock.monotonic()

@@ -1,0 +1,380 @@
+"""The duties of the active controller, as plans: what happened goes in, operations for the metadata log come out.
+
+Pure: no clock, no I/O, no randomness; times are given, ids are made by the caller.  Nothing here changes the state; a plan does,
+when its commands are committed and applied.  Only `sessions` lives here, because silence is not replicated: every new controller
+gives every broker a whole session before it may fence it.
+
+Orders that must hold
+* SEMANTICS 48: fence, remove from every ISR, and only then a new broker epoch: one plan, in this order.
+* A broker is unfenced only after it has applied the metadata log up to its own registration.
+* Controlled shutdown: first nothing new, then leaderships move, then everybody else has heard of it, then the broker may stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from ..proto import controller_pb2 as rpc
+from ..proto import metadata_pb2 as pb
+from ..wire.errors import ErrorCode, KafkaError
+from .elections import Wanted, change_operations, eligible_leaders, forget_disk, preferred_leader, settle
+from .model import NO_BROKER_EPOCH, PRODUCER_ID_BLOCK, BrokerState, PartitionState, TopicState
+from .state import ClusterState
+
+
+@dataclass(slots=True, frozen=True)
+class ControllerConfig:
+    """Times and defaults of the active controller."""
+
+    session_timeout_ms: int = 6000
+    tick_interval_ms: int = 250
+    leader_rebalance_interval_ms: int = 30_000
+    default_partitions: int = 1
+    default_replication_factor: int = 1
+    partitions_per_request_max: int = 10_000
+    rebalanced_at_once_max: int = 1000
+
+
+@dataclass(slots=True)
+class Session:
+    """What the active controller has heard of one broker."""
+
+    broker_epoch: int
+    heard_at: float
+    applied_index: int = 0
+    shutdown_index: int = 0  # the entry that moved its leaderships away; 0: not shutting down
+
+
+@dataclass(slots=True)
+class Plan:
+    """Operations in order; `commands()` cuts them into log entries.  Later entries rely on earlier ones."""
+
+    operations: list[pb.Operation] = field(default_factory=list)
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.operations)
+
+    def commands(self, controller_epoch: int, bytes_max: int = 400_000) -> Iterator[pb.Command]:
+        command, size = pb.Command(controller_epoch=controller_epoch), 0
+        for operation in self.operations:
+            operation_bytes = operation.ByteSize()
+            if size and size + operation_bytes > bytes_max:
+                yield command
+                command, size = pb.Command(controller_epoch=controller_epoch), 0
+            command.operations.append(operation)
+            size += operation_bytes
+        if size:
+            yield command
+
+
+@dataclass(slots=True, frozen=True)
+class HeartbeatAnswer:
+    fenced: bool
+    caught_up: bool
+    should_shutdown: bool
+
+
+class ActiveController:
+    """The duties of one leadership; a new leadership gets a new one."""
+
+    def __init__(self, state: ClusterState, config: ControllerConfig, now: float) -> None:
+        self._state = state
+        self._config = config
+        self.sessions: dict[int, Session] = {}
+        self._last_tick = now
+        self._repaired_index = -1
+        self._rebalance_at = now + config.leader_rebalance_interval_ms / 1000
+        for broker in state.brokers.values():
+            self.sessions[broker.node_id] = Session(broker.broker_epoch, now)
+
+    # ---- first deeds ----------------------------------------------------------------------------------------------------------
+
+    def take_office(self, node_id: int, cluster_id: str, features: dict[str, int]) -> Plan:
+        """Names the controller of this term; the very first one also gives the cluster its id and feature levels."""
+        plan = Plan(reason="take office")
+        if not self._state.cluster_id:
+            levels = [pb.Feature(name=name, level=features[name]) for name in sorted(features)]
+            plan.operations.append(pb.Operation(bootstrap=pb.Bootstrap(cluster_id=cluster_id, features=levels)))
+        plan.operations.append(pb.Operation(become_controller=pb.BecomeController(node_id=node_id)))
+        return plan
+
+    # ---- presence -------------------------------------------------------------------------------------------------------------
+
+    def _present(self) -> set[int]:
+        return {broker.node_id for broker in self._state.brokers.values() if broker.active}
+
+    def _changes(
+        self,
+        present: set[int],
+        lost: Callable[[TopicState], bool] | None = None,
+        lost_id: int = -1,
+        disk_replaced: bool = False,
+    ) -> list[Wanted]:
+        """Every partition that cannot stay as it is when only `present` brokers serve.  `lost_id` has lost what it had of the
+        topics for which `lost` holds."""
+        found: list[Wanted] = []
+        for name in sorted(self._state.topics):
+            topic = self._state.topics[name]
+            gone = (lost_id,) if lost is not None and lost(topic) else ()
+            for number, partition in topic.partitions.items():
+                if not gone and not disk_replaced and partition.isr and present.issuperset(partition.isr):
+                    continue
+                wanted = settle(topic, number, partition, present, gone)
+                if disk_replaced:
+                    wanted = forget_disk(wanted, topic, number, partition, lost_id)
+                if wanted is not None:
+                    found.append(wanted)
+        return found
+
+    def register(self, request: rpc.RegisterBrokerRequest) -> Plan:
+        """An empty plan is a retry of the present incarnation.  Raises KafkaError for a broker that must not join."""
+        self._check_registration(request)
+        existing = self._state.brokers.get(request.node_id)
+        plan = Plan(reason="register broker")
+        if existing is not None and existing.incarnation == request.incarnation:
+            return plan
+        if existing is not None:
+            if not existing.fenced:
+                fence = pb.FenceBroker(node_id=existing.node_id, broker_epoch=existing.broker_epoch)
+                plan.operations.append(pb.Operation(fence_broker=fence))
+            plan.operations.extend(change_operations(self._changes_after_restart(existing, request)))
+        present_epoch = NO_BROKER_EPOCH if existing is None else existing.broker_epoch
+        registration = pb.RegisterBroker(
+            node_id=request.node_id,
+            incarnation=request.incarnation,
+            rack=request.rack,
+            kafka=pb.Endpoint(host=request.kafka_host, port=request.kafka_port),
+            grpc=pb.Endpoint(host=request.grpc_host, port=request.grpc_port),
+            directory_id=request.directory_id,
+            supported_features=[
+                pb.Feature(name=feature.name, level=feature.max_level)
+                for feature in sorted(request.supported_features, key=lambda feature: feature.name)
+            ],
+            expected_broker_epoch=present_epoch,
+        )
+        plan.operations.append(pb.Operation(register_broker=registration))
+        return plan
+
+    def _check_registration(self, request: rpc.RegisterBrokerRequest) -> None:
+        if request.node_id < 0 or not request.incarnation:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a registration needs a node id of at least 0 and an incarnation")
+        if request.cluster_id and request.cluster_id != self._state.cluster_id:
+            message = f"broker {request.node_id} belongs to cluster {request.cluster_id}, this is {self._state.cluster_id}"
+            raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)
+        known = {feature.name: feature.max_level for feature in request.supported_features}
+        for name, level in self._state.features.items():
+            if known.get(name, 0) < level:
+                mine = f"broker {request.node_id} knows at most {known.get(name, 0)}"
+                message = f"the cluster runs {name}={level}, {mine}: upgrade it"
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+
+    def _changes_after_restart(self, existing: BrokerState, request: rpc.RegisterBrokerRequest) -> list[Wanted]:
+        """A proof of a clean shutdown is the broker epoch in its mark.  Without one, what a topic had not flushed may be gone; on
+        a disk that proves to be the same one, a topic that is flushed before it is acknowledged has lost nothing."""
+        clean = request.clean_shutdown_broker_epoch == existing.broker_epoch
+        same_disk = bool(request.directory_id) and request.directory_id == existing.directory_id
+        replaced = bool(existing.directory_id) and bool(request.directory_id) and not same_disk
+
+        def lost(topic: TopicState) -> bool:
+            return replaced or (not clean and not (same_disk and topic.flushed_before_acknowledged))
+
+        present = self._present() - {existing.node_id}
+        return self._changes(present, lost, existing.node_id, disk_replaced=replaced)
+
+    def registered(self, node_id: int, now: float) -> None:
+        """The registration is applied: its session begins."""
+        broker = self._state.brokers[node_id]
+        session = self.sessions.get(node_id)
+        if session is None or session.broker_epoch != broker.broker_epoch:
+            self.sessions[node_id] = Session(broker.broker_epoch, now)
+        else:
+            session.heard_at = now
+
+    def broker_with_epoch(self, node_id: int, broker_epoch: int) -> BrokerState:
+        """Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH."""
+        broker = self._state.brokers.get(node_id)
+        if broker is None:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} is not registered")
+        if broker.broker_epoch != broker_epoch:
+            message = f"broker {node_id} is registered with epoch {broker.broker_epoch}, not {broker_epoch}"
+            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, message)
+        return broker
+
+    # ---- heartbeats -----------------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: rpc.HeartbeatRequest, now: float) -> Plan:
+        """Keeps the session and plans what the broker's wish, or its progress, calls for."""
+        broker = self.broker_with_epoch(request.node_id, request.broker_epoch)
+        session = self.sessions.get(broker.node_id)
+        if session is None or session.broker_epoch != broker.broker_epoch:
+            session = self.sessions[broker.node_id] = Session(broker.broker_epoch, now)
+        session.heard_at = now
+        session.applied_index = max(session.applied_index, request.applied_index)
+        if request.wants_shutdown:
+            return self._plan_shutdown(broker)
+        if broker.shutting_down:
+            return Plan()
+        if request.wants_fence:
+            return Plan() if broker.fenced else self.fence([broker.node_id], "the broker asked for it")
+        if broker.fenced and session.applied_index >= broker.broker_epoch:
+            return self._plan_unfence(broker)
+        return Plan()
+
+    def _plan_unfence(self, broker: BrokerState) -> Plan:
+        plan = Plan(reason="unfence broker")
+        unfence = pb.UnfenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
+        plan.operations.append(pb.Operation(unfence_broker=unfence))
+        plan.operations.extend(change_operations(self._changes(self._present() | {broker.node_id})))
+        return plan
+
+    def _plan_shutdown(self, broker: BrokerState) -> Plan:
+        plan = Plan(reason="controlled shutdown")
+        if not broker.shutting_down:
+            begin = pb.BeginControlledShutdown(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
+            plan.operations.append(pb.Operation(begin_controlled_shutdown=begin))
+            plan.operations.extend(change_operations(self._changes(self._present() - {broker.node_id})))
+        elif not broker.fenced and self._may_stop(broker):
+            fence = pb.FenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
+            plan.operations.append(pb.Operation(fence_broker=fence))
+        return plan
+
+    def shutdown_began(self, node_id: int) -> None:
+        """The plan of a controlled shutdown is applied: from this index on the others know better than to ask that broker."""
+        session = self.sessions.get(node_id)
+        if session is not None and session.shutdown_index == 0:
+            session.shutdown_index = self._state.index
+
+    def _may_stop(self, broker: BrokerState) -> bool:
+        session = self.sessions.get(broker.node_id)
+        if session is None or not broker.shutting_down:
+            return False
+        if session.shutdown_index == 0:  # begun under an earlier controller
+            session.shutdown_index = self._state.index
+        others = [self.sessions[node_id] for node_id in self._present() if node_id in self.sessions]
+        if any(other.applied_index < session.shutdown_index for other in others):
+            return False
+        return not any(
+            broker.node_id in partition.isr for topic in self._state.topics.values() for partition in topic.partitions.values()
+        )
+
+    def answer(self, node_id: int) -> HeartbeatAnswer:
+        """What the heartbeat is told, from the state after its plan."""
+        broker = self._state.brokers[node_id]
+        session = self.sessions.get(node_id)
+        caught_up = session is not None and session.applied_index >= broker.broker_epoch
+        return HeartbeatAnswer(broker.fenced, caught_up, broker.shutting_down and broker.fenced)
+
+    # ---- time -----------------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> Plan:
+        """To be called every `tick_interval_ms`: expired sessions are fenced and led partitions elected in one plan; what an
+        earlier plan left unfinished is finished; leaderships return to their preferred replicas."""
+        timeout_s = self._config.session_timeout_ms / 1000
+        if now - self._last_tick > timeout_s / 2:
+            # This process slept (paused, starved): the heartbeats of that time are still in its sockets.
+            for session in self.sessions.values():
+                session.heard_at = now
+        self._last_tick = now
+        expired = [
+            broker.node_id
+            for broker in self._state.brokers.values()
+            if not broker.fenced and now - self._session_of(broker, now).heard_at > timeout_s
+        ]
+        if expired:
+            return self.fence(expired, "session expired")
+        if self._state.index != self._repaired_index:
+            self._repaired_index = self._state.index
+            changes = self._changes(self._present())
+            if changes:
+                return Plan(list(change_operations(changes)), "repair")
+        if now >= self._rebalance_at:
+            self._rebalance_at = now + self._config.leader_rebalance_interval_ms / 1000
+            return self.rebalance()
+        return Plan()
+
+    def _session_of(self, broker: BrokerState, now: float) -> Session:
+        session = self.sessions.get(broker.node_id)
+        if session is None or session.broker_epoch != broker.broker_epoch:
+            session = self.sessions[broker.node_id] = Session(broker.broker_epoch, now)
+        return session
+
+    def fence(self, node_ids: list[int], reason: str) -> Plan:
+        """Fences and elects in one batch, however many partitions move."""
+        plan = Plan(reason=f"fence brokers: {reason}")
+        for node_id in node_ids:
+            broker = self._state.brokers[node_id]
+            fence = pb.FenceBroker(node_id=node_id, broker_epoch=broker.broker_epoch)
+            plan.operations.append(pb.Operation(fence_broker=fence))
+        plan.operations.extend(change_operations(self._changes(self._present() - set(node_ids))))
+        return plan
+
+    def rebalance(self, topic: str = "", partitions: frozenset[int] = frozenset()) -> Plan:
+        """Leaderships back to their preferred replicas: all that are in sync, or those asked for."""
+        present, wanted = self._present(), []
+        for name in [topic] if topic else sorted(self._state.topics):
+            found = self._state.topics.get(name)
+            if found is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+            for number, partition in found.partitions.items():
+                change = preferred_leader(found, number, partition, present)
+                if change is not None and (not partitions or number in partitions):
+                    wanted.append(change)
+        return Plan(list(change_operations(wanted[: self._config.rebalanced_at_once_max])), "preferred leaders")
+
+    # ---- in-sync replicas -----------------------------------------------------------------------------------------------------
+
+    def alter_partitions(self, request: rpc.AlterPartitionsRequest) -> tuple[Plan, list[ErrorCode]]:
+        """ISR changes by leaders: the plan of those that hold, and one error a change (NONE: in the plan, or already so)."""
+        self.broker_with_epoch(request.node_id, request.broker_epoch)
+        wanted, errors = [], []
+        for change in request.changes:
+            topic = self._state.topic_by_raw_id(change.topic_id)
+            partition = None if topic is None else topic.partitions.get(change.partition)
+            if topic is None or partition is None:
+                errors.append(ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                continue
+            error = self._isr_change_error(request.node_id, change, partition)
+            errors.append(ErrorCode.NONE if error is None else error)
+            if error is not None or _already_so(change, partition):
+                continue
+            isr = tuple(change.isr)
+            elr = eligible_leaders(topic, partition, isr)
+            epochs = tuple(change.isr_broker_epochs)
+            wanted.append(Wanted(topic, change.partition, partition, partition.leader, isr, elr, partition.leader, epochs))
+        return Plan(list(change_operations(wanted)), "alter partitions"), errors
+
+    def _isr_change_error(self, node_id: int, change: rpc.IsrChange, partition: PartitionState) -> ErrorCode | None:
+        if change.leader_epoch < partition.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if change.leader_epoch > partition.leader_epoch or partition.leader != node_id:
+            return ErrorCode.INVALID_REQUEST
+        if _already_so(change, partition):
+            return None
+        if change.partition_epoch != partition.partition_epoch:
+            return ErrorCode.INVALID_UPDATE_VERSION
+        isr = tuple(change.isr)
+        if node_id not in isr or len(set(isr)) != len(isr) or not set(isr) <= set(partition.replicas):
+            return ErrorCode.INVALID_REQUEST
+        if change.isr_broker_epochs and len(change.isr_broker_epochs) != len(isr):
+            return ErrorCode.INVALID_REQUEST
+        epochs = change.isr_broker_epochs or [NO_BROKER_EPOCH] * len(isr)
+        for member, epoch in zip(isr, epochs, strict=True):
+            broker = self._state.brokers.get(member)
+            if broker is None or broker.fenced or (broker.shutting_down and member not in partition.isr):
+                return ErrorCode.INELIGIBLE_REPLICA
+            if epoch != NO_BROKER_EPOCH and epoch != broker.broker_epoch:  # SEMANTICS 45: that was an earlier life
+                return ErrorCode.INELIGIBLE_REPLICA
+        return None
+
+    def producer_ids(self, request: rpc.AllocateProducerIdsRequest) -> Plan:
+        self.broker_with_epoch(request.node_id, request.broker_epoch)
+        allocate = pb.AllocateProducerIds(node_id=request.node_id, broker_epoch=request.broker_epoch, count=PRODUCER_ID_BLOCK)
+        return Plan([pb.Operation(allocate_producer_ids=allocate)], "producer ids")
+
+
+def _already_so(change: rpc.IsrChange, partition: PartitionState) -> bool:
+    """The change is done: a retry whose first attempt succeeded, or one that changes nothing."""
+    same = tuple(change.isr) == partition.isr and change.leader_epoch == partition.leader_epoch
+    return same and change.partition_epoch in (partition.partition_epoch, partition.partition_epoch - 1)

@@ -1,0 +1,127 @@
+"""Who leads: the rules of leadership, in-sync and eligible replicas, as pure functions of one partition.
+
+In this order (KIP-966):
+1. a member of the ISR that is present: it has every committed record;
+2. an eligible leader replica (ELR): it left the ISR while that was below min.insync.replicas, when the high watermark stood
+   still, so it has every committed record as well; the new ISR is that replica alone;
+3. nobody left in ISR and ELR: the last known leader, when it is back on the same disk;
+4. only if the topic asks for it, and never on a state topic: any replica that is present ("unclean": records may be lost).
+
+"Present" means registered, not fenced, not shutting down.  "Lost" replicas are those that cannot vouch for their records any
+more: after an unclean shutdown, for a topic that is not flushed before it is acknowledged, or with a replaced disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from ..proto import metadata_pb2 as pb
+from .model import NO_BROKER_EPOCH, NO_LEADER, PartitionState, TopicState
+
+CHANGES_PER_COMMAND_MAX = 4000  # well below the largest command, however many topics they are spread over
+
+
+@dataclass(slots=True, frozen=True)
+class Wanted:
+    """What a partition should become."""
+
+    topic: TopicState
+    partition: int
+    present: PartitionState  # as planned from: its partition epoch is the condition of the change
+    leader: int
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    last_known_leader: int
+    isr_broker_epochs: tuple[int, ...] = ()
+    unclean: bool = False
+
+
+def eligible_leaders(
+    topic: TopicState, partition: PartitionState, isr: tuple[int, ...], lost: Collection[int] = ()
+) -> tuple[int, ...]:
+    """The ELR that goes with a new ISR: empty while that is large enough, else everybody who was known to be complete."""
+    if len(isr) >= topic.min_in_sync_replicas(len(partition.replicas)):
+        return ()
+    known = (*partition.elr, *(node_id for node_id in partition.isr if node_id not in partition.elr))
+    return tuple(node_id for node_id in known if node_id not in isr and node_id not in lost)
+
+
+def settle(
+    topic: TopicState, number: int, partition: PartitionState, present: Collection[int], lost: Collection[int] = ()
+) -> Wanted | None:
+    """What the partition must become when only `present` brokers may serve it; None when it may stay as it is."""
+    isr = tuple(node_id for node_id in partition.isr if node_id in present and node_id not in lost)
+    elr = eligible_leaders(topic, partition, isr, lost)
+    last = partition.leader if partition.leader != NO_LEADER else partition.last_known_leader
+    last_is_trusted = last not in lost
+    unclean = False
+    if partition.leader in isr:
+        leader = partition.leader
+    elif isr:
+        leader = _first(partition.replicas, isr)
+    else:
+        candidates = [node_id for node_id in elr if node_id in present]
+        if not candidates and not elr and last_is_trusted and last in present:
+            candidates = [last]
+        if not candidates and topic.unclean_election_allowed:
+            candidates = [node_id for node_id in partition.replicas if node_id in present]
+            unclean = bool(candidates)
+        leader = _first(partition.replicas, candidates)
+        if leader != NO_LEADER:
+            isr = (leader,)
+            small = len(isr) < topic.min_in_sync_replicas(len(partition.replicas))
+            elr = tuple(node_id for node_id in elr if node_id != leader) if small and not unclean else ()
+    last_known = leader if leader != NO_LEADER else last
+    wanted = Wanted(topic, number, partition, leader, isr, elr, last_known, unclean=unclean)
+    same = (leader, isr, elr) == (partition.leader, partition.isr, partition.elr)
+    return None if same and (leader != NO_LEADER or last_known == partition.last_known_leader) else wanted
+
+
+def forget_disk(wanted: Wanted | None, topic: TopicState, number: int, partition: PartitionState, node_id: int) -> Wanted | None:
+    """After a replaced disk, `node_id` is not the last known leader any more: what it led is gone."""
+    last = partition.last_known_leader if wanted is None else wanted.last_known_leader
+    leader = partition.leader if wanted is None else wanted.leader
+    if last != node_id or leader == node_id:
+        return wanted
+    base = wanted or Wanted(topic, number, partition, partition.leader, partition.isr, partition.elr, last)
+    return Wanted(topic, number, partition, base.leader, base.isr, base.elr, NO_LEADER)
+
+
+def _first(order: Iterable[int], among: Collection[int]) -> int:
+    return next((node_id for node_id in order if node_id in among), NO_LEADER)
+
+
+def preferred_leader(topic: TopicState, number: int, partition: PartitionState, present: Collection[int]) -> Wanted | None:
+    """Leadership goes back to the first replica, when that is in sync and present."""
+    wanted = partition.preferred_leader
+    if wanted == partition.leader or wanted not in partition.isr or wanted not in present:
+        return None
+    return Wanted(topic, number, partition, wanted, partition.isr, partition.elr, wanted)
+
+
+def change_operations(wanted: Iterable[Wanted]) -> Iterator[pb.Operation]:
+    """ChangePartitions operations, each small enough for one command."""
+    operation = pb.Operation()
+    group: pb.TopicPartitionChanges | None = None
+    count = 0
+    for item in wanted:
+        if count == CHANGES_PER_COMMAND_MAX:
+            yield operation
+            operation, group, count = pb.Operation(), None, 0
+        topic_id = item.topic.topic_id.bytes
+        if group is None or group.topic_id != topic_id:
+            group = operation.change_partitions.topics.add(topic_id=topic_id)
+        group.partitions.add(
+            partition=item.partition,
+            expected_partition_epoch=item.present.partition_epoch,
+            leader=item.leader,
+            isr=item.isr,
+            isr_broker_epochs=item.isr_broker_epochs if any(e != NO_BROKER_EPOCH for e in item.isr_broker_epochs) else (),
+            elr=item.elr,
+            last_known_leader=item.last_known_leader,
+            bump_leader_epoch=item.unclean,
+        )
+        count += 1
+    if count:
+        yield operation

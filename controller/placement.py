@@ -1,0 +1,84 @@
+"""Where new partitions go: spread evenly over brokers, and over racks when brokers name them.
+
+Every choice takes the broker with the fewest replicas (for the first replica: the fewest leaderships) so far, counting what the
+cluster has already, so small topics made one after the other fill the brokers as evenly as one large topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..wire.errors import ErrorCode, KafkaError
+from .model import BrokerState, TopicState
+
+
+@dataclass(slots=True)
+class Load:
+    """How much each broker carries; changes while a plan is made."""
+
+    replicas: dict[int, int] = field(default_factory=dict)
+    leaderships: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, topics: Iterable[TopicState]) -> Load:
+        load = cls()
+        for topic in topics:
+            for partition in topic.partitions.values():
+                load.add(partition.replicas)
+        return load
+
+    def add(self, replicas: Sequence[int]) -> None:
+        """By preferred leaders: where leaderships are at the moment is an accident, where they return to is not."""
+        self.leaderships[replicas[0]] = self.leaderships.get(replicas[0], 0) + 1
+        for node_id in replicas:
+            self.replicas[node_id] = self.replicas.get(node_id, 0) + 1
+
+
+def place(partitions: int, replication_factor: int, brokers: Sequence[BrokerState], load: Load) -> list[tuple[int, ...]]:
+    """The replicas of each new partition, the preferred leader first.  Raises INVALID_REPLICATION_FACTOR."""
+    if replication_factor < 1:
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"a replication factor of {replication_factor} is not at least 1")
+    if replication_factor > len(brokers):
+        message = f"a replication factor of {replication_factor} needs as many brokers, {len(brokers)} are available"
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+    placed = []
+    for _ in range(partitions):
+        replicas = _place_one(replication_factor, brokers, load)
+        load.add(replicas)
+        placed.append(replicas)
+    return placed
+
+
+def _place_one(replication_factor: int, brokers: Sequence[BrokerState], load: Load) -> tuple[int, ...]:
+    def as_leader(broker: BrokerState) -> tuple[int, int, int]:
+        node_id = broker.node_id
+        return load.leaderships.get(node_id, 0), load.replicas.get(node_id, 0), node_id
+
+    chosen = [min(brokers, key=as_leader)]
+    for _ in range(replication_factor - 1):
+        used_racks = {broker.rack for broker in chosen if broker.rack}
+        chosen_ids = {broker.node_id for broker in chosen}
+        leader_id = chosen[0].node_id
+
+        def as_follower(
+            broker: BrokerState, used: frozenset[str] = frozenset(used_racks), leader: int = leader_id
+        ) -> tuple[bool, int, bool, int]:
+            # Equal loads: continue in a circle from the leader, so that a lost broker's leaderships spread over all others.
+            return broker.rack in used, load.replicas.get(broker.node_id, 0), broker.node_id < leader, broker.node_id
+
+        chosen.append(min((broker for broker in brokers if broker.node_id not in chosen_ids), key=as_follower))
+    return tuple(broker.node_id for broker in chosen)
+
+
+def check_assignments(assignments: Sequence[Sequence[int]], brokers: Mapping[int, BrokerState]) -> list[tuple[int, ...]]:
+    """A user's own assignment, or INVALID_REPLICA_ASSIGNMENT with what is wrong with it."""
+    factor = len(assignments[0]) if assignments else 0
+    for number, replicas in enumerate(assignments):
+        if not replicas or len(set(replicas)) != len(replicas) or len(replicas) != factor:
+            message = f"assignment {number} is {list(replicas)}: every partition needs the same number of distinct replicas"
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+        unknown = [node_id for node_id in replicas if node_id not in brokers]
+        if unknown:
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"assignment {number} names unknown brokers {unknown}")
+    return [tuple(replicas) for replicas in assignments]

@@ -1,0 +1,246 @@
+"""Planning what users ask about topics: create, delete, more partitions, configurations.
+
+Pure, like `active.py`.  A problem of one topic is that topic's answer and holds up no other.  Repeating a request changes
+nothing: a topic's id is derived from the request's id, so a retry recognises the topic that its first attempt made; the other
+requests travel under their id and are applied once (`proposers.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID, uuid5
+
+from ..proto import controller_pb2 as rpc
+from ..proto import metadata_pb2 as pb
+from ..storage.topic_config import validate_topic_config
+from ..wire.errors import ErrorCode, KafkaError
+from .active import ControllerConfig
+from .model import INTERNAL_TOPICS, TopicState, topic_name_problem
+from .placement import Load, check_assignments, place
+from .state import ClusterState
+
+_NAMESPACE = UUID("6f9c4d0e-5a0b-4c0f-9a57-74696465672e")
+
+
+@dataclass(slots=True)
+class TopicPlan:
+    """One topic's answer, and the operation that makes it true (None: an error, nothing to do, or only validation)."""
+
+    result: rpc.TopicResult
+    operation: pb.Operation | None = None
+
+
+@dataclass(slots=True)
+class TopicPlans:
+    topics: list[TopicPlan] = field(default_factory=list)
+
+    @property
+    def operations(self) -> list[pb.Operation]:
+        return [plan.operation for plan in self.topics if plan.operation is not None]
+
+    @property
+    def results(self) -> list[rpc.TopicResult]:
+        return [plan.result for plan in self.topics]
+
+
+def _refusal(name: str, error: KafkaError) -> TopicPlan:
+    return TopicPlan(rpc.TopicResult(name=name, error=int(error.code), message=str(error)))
+
+
+def _success(topic: TopicState, partitions: int | None = None) -> rpc.TopicResult:
+    factor = len(topic.partitions[0].replicas) if topic.partitions else 0
+    count = len(topic.partitions) if partitions is None else partitions
+    return rpc.TopicResult(name=topic.name, topic_id=topic.topic_id.bytes, partitions=count, replication_factor=factor)
+
+
+def new_topic_id(request_id: rpc.RequestId, name: str) -> UUID:
+    """The id of the topic that this request makes; the same for its retry."""
+    return uuid5(_NAMESPACE, f"{request_id.client_id}/{request_id.sequence}/{name}")
+
+
+# ---- create ---------------------------------------------------------------------------------------------------------------
+
+
+def plan_creation(state: ClusterState, config: ControllerConfig, request: rpc.CreateTopicsRequest) -> TopicPlans:
+    """Partition assignments are made here, over the brokers that are present, and travel in the command."""
+    plans, load = TopicPlans(), Load.of(state.topics.values())
+    names = [topic.name for topic in request.topics]
+    for topic in request.topics:
+        try:
+            if names.count(topic.name) > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is in this request more than once")
+            plans.topics.append(_plan_topic(state, config, request, topic, load))
+        except KafkaError as error:
+            plans.topics.append(_refusal(topic.name, error))
+    return plans
+
+
+def _plan_topic(
+    state: ClusterState, config: ControllerConfig, request: rpc.CreateTopicsRequest, wanted: rpc.NewTopic, load: Load
+) -> TopicPlan:
+    _check_name(wanted.name, request.allow_internal)
+    topic_id = new_topic_id(request.request_id, wanted.name)
+    existing = state.topics.get(wanted.name)
+    if existing is not None:
+        if request.request_id.client_id and existing.topic_id == topic_id:
+            return TopicPlan(_success(existing))
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wanted.name!r} already exists")
+    topic_config = dict(wanted.config)
+    validate_topic_config(topic_config)
+    partitions = _new_partitions(state, config, wanted, load)
+    factor = len(partitions[0].replicas)
+    result = rpc.TopicResult(name=wanted.name, topic_id=topic_id.bytes, partitions=len(partitions), replication_factor=factor)
+    if request.validate_only:
+        return TopicPlan(result)
+    entries = [pb.ConfigEntry(key=key, value=topic_config[key]) for key in sorted(topic_config)]
+    creation = pb.CreateTopic(topic_id=topic_id.bytes, name=wanted.name, config=entries, partitions=partitions)
+    return TopicPlan(result, pb.Operation(create_topic=creation))
+
+
+def _check_name(name: str, allow_internal: bool) -> None:
+    problem = topic_name_problem(name)
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if name in INTERNAL_TOPICS and not allow_internal:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} is made by the brokers when they need it")
+
+
+def _new_partitions(state: ClusterState, config: ControllerConfig, wanted: rpc.NewTopic, load: Load) -> list[pb.NewPartition]:
+    if wanted.assignments:
+        if wanted.partitions not in (-1, 0) or wanted.replication_factor not in (-1, 0):
+            message = "give either assignments or counts (-1 for both counts when the replicas are assigned)"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        assignments = check_assignments([list(a.replicas) for a in wanted.assignments], state.brokers)
+    else:
+        count = config.default_partitions if wanted.partitions == -1 else wanted.partitions
+        factor = config.default_replication_factor if wanted.replication_factor == -1 else wanted.replication_factor
+        _check_count(config, count)
+        assignments = place(count, factor, [broker for broker in state.active_brokers() if broker.active], load)
+    _check_count(config, len(assignments))
+    return [_new_partition(state, replicas) for replicas in assignments]
+
+
+def _check_count(config: ControllerConfig, count: int) -> None:
+    if not 1 <= count <= config.partitions_per_request_max:
+        message = f"{count} partitions: a topic is made with 1 to {config.partitions_per_request_max}"
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
+
+
+def _new_partition(state: ClusterState, replicas: Sequence[int]) -> pb.NewPartition:
+    isr = [node_id for node_id in replicas if state.brokers[node_id].active]
+    if not isr:
+        message = f"none of the replicas {list(replicas)} is available"
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    return pb.NewPartition(replicas=replicas, isr=isr)
+
+
+# ---- delete, enlarge, configure -------------------------------------------------------------------------------------------
+
+
+def plan_deletion(state: ClusterState, request: rpc.DeleteTopicsRequest, *, applied_before: bool) -> TopicPlans:
+    """`applied_before`: this request was carried out already, so a topic that is gone is the success of that time."""
+    plans, seen = TopicPlans(), set[UUID]()
+    by_name: list[tuple[str, TopicState | None]] = [(name, state.topics.get(name)) for name in request.names]
+    by_id = [("", state.topic_by_raw_id(raw)) for raw in request.topic_ids]
+    for name, topic in (*by_name, *by_id):
+        if topic is None or topic.topic_id in seen:
+            if applied_before:
+                plans.topics.append(TopicPlan(rpc.TopicResult(name=name)))
+                continue
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name else ErrorCode.UNKNOWN_TOPIC_ID
+            message = f"topic {name!r} does not exist" if name else "there is no topic with this id"
+            plans.topics.append(_refusal(name, KafkaError(code, message)))
+        elif topic.internal:
+            error = KafkaError(ErrorCode.INVALID_REQUEST, f"{topic.name!r} holds the coordinators' state: it cannot be deleted")
+            plans.topics.append(_refusal(topic.name, error))
+        else:
+            seen.add(topic.topic_id)
+            deletion = pb.Operation(delete_topic=pb.DeleteTopic(topic_id=topic.topic_id.bytes))
+            plans.topics.append(TopicPlan(_success(topic), None if applied_before else deletion))
+    return plans
+
+
+def plan_enlargement(
+    state: ClusterState, config: ControllerConfig, request: rpc.CreatePartitionsRequest, *, applied_before: bool
+) -> TopicPlans:
+    plans, load = TopicPlans(), Load.of(state.topics.values())
+    for wanted in request.topics:
+        try:
+            plans.topics.append(_plan_more(state, config, request, wanted, load, applied_before))
+        except KafkaError as error:
+            plans.topics.append(_refusal(wanted.name, error))
+    return plans
+
+
+def _plan_more(
+    state: ClusterState,
+    config: ControllerConfig,
+    request: rpc.CreatePartitionsRequest,
+    wanted: rpc.PartitionsToCreate,
+    load: Load,
+    applied_before: bool,
+) -> TopicPlan:
+    topic = _existing(state, wanted.name)
+    if topic.internal:
+        message = f"the number of partitions of {topic.name!r} must never change (SEMANTICS 22)"
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
+    present = len(topic.partitions)
+    if applied_before and present >= wanted.total:
+        return TopicPlan(_success(topic))
+    if wanted.total <= present:
+        message = f"topic {topic.name!r} has {present} partitions already, {wanted.total} are not more"
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
+    _check_count(config, wanted.total)
+    if wanted.assignments:
+        if len(wanted.assignments) != wanted.total - present:
+            message = f"{wanted.total - present} partitions are new, {len(wanted.assignments)} assignments are given"
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+        assignments = check_assignments([list(a.replicas) for a in wanted.assignments], state.brokers)
+    else:
+        factor = len(topic.partitions[0].replicas)
+        brokers = [broker for broker in state.active_brokers() if broker.active]
+        assignments = place(wanted.total - present, factor, brokers, load)
+    if request.validate_only:
+        return TopicPlan(_success(topic, wanted.total))
+    enlargement = pb.CreatePartitions(
+        topic_id=topic.topic_id.bytes,
+        expected_partitions=present,
+        partitions=[_new_partition(state, replicas) for replicas in assignments],
+    )
+    return TopicPlan(_success(topic, wanted.total), pb.Operation(create_partitions=enlargement))
+
+
+def plan_configuration(state: ClusterState, request: rpc.AlterConfigsRequest) -> TopicPlans:
+    """The configuration as it will be is validated as a whole."""
+    plans = TopicPlans()
+    for change in request.topics:
+        try:
+            plans.topics.append(_plan_config(state, request, change))
+        except KafkaError as error:
+            plans.topics.append(_refusal(change.name, error))
+    return plans
+
+
+def _plan_config(state: ClusterState, request: rpc.AlterConfigsRequest, change: rpc.ConfigChange) -> TopicPlan:
+    topic = _existing(state, change.name)
+    wanted: Mapping[str, str] = dict(change.set)
+    if change.replace_all:
+        remove = sorted(key for key in topic.config if key not in wanted)
+    else:
+        remove = sorted(set(change.remove))
+    future = {key: value for key, value in topic.config.items() if key not in remove}
+    future.update(wanted)
+    validate_topic_config(future)
+    if request.validate_only or future == topic.config:
+        return TopicPlan(_success(topic))
+    entries = [pb.ConfigEntry(key=key, value=wanted[key]) for key in sorted(wanted)]
+    alteration = pb.ChangeTopicConfig(topic_id=topic.topic_id.bytes, set=entries, remove=remove)
+    return TopicPlan(_success(topic), pb.Operation(change_topic_config=alteration))
+
+
+def _existing(state: ClusterState, name: str) -> TopicState:
+    topic = state.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+    return topic
