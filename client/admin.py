@@ -1,0 +1,528 @@
+"""The asyncio admin client: topics, configurations, groups, transactions, offsets, the cluster itself.
+
+    async with Admin("127.0.0.1:9092") as admin:
+        await admin.create_topics([NewTopic("flights", partitions=12, replication_factor=3)])
+
+Answers are frozen values; one failing item raises with a sentence that names it.  Requests that change something are repeated
+only when the first attempt certainly had no effect, or when "it is there already" (after a lost answer) means success.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ..runtime.clock import Clock, SystemClock
+from ..wire.api import ApiKey
+from ..wire.errors import ErrorCode, KafkaError
+from .assignors import TopicPartitions, decode_assignment
+from .cluster import Backoff, Cluster, CoordinatorKind, require_none, top_level_code
+from .errors import ConnectionFailed, RequestError, error_for
+from .metadata import BrokerAddress, PartitionView, TopicView
+from .offset_requests import EARLIEST, LATEST, OffsetAtTime, committed_offsets, list_offsets
+from .transaction_requests import CommittedOffset
+
+TOPIC_RESOURCE: Final = 2
+DEFAULT_CONFIG_SOURCE: Final = 5
+SET_CONFIG: Final = 0
+DELETE_CONFIG: Final = 1
+_NONE: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to make; -1 takes the cluster's default."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting of a topic; `is_default`: nobody set it on the topic."""
+
+    name: str
+    value: str | None
+    is_default: bool
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic with its partitions and settings."""
+
+    name: str
+    internal: bool
+    partitions: Sequence[PartitionView]
+    config: Sequence[ConfigEntry] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group, in short."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member of a group and what it was given."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    assignment: TopicPartitions
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group with its members."""
+
+    group_id: str
+    state: str
+    protocol: str
+    coordinator: int
+    members: Sequence[GroupMember]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A transactional id, in short."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id with its open transaction, if any (`started_ms` -1: none)."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int
+    coordinator: int
+    partitions: TopicPartitions
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDescription:
+    """What a partition remembers of one producer; `open_since_offset` -1: no open transaction there."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    open_since_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The nodes that are there."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: Sequence[BrokerAddress]
+
+
+class Admin:
+    """See the module's text.  `timeout_s` bounds each call, retries included."""
+
+    def __init__(
+        self, bootstrap: str, *, client_id: str = "tidegate-admin", timeout_s: float = 30.0, clock: Clock | None = None
+    ) -> None:
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._timeout_s = timeout_s
+        self._cluster = Cluster(bootstrap, client_id=client_id, clock=self._clock, request_timeout_s=timeout_s)
+
+    async def start(self) -> None:
+        try:
+            await self._cluster.start()
+        except BaseException:
+            await self._cluster.close()
+            raise
+
+    async def close(self) -> None:
+        await self._cluster.close()
+
+    async def __aenter__(self) -> Admin:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _deadline_s(self) -> float:
+        return self._clock.monotonic() + self._timeout_s
+
+    # ------------------------------------------------------------------ topics
+
+    async def create_topics(self, topics: Sequence[NewTopic], *, wait: bool = True) -> None:
+        """Makes topics; with `wait`, returns when every partition has a leader that this client's node knows of."""
+        fields = {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "num_partitions": topic.partitions,
+                    "replication_factor": topic.replication_factor,
+                    "assignments": [],
+                    "configs": [{"name": name, "value": str(value)} for name, value in topic.config.items()],
+                }
+                for topic in topics
+            ],
+            "timeout": int(self._timeout_s * 1000),
+            "validate_only": False,
+        }
+        await self._change(ApiKey.CREATE_TOPICS, fields, "topics", "creating topic", ErrorCode.TOPIC_ALREADY_EXISTS)
+        if wait:
+            await self._wait_for_leaders([topic.name for topic in topics])
+
+    async def delete_topics(self, names: Sequence[str]) -> None:
+        """Deletes topics with all their data."""
+        fields = {"topic_names": list(names), "timeout": int(self._timeout_s * 1000)}
+        await self._change(
+            ApiKey.DELETE_TOPICS, fields, "responses", "deleting topic", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, highest=5
+        )
+        self._cluster.view = self._cluster.view.without_topics(names)
+
+    async def create_partitions(self, counts: Mapping[str, int], *, wait: bool = True) -> None:
+        """Raises topics to `count` partitions.  Keys then go to other partitions than before."""
+        fields = {
+            "topics": [{"name": name, "count": count, "assignments": None} for name, count in counts.items()],
+            "timeout": int(self._timeout_s * 1000),
+            "validate_only": False,
+        }
+        await self._change(ApiKey.CREATE_PARTITIONS, fields, "results", "adding partitions to topic", None)
+        if wait:
+            await self._wait_for_leaders(list(counts), counts)
+
+    async def list_topics(self, *, internal: bool = False) -> list[TopicView]:
+        """All topics, by name."""
+        await self._refresh(None)
+        views = sorted(self._cluster.view.topics.values(), key=lambda view: view.name)
+        return [view for view in views if internal or not view.internal]
+
+    async def describe_topics(self, names: Iterable[str], *, config: bool = True) -> list[TopicDescription]:
+        """Partitions and settings.  Raises RequestError for a topic that does not exist."""
+        wanted = list(names)
+        self._cluster.view = self._cluster.view.without_topics(wanted)  # a deleted and re-made topic begins anew
+        await self._refresh(wanted)
+        described: list[TopicDescription] = []
+        settings = await self.describe_configs(wanted) if config else {}
+        for name in wanted:
+            view = self._cluster.view.topics.get(name)
+            code = view.error if view is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if view is None or code is not ErrorCode.NONE:
+                error = error_for(code, f"topic {name!r}")
+                raise RequestError(code, error.message)
+            described.append(TopicDescription(name, view.internal, list(view.partitions.values()), settings.get(name, ())))
+        return described
+
+    async def describe_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+        """The settings of topics, defaults included."""
+        resources = [
+            {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": None} for name in names
+        ]
+        answer = await self._ask_any(ApiKey.DESCRIBE_CONFIGS, {"resources": resources})
+        found: dict[str, list[ConfigEntry]] = {}
+        for result in answer.results:
+            code = ErrorCode.from_wire(int(result.error_code))
+            require_none(code, f"settings of topic {result.resource_name!r}", result.error_message)
+            found[result.resource_name] = [
+                ConfigEntry(
+                    entry.name, entry.value, int(entry.config_source) == DEFAULT_CONFIG_SOURCE, bool(entry.read_only)
+                )
+                for entry in result.configs
+            ]
+        return found
+
+    async def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Sets a topic's settings; None takes a setting back to its default."""
+        configs = [
+            {"name": key, "config_operation": DELETE_CONFIG if value is None else SET_CONFIG, "value": value}
+            for key, value in changes.items()
+        ]
+        resources = [{"resource_type": TOPIC_RESOURCE, "resource_name": name, "configs": configs}]
+        fields = {"resources": resources, "validate_only": False}
+        answer = await self._ask_controller(ApiKey.INCREMENTAL_ALTER_CONFIGS, fields)
+        for result in answer.responses:
+            code = ErrorCode.from_wire(int(result.error_code))
+            require_none(code, f"settings of topic {result.resource_name!r}", result.error_message)
+
+    async def _change(
+        self,
+        api_key: ApiKey,
+        fields: Mapping[str, Any],
+        results: str,
+        what: str,
+        settled: ErrorCode | None,
+        *,
+        highest: int | None = None,
+    ) -> None:
+        """One change through the controller.  `settled` means success when an earlier attempt's answer was lost."""
+        deadline_s, backoff, lost = self._deadline_s(), Backoff(self._clock), False
+        while True:
+            said: str | None = None
+            try:
+                answer = await self._cluster.ask_controller(api_key, fields, highest=highest)
+            except ConnectionFailed as error:
+                code, said, lost = error.code, error.message, True
+                if settled is None:
+                    raise
+            else:
+                code = ErrorCode.NONE
+                for result in getattr(answer, results):
+                    found = ErrorCode.from_wire(int(result.error_code))
+                    if found is ErrorCode.NONE or (lost and found is settled):
+                        continue
+                    if found not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
+                        refusal = error_for(found, f"{what} {result.name!r}", getattr(result, "error_message", None))
+                        raise refusal if not found.retriable else RequestError(found, refusal.message)
+                    code, lost = found, lost or found is ErrorCode.REQUEST_TIMED_OUT
+                if code is ErrorCode.NONE:
+                    return
+                await self._cluster.refresh(())
+            await self._cluster.pause(backoff, deadline_s, code, what, said)
+
+    async def _wait_for_leaders(self, names: Sequence[str], counts: Mapping[str, int] | None = None) -> None:
+        deadline_s, backoff = self._deadline_s(), Backoff(self._clock)
+        while True:
+            await self._cluster.refresh(names)
+            views = [self._cluster.view.topics.get(name) for name in names]
+            if all(
+                view is not None
+                and view.partitions
+                and len(view.partitions) >= (counts or {}).get(view.name, 1)
+                and all(self._cluster.view.leader(view.name, number) >= 0 for number in view.partitions)
+                for view in views
+            ):
+                return
+            await self._cluster.pause(
+                backoff, deadline_s, ErrorCode.LEADER_NOT_AVAILABLE, f"waiting for the leaders of {', '.join(names)}"
+            )
+
+    # ------------------------------------------------------------------ groups
+
+    async def list_groups(self) -> list[GroupListing]:
+        """The groups of all coordinators."""
+        found: dict[str, GroupListing] = {}
+        for _, answer in await self._ask_all(ApiKey.LIST_GROUPS, {"states_filter": []}):
+            require_none(top_level_code(answer), "listing groups")
+            for group in answer.groups:
+                found[group.group_id] = GroupListing(group.group_id, group.protocol_type, getattr(group, "group_state", ""))
+        return [found[name] for name in sorted(found)]
+
+    async def describe_group(self, group_id: str) -> GroupDescription:
+        """A group's state and members.  A group that nobody knows is answered as `Dead`, without members."""
+
+        def code_of(answer: Any) -> ErrorCode:
+            return top_level_code(answer.groups[0])
+
+        answer = await self._cluster.ask_coordinator(
+            CoordinatorKind.GROUP,
+            group_id,
+            ApiKey.DESCRIBE_GROUPS,
+            {"groups": [group_id], "include_authorized_operations": False},
+            deadline_s=self._deadline_s(),
+            code_of=code_of,
+            highest=5,
+        )
+        require_none(code_of(answer), f"group {group_id!r}")
+        group = answer.groups[0]
+        members = [
+            GroupMember(
+                member.member_id,
+                getattr(member, "group_instance_id", None),
+                member.client_id,
+                member.client_host,
+                _assignment(group.protocol_type, bytes(member.member_assignment)),
+            )
+            for member in group.members
+        ]
+        coordinator = await self._cluster.coordinator(CoordinatorKind.GROUP, group_id, self._deadline_s())
+        return GroupDescription(group_id, group.group_state, group.protocol_data, coordinator, members)
+
+    async def group_offsets(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
+        """Everything that a group has committed."""
+        return await committed_offsets(self._cluster, group_id, None, require_stable=False, timeout_s=self._timeout_s)
+
+    async def delete_group(self, group_id: str) -> None:
+        """Deletes an empty group and its offsets."""
+
+        def code_of(answer: Any) -> ErrorCode:
+            return top_level_code(answer.results[0])
+
+        answer = await self._cluster.ask_coordinator(
+            CoordinatorKind.GROUP,
+            group_id,
+            ApiKey.DELETE_GROUPS,
+            {"groups_names": [group_id]},
+            deadline_s=self._deadline_s(),
+            code_of=code_of,
+        )
+        require_none(code_of(answer), f"deleting group {group_id!r}")
+
+    # ------------------------------------------------------------------ transactions
+
+    async def list_transactions(self, states: Sequence[str] = ()) -> list[TransactionListing]:
+        """The transactional ids of all coordinators, optionally only those in certain states."""
+        found: list[TransactionListing] = []
+        fields = {"state_filters": list(states), "producer_id_filters": []}
+        for node_id, answer in await self._ask_all(ApiKey.LIST_TRANSACTIONS, fields):
+            require_none(top_level_code(answer), "listing transactions")
+            for entry in answer.transaction_states:
+                found.append(
+                    TransactionListing(entry.transactional_id, int(entry.producer_id), entry.transaction_state, node_id)
+                )
+        return sorted(found, key=lambda entry: entry.transactional_id)
+
+    async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """One transactional id.  Raises RequestError when no coordinator knows it."""
+
+        def code_of(answer: Any) -> ErrorCode:
+            return top_level_code(answer.transaction_states[0])
+
+        answer = await self._cluster.ask_coordinator(
+            CoordinatorKind.TRANSACTION,
+            transactional_id,
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            {"transactional_ids": [transactional_id]},
+            deadline_s=self._deadline_s(),
+            code_of=code_of,
+        )
+        require_none(code_of(answer), f"transactional id {transactional_id!r}")
+        entry = answer.transaction_states[0]
+        coordinator = await self._cluster.coordinator(CoordinatorKind.TRANSACTION, transactional_id, self._deadline_s())
+        return TransactionDescription(
+            entry.transactional_id,
+            entry.transaction_state,
+            int(entry.producer_id),
+            int(entry.producer_epoch),
+            _milliseconds(entry.transaction_timeout),
+            _milliseconds(entry.transaction_start_time),
+            coordinator,
+            {topic.topic: [int(number) for number in topic.partitions] for topic in entry.topics},
+        )
+
+    async def describe_producers(self, partitions: Iterable[tuple[str, int]]) -> list[ProducerDescription]:
+        """What the partitions' leaders remember of their producers: open transactions, sequences."""
+        wanted = sorted(partitions)
+        await self._refresh({topic for topic, _ in wanted})
+        by_leader: defaultdict[int, dict[str, list[int]]] = defaultdict(dict)
+        for topic, number in wanted:
+            leader = self._cluster.view.leader(topic, number)
+            require_none(
+                ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE, f"producers of {topic}-{number}"
+            )
+            by_leader[leader].setdefault(topic, []).append(number)
+        found: list[ProducerDescription] = []
+        for leader, topics in by_leader.items():
+            fields = {"topics": [{"name": name, "partition_indexes": numbers} for name, numbers in topics.items()]}
+            answer = await self._cluster.ask(leader, ApiKey.DESCRIBE_PRODUCERS, fields)
+            for topic in answer.topics:
+                for entry in topic.partitions:
+                    require_none(top_level_code(entry), f"producers of {topic.name}-{entry.partition_index}", entry.error_message)
+                    found += [_producer(topic.name, int(entry.partition_index), state) for state in entry.active_producers]
+        return found
+
+    # ------------------------------------------------------------------ cluster and offsets
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """The brokers that are registered and the active controller."""
+        await self._refresh(())
+        view = self._cluster.view
+        return ClusterDescription(view.cluster_id, view.controller_id, [view.brokers[node] for node in sorted(view.brokers)])
+
+    @property
+    def features(self) -> Mapping[str, int]:
+        """The finalised feature levels, for example {'transaction.version': 2}."""
+        return self._cluster.features
+
+    async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        found = await self.offsets_for_times(dict.fromkeys(partitions, EARLIEST))
+        return {key: entry.offset for key, entry in found.items()}
+
+    async def end_offsets(
+        self, partitions: Iterable[tuple[str, int]], *, read_committed: bool = False
+    ) -> dict[tuple[str, int], int]:
+        """High watermarks, or last stable offsets at read_committed."""
+        found = await self.offsets_for_times(dict.fromkeys(partitions, LATEST), read_committed=read_committed)
+        return {key: entry.offset for key, entry in found.items()}
+
+    async def offsets_for_times(
+        self, times: Mapping[tuple[str, int], int], *, read_committed: bool = False
+    ) -> dict[tuple[str, int], OffsetAtTime]:
+        """The first record at or after a time in milliseconds (offset -1: none)."""
+        return await list_offsets(self._cluster, times, read_committed=read_committed, timeout_s=self._timeout_s)
+
+    # ------------------------------------------------------------------ how
+
+    async def _refresh(self, topics: Iterable[str] | None) -> None:
+        await self._cluster.refresh(topics)
+
+    async def _ask_any(self, api_key: ApiKey, fields: Mapping[str, Any]) -> Any:
+        return await self._cluster.ask_any(api_key, fields)
+
+    async def _ask_controller(self, api_key: ApiKey, fields: Mapping[str, Any]) -> Any:
+        return await self._cluster.ask_controller(api_key, fields)
+
+    async def _ask_all(self, api_key: ApiKey, fields: Mapping[str, Any]) -> list[tuple[int, Any]]:
+        """The answers of all brokers; raises when one cannot be reached, for half a list looks like a whole one."""
+        await self._refresh(())
+        nodes = sorted(self._cluster.view.brokers)
+        return list(zip(nodes, await asyncio.gather(*(self._ask_loaded(node, api_key, fields) for node in nodes)), strict=True))
+
+    async def _ask_loaded(self, node_id: int, api_key: ApiKey, fields: Mapping[str, Any]) -> Any:
+        """One broker's answer, once it has read its coordinators' state."""
+        deadline_s, backoff = self._deadline_s(), Backoff(self._clock)
+        while True:
+            answer = await self._cluster.ask(node_id, api_key, fields)
+            code = top_level_code(answer)
+            if code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return answer
+            await self._cluster.pause(backoff, deadline_s, code, f"{api_key.name} at node {node_id}")
+
+
+def _assignment(protocol_type: str, data: bytes) -> TopicPartitions:
+    if protocol_type != "consumer":
+        return {}  # another protocol (Connect): its bytes mean something else
+    try:
+        return decode_assignment(data)
+    except KafkaError:
+        return {}
+
+
+def _milliseconds(value: Any) -> int:
+    """kio's timedelta or datetime as milliseconds; -1 for none."""
+    if value is None:
+        return -1
+    seconds: float = value.timestamp() if hasattr(value, "timestamp") else value.total_seconds()
+    return round(seconds * 1000)
+
+
+def _producer(topic: str, partition: int, state: Any) -> ProducerDescription:
+    return ProducerDescription(
+        topic,
+        partition,
+        int(state.producer_id),
+        int(state.producer_epoch),
+        int(state.last_sequence),
+        int(state.last_timestamp),
+        int(state.coordinator_epoch),
+        int(state.current_txn_start_offset),
+    )
