@@ -46,6 +46,7 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = Struct(">i")
 _INT32_LITTLE = Struct("<I")
 _FIRST_GUESS_BYTES_MIN = 16 * 1024
+_CREDIBLE_BYTES_MIN = 1 << 20
 
 _DecompressInto = Callable[[memoryview, bytearray], int]
 
@@ -96,11 +97,11 @@ def _too_large(codec: str, max_bytes: int) -> KafkaError:
 
 
 def _gzip_size_hint(view: memoryview) -> int:
-    """gzip ends with the original size modulo 2^32: a claim, and only worth a first guess up to deflate's best ratio."""
+    """gzip ends with the original size modulo 2^32: a claim, worth a first guess."""
     if len(view) < 18:
         return 0
     claimed: int = _INT32_LITTLE.unpack_from(view, len(view) - 4)[0]
-    return min(claimed, len(view) * 1032)
+    return claimed
 
 
 def _zstd_size_hint(view: memoryview) -> int:
@@ -118,9 +119,10 @@ def _zstd_size_hint(view: memoryview) -> int:
 def _decompress_growing(codec: str, into: _DecompressInto, view: memoryview, max_bytes: int, hint: int) -> memoryview:
     """Decompresses into a buffer that grows fourfold while it proves too small.
 
-    The pages of a fresh buffer cost nothing before they are written to, so a generous first guess is cheap.
+    A size that the data claims (`hint`) is believed only as far as its own length makes it likely: memory is not given on credit.
     """
-    size = min(max_bytes, max(hint, len(view) * 4, _FIRST_GUESS_BYTES_MIN))
+    credible = min(hint, max(_CREDIBLE_BYTES_MIN, len(view) * 64))
+    size = min(max_bytes, max(credible, len(view) * 4, _FIRST_GUESS_BYTES_MIN))
     while True:
         buffer = bytearray(size)
         try:

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("chaos", "client", "controller", "coordinator", "deploy", "node", "proto", "replication", "runtime", "spark", "storage", "wire")
+FOLDERS = (
+    "chaos", "client", "controller", "coordinator", "deploy", "node", "proto", "replication", "runtime", "spark", "storage",
+    "wire",
+)  # fmt: skip
 
 
 def product_sources() -> dict[str, str]:
@@ -36,9 +39,9 @@ def imports(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
                 prefix = ".".join([*base, *([module] if module else [])])
                 for alias in names:
                     yield node.lineno, f"{prefix}.{alias.name}"
-            case ast.Call(func=ast.Attribute(attr="import_module" | "resolve_name"), args=[ast.Constant(value=str(name)), *_]):
-                yield node.lineno, name
-            case ast.Call(func=ast.Name(id="import_module" | "resolve_name" | "__import__"), args=[ast.Constant(value=str(name)), *_]):
+            case ast.Call(
+                func=ast.Attribute(attr=called) | ast.Name(id=called), args=[ast.Constant(value=str(name)), *_]
+            ) if called in ("import_module", "resolve_name", "__import__"):
                 yield node.lineno, name
 
 

@@ -9,8 +9,8 @@ import pytest
 from .source import FOLDERS, imports, parse, product_sources
 
 FLOORS = {
-    "deploy": 7, "chaos": 7, "client": 6, "spark": 6, "node": 5, "coordinator": 4, "replication": 3, "controller": 2, "storage": 1,
-    "wire": 0, "proto": 0, "runtime": 0,
+    "deploy": 7, "chaos": 7, "client": 6, "spark": 6, "node": 5, "coordinator": 4, "replication": 3, "controller": 2,
+    "storage": 1, "wire": 0, "proto": 0, "runtime": 0,
 }  # fmt: skip
 
 OUTSIDE = ("pyspark_tidegate.py",)

@@ -27,8 +27,8 @@ MODULES = {
 OS_FUNCTIONS = {
     "open", "close", "read", "write", "pread", "pwrite", "preadv", "pwritev", "readv", "writev", "lseek", "fsync", "fdatasync",
     "ftruncate", "truncate", "rename", "renames", "replace", "remove", "unlink", "link", "symlink", "mkdir", "makedirs", "rmdir",
-    "removedirs", "listdir", "scandir", "walk", "stat", "lstat", "fstat", "statvfs", "fstatvfs", "access", "chmod", "chown", "utime",
-    "urandom", "getrandom", "sendfile", "copy_file_range", "posix_fallocate", "mkfifo", "fdopen", "dup", "dup2", "pipe", "times",
+    "removedirs", "listdir", "scandir", "walk", "stat", "lstat", "fstat", "statvfs", "fstatvfs", "access", "chmod", "chown",
+    "utime", "urandom", "getrandom", "sendfile", "copy_file_range", "posix_fallocate", "mkfifo", "fdopen", "dup", "dup2", "pipe",
     "path.exists", "path.isfile", "path.isdir", "path.getsize", "path.getmtime",
 }  # fmt: skip
 
