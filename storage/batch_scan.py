@@ -1,0 +1,78 @@
+"""Walking over the batches of a segment file, from byte to byte, in few reads.
+
+Two walks: over headers only (big batches are skipped, not read), for lookups, replays and index building; and over whole batches
+with their checksums, for recovery.  Both give up at the first byte that is no valid batch and say why: it is the caller who knows
+whether that is a torn tail or a disaster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..runtime.disk import File
+from ..wire.errors import KafkaError
+from ..wire.records import HEADER_BYTES, BatchHeader, parse_header, validate_batch
+
+CHUNK_BYTES = 256 * 1024
+_LENGTH_MIN = HEADER_BYTES - 12
+
+
+class ScannedBatch(NamedTuple):
+    """A batch and where it begins.  `view` holds the whole batch for control batches and in walks over whole batches, else
+    None."""
+
+    position: int
+    header: BatchHeader
+    view: memoryview | None
+
+
+class InvalidBatch(Exception):
+    """The bytes at `position` are no valid batch."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"at byte {position}: {reason}")
+        self.position = position
+        self.reason = reason
+
+
+def scan_batches(
+    file: File, start: int, end: int, *, check: bool = False, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[ScannedBatch]:
+    """The batches in bytes [start, end) of `file`; with `check`, whole and with their CRC verified.
+
+    Raises InvalidBatch where the chain of batches breaks, also when the last one does not fit before `end`.
+    """
+    position = start
+    chunk, chunk_start = b"", start
+    while position < end:
+        offset = position - chunk_start
+        if offset + HEADER_BYTES > len(chunk):
+            chunk, chunk_start, offset = file.read_at(position, min(chunk_bytes, end - position)), position, 0
+            if len(chunk) < HEADER_BYTES:
+                raise InvalidBatch(position, f"{len(chunk)} bytes are too few for a batch")
+        header = parse_header(chunk, offset)
+        _check_length(header, position, end)
+        size = header.size_bytes
+        view: memoryview | None = None
+        if check or header.is_control:
+            if offset + size > len(chunk):
+                length = min(max(size, chunk_bytes), end - position)
+                chunk, chunk_start, offset = file.read_at(position, length), position, 0
+                if len(chunk) < size:
+                    raise InvalidBatch(position, f"{len(chunk)} bytes of a batch of {size}")
+            view = memoryview(chunk)[offset : offset + size]
+            if check:
+                try:
+                    header = validate_batch(view)
+                except KafkaError as error:
+                    raise InvalidBatch(position, str(error)) from error
+        yield ScannedBatch(position, header, view)
+        position += size
+
+
+def _check_length(header: BatchHeader, position: int, end: int) -> None:
+    if header.magic != 2 or header.batch_length < _LENGTH_MIN:
+        raise InvalidBatch(position, f"no batch of version 2: length {header.batch_length}, magic {header.magic}")
+    if position + header.size_bytes > end:
+        raise InvalidBatch(position, f"a batch of {header.size_bytes} bytes where {end - position} are left")

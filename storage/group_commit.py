@@ -1,0 +1,150 @@
+"""Group commit: one flush for everybody who waits.
+
+A log has at most one flush in flight.  Whoever asks while it runs joins the next one, which begins when it is over; whoever asks
+when none runs starts one at the end of the loop's current turn, so that all appends of that turn share it.  The waiting happens
+in a few threads; nothing of a log is touched there (`flush.py`).
+
+A failed flush is final: the log goes offline, everybody who waits gets KAFKA_STORAGE_ERROR, and `on_storage_failure` is told, so
+that the whole folder can be taken down.  It is never tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from ..runtime import logs
+from ..wire.errors import ErrorCode, KafkaError
+from .flush import FlushTicket
+from .log import Log
+
+log = logs.get(__name__)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Who waits for one log: `(offset, future)` each, until the flushed end has reached the offset."""
+
+    waiting: list[tuple[int, asyncio.Future[int]]] = field(default_factory=list)
+    busy: bool = False
+    wanted: bool = False
+
+
+class GroupCommit:
+    """`flush(log)` for any number of logs; see the module's text.  Used from one event loop."""
+
+    def __init__(self, threads: int = 4, on_storage_failure: Callable[[Log, OSError], None] | None = None) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="flush")
+        self._queues: dict[Log, _Queue] = {}
+        self._on_storage_failure = on_storage_failure
+        self._closed = False
+        self.flush_count = 0
+        """Flushes that reached the disk: requests divided by this is how well commits are grouped."""
+
+    async def flush(self, target: Log) -> int:
+        """Waits until all that is in the log now is on the disk; returns the flushed end offset.
+
+        When the log is truncated meanwhile, waits for what is left.  Raises KAFKA_STORAGE_ERROR.
+        """
+        if not target.needs_flush and not target.is_offline:
+            return target.flushed_end_offset
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        queue = self._queue(target)
+        queue.waiting.append((target.log_end_offset, future))
+        self._schedule(target, queue)
+        return await future
+
+    def request(self, target: Log) -> None:
+        """A flush that nobody waits for (flush.policy=os: when `log.flush_due`, and before a checkpoint)."""
+        if not target.is_offline:
+            queue = self._queue(target)
+            queue.wanted = True
+            self._schedule(target, queue)
+
+    async def flush_all(self, targets: Iterable[Log]) -> None:
+        """Flushes every log that needs it; failures take their log offline and are not raised here."""
+        wanted = [self.flush(target) for target in targets if target.needs_flush and not target.is_offline]
+        for result in await asyncio.gather(*wanted, return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, KafkaError):
+                raise result
+
+    def _queue(self, target: Log) -> _Queue:
+        if self._closed:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the group commit is closed")
+        queue = self._queues.get(target)
+        if queue is None:
+            queue = self._queues[target] = _Queue()
+        return queue
+
+    def _schedule(self, target: Log, queue: _Queue) -> None:
+        if not queue.busy:
+            queue.busy = True
+            asyncio.get_running_loop().call_soon(self._start, target, queue)
+
+    def _start(self, target: Log, queue: _Queue) -> None:
+        """Begins one flush, or, when nobody wants one any more, forgets the log."""
+        self._release(target, queue)
+        if not queue.waiting and not queue.wanted:
+            self._forget(target, queue)
+            return
+        queue.wanted = False
+        loop = asyncio.get_running_loop()
+        try:
+            ticket = target.begin_flush()
+            running = self._executor.submit(ticket.run)
+        except (KafkaError, RuntimeError) as error:  # offline or closed; RuntimeError: the executor has been shut down
+            self._fail(target, queue, error)
+            return
+        self.flush_count += 1
+
+        def done(finished: Future[None]) -> None:
+            try:
+                loop.call_soon_threadsafe(self._finish, target, queue, ticket, finished)
+            except RuntimeError as error:  # the loop is closed: the process is on its way out and nobody waits
+                log.info("flush_result_dropped", log=target.name, reason=error)
+
+        running.add_done_callback(done)
+
+    def _finish(self, target: Log, queue: _Queue, ticket: FlushTicket, finished: Future[None]) -> None:
+        error = finished.exception()
+        if error is not None:
+            if isinstance(error, OSError):
+                target.go_offline(error)
+                if self._on_storage_failure is not None:
+                    self._on_storage_failure(target, error)
+            self._fail(target, queue, error)
+            return
+        target.finish_flush(ticket)
+        self._start(target, queue)
+
+    def _release(self, target: Log, queue: _Queue) -> None:
+        """Answers everybody whose offset is flushed now; a truncated log owes only what is left of it."""
+        flushed, end = target.flushed_end_offset, target.log_end_offset
+        still: list[tuple[int, asyncio.Future[int]]] = []
+        for offset, future in queue.waiting:
+            if min(offset, end) > flushed:
+                still.append((offset, future))
+            elif not future.done():
+                future.set_result(flushed)
+        queue.waiting = still
+
+    def _fail(self, target: Log, queue: _Queue, error: BaseException) -> None:
+        waiting, queue.waiting = queue.waiting, []
+        self._forget(target, queue)
+        for _offset, future in waiting:
+            if not future.done():
+                failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{target.name} could not be flushed: {error}")
+                failure.__cause__ = error
+                future.set_exception(failure)
+
+    def _forget(self, target: Log, queue: _Queue) -> None:
+        queue.busy = False
+        if self._queues.get(target) is queue:
+            del self._queues[target]
+
+    def close(self) -> None:
+        """Refuses new flushes and waits for running ones.  Whoever still waits is answered by the loop, if it still runs."""
+        self._closed = True
+        self._executor.shutdown(wait=True)

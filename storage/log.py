@@ -1,0 +1,812 @@
+"""One partition's log: append, read, truncate, flush, and what follows from the batches (producers, epochs, last stable offset).
+
+Promises
+
+* **An append is wholly in the file and published, or nothing changed.**  Checks work on copies; then the file is written; then,
+  in steps that cannot fail, indexes, producers, epochs and the log end move.  After a failed or short write the file is cut back
+  to the published end before anything else is accepted; when that fails, the log goes offline.
+* **The flushed end moves only after the disk has said so** (`flush.py`), and never over bytes that were truncated meanwhile.
+* **Readers see batches in `[log start, upper offset)`**, whole, and at least one when there is one, however large.
+* `last_stable_offset` = min(high watermark, first offset of any transaction that is open, or ended by a marker that is not yet
+  below the high watermark) (SEMANTICS 3.2 12).
+* An offline log refuses everything, for good: only opening it again, after a restart, may find out what the disk really holds.
+
+All methods are called from the loop's thread, except `FlushTicket.run`.  Nothing here waits, except that truncation, removal and
+close wait for the disk: they are rare, and what follows them must not run before they are durable.
+
+Offsets, in the order that always holds: log_start <= last_stable <= high_watermark <= log_end, and flushed_end <= log_end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from ..runtime import faults, logs
+from ..runtime.disk import Disk
+from ..wire.errors import ErrorCode, KafkaError
+from ..wire.records import (
+    BatchHeader,
+    assign_in_place,
+    decode_marker,
+    iterate_headers,
+    parse_header,
+    set_log_append_time,
+    validate_batch,
+)
+from .checkpoint import encode_checkpoint
+from .epoch_cache import EpochEnd
+from .flush import OUT_OF_SPACE, FlushTicket
+from .lookup import OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
+from .offset_index import OFFSETS_MAX
+from .producer_snapshot import encode_snapshot
+from .producer_state import AppendOrigin, PreparedAppend, ProducerView, VerificationGuard
+from .recovery import EPOCH_CHECKPOINT, CorruptLog, LoadedLog, aborted_entries, load_log, load_producers_again
+from .segment import Segment, segment_path
+from .topic_config import FlushPolicy, LogConfig, TimestampType
+from .transaction_index import AbortedTransaction, collect_aborted
+
+__all__ = [
+    "AbortedTransaction", "AppendInfo", "AppendOrigin", "CorruptLog", "EpochEnd", "FlushPolicy", "FlushTicket", "Log", "LogConfig",
+    "OffsetRange", "ProducerView", "ReadResult", "TimestampOffset", "VerificationGuard",
+]  # fmt: skip
+
+_COPY_WHOLE_BYTES = 16 * 1024
+"""Up to this size a read-only batch is copied to be stamped; above it, only its header is, and both parts are written
+together."""
+FLUSH_DUE_BYTES = 64 * 1024 * 1024
+"""Unflushed bytes at which a background flush pays: the kernel's own write-back comes in bursts that block writers (HOTPATH
+5)."""
+_NO_APPEND_TIME = -1
+log = logs.get(__name__)
+
+
+class AppendInfo(NamedTuple):
+    """What an append did.  `append_time_ms` is -1 unless the broker stamps records; a duplicate has the original's offsets."""
+
+    first_offset: int
+    last_offset: int
+    append_time_ms: int
+    duplicate: bool
+    log_start_offset: int
+    next_offset: int
+
+
+class ReadResult(NamedTuple):
+    """Whole batches.  The first may begin below the asked offset; the next read starts at `next_offset`."""
+
+    data: bytes
+    next_offset: int
+    first_offset: int
+
+
+class _Placed(NamedTuple):
+    """A checked batch and the place it gets: offset in the log, greatest timestamp, leader epoch."""
+
+    header: BatchHeader
+    base_offset: int
+    max_timestamp_ms: int
+    leader_epoch: int
+
+
+class Log:
+    """See the module's text.  Opened by `Log.open`."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, topic: str, partition: int, config: LogConfig, loaded: LoadedLog, now_ms: int
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.directory = directory
+        self.config = config
+        self.opened_at_ms = now_ms
+        self.recovered = loaded.recovered
+        """Whether opening had to scan and repair: false after a clean stop."""
+        self.recovered_bytes_cut = loaded.cut_bytes
+        self.on_offline: Callable[[Log, OSError], None] | None = None
+        self.before_cut: Callable[[Log, int], None] | None = None
+        """Called before data at or above an offset goes: whoever keeps a recovery point above it must lower it durably first."""
+        self._disk = disk
+        self._segments = loaded.segments
+        self._active = loaded.segments[-1]
+        self._producers = loaded.producers
+        self._epochs = loaded.epochs
+        self._log_start = loaded.log_start_offset
+        self._log_end = loaded.log_end_offset
+        self._flushed_end = self._log_end
+        self._high_watermark = self._log_start
+        self._size_bytes = sum(segment.size_bytes for segment in self._segments)
+        self._flushed_size = self._size_bytes
+        self._offline: OSError | None = None
+        self._closed = False
+        # Segments that are complete and not yet durable together with their derived files; the recovery point waits for them.
+        self._complete: list[Segment] = []
+        self._derived: dict[Path, bytes] = {}
+        self._epochs_unwritten_from: int | None = None
+        self._folder_changed = False
+        self._ticket: FlushTicket | None = None
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: Path,
+        *,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        now_ms: int,
+        clean: bool,
+        recovery_point: int,
+        log_start_offset: int = 0,
+        high_watermark: int = 0,
+    ) -> Log:
+        """Opens the folder, made when absent.  `clean`: the last close was one, and `recovery_point` is the end it noted.
+
+        Raises CorruptLog when flushed data is damaged, OSError when the disk fails.
+        """
+        loaded = load_log(
+            disk, directory, config=config, clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset
+        )
+        opened = cls(disk, directory, topic, partition, config, loaded, now_ms)
+        opened.set_high_watermark(high_watermark)
+        if loaded.recovered and loaded.cut_bytes:
+            log.warning("log_recovered", log=opened.name, log_end_offset=opened.log_end_offset, cut_bytes=loaded.cut_bytes)
+        return opened
+
+    # -------------------------------------------------------------------------------------------------------- properties
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._log_start
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._log_end
+
+    @property
+    def flushed_end_offset(self) -> int:
+        """All batches below are on the disk."""
+        return self._flushed_end
+
+    @property
+    def high_watermark(self) -> int:
+        return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        first = self._producers.first_unstable_offset
+        if first is None or first >= self._high_watermark:
+            return self._high_watermark
+        return max(first, self._log_start)
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest leader epoch in the log; -1 when there is none."""
+        return self._epochs.latest
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def active_producer_count(self) -> int:
+        return len(self._producers)
+
+    @property
+    def open_transaction_count(self) -> int:
+        return len(self._producers.open_transactions)
+
+    @property
+    def recovery_point(self) -> int:
+        """Below it, batches *and everything derived from them* are durable: recovery need not look there."""
+        point = self._flushed_end
+        if self._complete:
+            point = min(point, self._complete[0].base_offset)
+        if self._epochs_unwritten_from is not None:
+            point = min(point, self._epochs_unwritten_from)
+        return point
+
+    @property
+    def is_offline(self) -> bool:
+        return self._offline is not None
+
+    @property
+    def needs_flush(self) -> bool:
+        return self._flushed_end < self._log_end
+
+    @property
+    def flush_due(self) -> bool:
+        """Whether a flush that nobody waits for is worth it: complete segments to seal, or much unflushed data."""
+        return bool(self._complete) or self._size_bytes - self._flushed_size >= FLUSH_DUE_BYTES
+
+    # --------------------------------------------------------------------------------------------------------- appending
+
+    def append_leader(
+        self,
+        batches: bytes | bytearray | memoryview,
+        *,
+        leader_epoch: int,
+        origin: AppendOrigin,
+        now_ms: int,
+        guard: VerificationGuard | None = None,
+        transaction_version: int = 0,
+    ) -> AppendInfo:
+        """Checks batches, gives them offsets and the leader epoch (in place when the buffer is writable), and appends them all.
+
+        A client's batch that repeats one of the last five of its producer appends nothing and returns the original offsets.
+        Raises KafkaError with CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
+        UNSUPPORTED_COMPRESSION_TYPE, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
+        TRANSACTION_COORDINATOR_FENCED, FENCED_LEADER_EPOCH, THROTTLING_QUOTA_EXCEEDED, KAFKA_STORAGE_ERROR; then the log is as
+        before.
+        """
+        if self._offline is not None or self._closed:
+            self._refuse()
+        view = memoryview(batches)
+        if leader_epoch < self._epochs.latest:
+            raise KafkaError(
+                ErrorCode.FENCED_LEADER_EPOCH, f"append in leader epoch {leader_epoch}; the log holds epoch {self._epochs.latest}"
+            )
+        append_time_ms = _NO_APPEND_TIME
+        if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            append_time_ms = now_ms
+        checked = self._check_batches(view, origin, now_ms)
+        if origin is AppendOrigin.CLIENT and checked[0][1].producer_id >= 0:
+            duplicate = self._find_duplicate(checked)
+            if duplicate is not None:
+                return duplicate
+        base_offset = offset = self._log_end
+        prepared: PreparedAppend | None = None
+        placed: list[_Placed] = []
+        for position, header in checked:
+            if append_time_ms >= 0:
+                header = header._replace(max_timestamp=append_time_ms)
+            if header.producer_id >= 0:
+                if prepared is None:
+                    prepared = self._producers.prepare(origin, guard, transaction_version)
+                prepared.check_batch(header, offset, decode_marker(view, position) if header.is_control else None)
+            placed.append(_Placed(header, offset, header.max_timestamp, leader_epoch))
+            offset += header.last_offset_delta + 1
+        buffers = _stamp(view, checked, base_offset, leader_epoch, append_time_ms)
+        self._write(placed, buffers, offset, prepared)
+        return AppendInfo(base_offset, offset - 1, append_time_ms, False, self._log_start, offset)
+
+    def _check_batches(self, view: memoryview, origin: AppendOrigin, now_ms: int) -> list[tuple[int, BatchHeader]]:
+        """(position, header) of every batch; all of `view` must be whole batches."""
+        from_client = origin is AppendOrigin.CLIENT
+        limit = self.config.max_message_bytes
+        checked: list[tuple[int, BatchHeader]] = []
+        position, size = 0, len(view)
+        while True:
+            header = validate_batch(view, position, limit, from_client=from_client)
+            if from_client:
+                self._check_timestamp(header, now_ms)
+            checked.append((position, header))
+            position += header.batch_length + 12
+            if position >= size:
+                return checked
+
+    def _check_timestamp(self, header: BatchHeader, now_ms: int) -> None:
+        config = self.config
+        if header.is_log_append_time:
+            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not mark its batch as stamped by the broker")
+        if config.timestamp_type is TimestampType.LOG_APPEND_TIME or header.max_timestamp < 0:
+            return
+        ahead, behind = header.max_timestamp - now_ms, now_ms - header.base_timestamp
+        if ahead > config.timestamp_after_max_ms or behind > config.timestamp_before_max_ms:
+            raise KafkaError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"timestamps {header.base_timestamp} to {header.max_timestamp} are too far from the broker's {now_ms}: allowed are "
+                f"{config.timestamp_before_max_ms} ms before and {config.timestamp_after_max_ms} ms after "
+                "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+            )
+
+    def _find_duplicate(self, checked: list[tuple[int, BatchHeader]]) -> AppendInfo | None:
+        """The original of a repeated append; several batches count as one when every one of them repeats (rule 2)."""
+        first = self._producers.find_duplicate(checked[0][1])
+        if first is None:
+            return None
+        last = first
+        for _position, header in checked[1:]:
+            following = self._producers.find_duplicate(header)
+            if following is None:
+                return None
+            last = following
+        time_ms = last.timestamp_ms if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME else _NO_APPEND_TIME
+        return AppendInfo(first.first_offset, last.last_offset, time_ms, True, self._log_start, last.last_offset + 1)
+
+    def append_follower(self, batches: bytes | bytearray | memoryview) -> AppendInfo:
+        """Appends batches as the leader stamped them; a partial batch at the end is left out.
+
+        Offsets must follow on this log's end without a gap (compacted topics may have gaps).  The producer state takes what the
+        leader accepted, with warnings at most.  Raises CORRUPT_MESSAGE (also for a gap or an overlap), KAFKA_STORAGE_ERROR; then
+        the log is as before.
+        """
+        if self._offline is not None or self._closed:
+            self._refuse()
+        view = memoryview(batches)
+        end, offset = 0, self._log_end
+        prepared: PreparedAppend | None = None
+        placed: list[_Placed] = []
+        for position, _ in iterate_headers(view):
+            header = validate_batch(view, position)
+            base = header.base_offset
+            if base != offset and not (base > offset and self.config.is_compacted):
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE, f"{self.name}: a batch at offset {base} cannot follow on offset {offset - 1}"
+                )
+            if header.producer_id >= 0:
+                if prepared is None:
+                    prepared = self._producers.prepare(AppendOrigin.REPLICATION)
+                prepared.check_batch(header, base, decode_marker(view, position) if header.is_control else None)
+            placed.append(_Placed(header, base, header.max_timestamp, header.partition_leader_epoch))
+            offset, end = header.next_offset, position + header.size_bytes
+        if not placed:
+            return AppendInfo(self._log_end, self._log_end - 1, _NO_APPEND_TIME, False, self._log_start, self._log_end)
+        self._write(placed, [view[:end]], offset, prepared)
+        if prepared is not None and prepared.warnings:
+            log.warning("replicated_batch_is_odd", log=self.name, what=prepared.warnings[0], more=len(prepared.warnings) - 1)
+        return AppendInfo(placed[0].base_offset, offset - 1, _NO_APPEND_TIME, False, self._log_start, offset)
+
+    def _write(
+        self, placed: list[_Placed], buffers: list[memoryview | bytearray], next_offset: int, prepared: PreparedAppend | None
+    ) -> None:
+        """Writes, then publishes.  Raises KAFKA_STORAGE_ERROR with nothing changed."""
+        size = len(buffers[0]) if len(buffers) == 1 else sum(len(buffer) for buffer in buffers)
+        segment = self._active
+        if self._must_roll(segment, size, placed[-1], next_offset):
+            segment = self._roll()
+        position = segment.size_bytes
+        try:
+            if len(buffers) == 1:
+                segment.file.write_at(position, buffers[0])
+            else:
+                segment.file.write_vector_at(position, buffers)
+            if prepared is not None and prepared.completed:
+                # Before the transactions are published as complete: who sees their records must find their aborts (rule 13).
+                aborted = aborted_entries(prepared)
+                if aborted:
+                    segment.append_transactions(aborted)
+        except OSError as error:
+            self._undo_write(segment, position, error)
+        faults.point("log.written_unpublished", topic=self.topic, partition=self.partition)
+        # From here on nothing can fail.
+        for header, base_offset, max_timestamp_ms, leader_epoch in placed:
+            batch_bytes = header.batch_length + 12
+            segment.note_batch(header, base_offset, max_timestamp_ms, position, batch_bytes)
+            position += batch_bytes
+            if leader_epoch > self._epochs.latest:
+                self.assign_epoch(leader_epoch, base_offset)
+        self._size_bytes += size
+        self._log_end = next_offset
+        if prepared is not None:
+            self._producers.publish(prepared, next_offset)
+        else:
+            self._producers.end_offset = next_offset
+
+    def _undo_write(self, segment: Segment, position: int, error: OSError) -> NoReturn:
+        """Cuts the file back to what is published; no append may come before that."""
+        try:
+            segment.file.truncate(position)
+            segment.cut_transactions()
+        except OSError as second:
+            self.go_offline(second)
+            raise self._storage_error("a failed write could not be undone", second) from error
+        if error.errno not in OUT_OF_SPACE:
+            self.go_offline(error)
+        raise self._storage_error("the write failed", error) from error
+
+    def _must_roll(self, segment: Segment, size: int, last: _Placed, next_offset: int) -> bool:
+        if not segment.size_bytes:
+            return False
+        if segment.size_bytes + size > self.config.segment_bytes or next_offset - segment.base_offset > OFFSETS_MAX:
+            return True
+        first_ms = segment.first_timestamp_ms
+        if first_ms is None:
+            first_ms = segment.first_timestamp()
+        return first_ms is not None and last.max_timestamp_ms - first_ms > self.config.segment_ms
+
+    def _roll(self) -> Segment:
+        """Completes the active segment and begins a new one; a flush makes both durable."""
+        old = self._active
+        try:
+            new = Segment.create(self._disk, self.directory, self._log_end, self.config.index_interval_bytes)
+        except OSError as error:
+            if error.errno not in OUT_OF_SPACE:
+                self.go_offline(error)
+            raise self._storage_error("a new segment could not be made", error) from error
+        self._derived.update(old.encoded_indexes())
+        self._derived[segment_path(self.directory, self._log_end, "snapshot")] = encode_snapshot(self._producers)
+        self._complete.append(old)
+        self._folder_changed = True
+        self._segments.append(new)
+        self._active = new
+        return new
+
+    # ----------------------------------------------------------------------------------------------------------- reading
+
+    def read(self, offset: int, max_bytes: int, *, upper_offset: int, at_least_one_batch: bool = True) -> ReadResult:
+        """Whole batches from the one that holds `offset`, all below `upper_offset`, about `max_bytes` of them.
+
+        Empty at the upper offset.  Raises OFFSET_OUT_OF_RANGE outside [log start, log end], KAFKA_STORAGE_ERROR.
+        """
+        if self._offline is not None or self._closed:
+            self._refuse()
+        if not self._log_start <= offset <= self._log_end:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {self.name} is outside [{self._log_start}, {self._log_end}]",
+            )
+        if offset < upper_offset:
+            segments = self._segments
+            for at in range(self._segment_index(offset), len(segments)):
+                try:
+                    data, first, following = segments[at].read(offset, max_bytes, upper_offset)
+                except OSError as error:
+                    self.go_offline(error)
+                    raise self._storage_error("a read failed", error) from error
+                if first >= 0:
+                    if len(data) > max_bytes and not at_least_one_batch:
+                        break
+                    return ReadResult(data, following, first)
+        return ReadResult(b"", offset, offset)
+
+    def _segment_index(self, offset: int) -> int:
+        """Index of the segment that would hold `offset`."""
+        segments = self._segments
+        low, high = 0, len(segments) - 1
+        if offset >= segments[high].base_offset:
+            return high  # most reads are at the end
+        while low < high:
+            middle = (low + high + 1) // 2
+            if segments[middle].base_offset <= offset:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
+        """Aborted transactions with records in [start_offset, upper_offset), by first offset (rules 13, 17)."""
+        found: list[AbortedTransaction] = []
+        for segment in self._segments[self._segment_index(start_offset) :]:
+            if collect_aborted(segment.transactions, start_offset, upper_offset, found):
+                break
+        found.sort(key=lambda transaction: transaction.first_offset)
+        return found
+
+    def offset_for_timestamp(self, timestamp_ms: int, upper_offset: int) -> TimestampOffset | None:
+        """The first record not older than `timestamp_ms`, below `upper_offset`."""
+        return offset_for_timestamp(self._segments, timestamp_ms, self._log_start, min(upper_offset, self._log_end))
+
+    def max_timestamp(self, upper_offset: int | None = None) -> TimestampOffset | None:
+        """The record with the greatest timestamp below `upper_offset` (the log's end when not given)."""
+        upper = self._log_end if upper_offset is None else min(upper_offset, self._log_end)
+        return max_timestamp(self._segments, self._log_start, upper)
+
+    def ranges(self, start: int, end: int, target_bytes: int) -> list[OffsetRange]:
+        """[start, end) split at batch boundaries into pieces of about `target_bytes`, from the indexes alone."""
+        return split_range(self._segments, max(start, self._log_start), min(end, self._log_end), target_bytes)
+
+    # ------------------------------------------------------------------------------------------------ producers and epochs
+
+    def transaction_open(self, producer_id: int, epoch: int | None = None) -> bool:
+        """Whether the producer (in this epoch, when given) has a transaction open here: later batches of it need no guard."""
+        return self._producers.has_open_transaction(producer_id, epoch)
+
+    def start_verification(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
+        """A guard to hold while the coordinator is asked; give it to `append_leader`.  Raises INVALID_PRODUCER_EPOCH."""
+        return self._producers.start_verification(producer_id, epoch, sequence)
+
+    def producers(self) -> list[ProducerView]:
+        return self._producers.views()
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forgets idle producers without an open transaction; returns how many (rule 10)."""
+        return self._producers.expire(now_ms)
+
+    def epoch_end(self, epoch: int) -> EpochEnd:
+        return self._epochs.end_of(epoch, self._log_end)
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch that wrote `offset`; -1 when unknown."""
+        return self._epochs.epoch_at(offset)
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """Notes that a leader epoch begins at `start_offset` (a new leader: its log end)."""
+        if self._epochs.assign(epoch, start_offset) and (
+            self._epochs_unwritten_from is None or start_offset < self._epochs_unwritten_from
+        ):
+            self._epochs_unwritten_from = start_offset
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Moves the high watermark up (a lower value is ignored) and lets go of ended transactions whose marker is below it."""
+        offset = min(offset, self._log_end)
+        if offset > self._high_watermark:
+            self._high_watermark = offset
+            self._producers.set_high_watermark(offset)
+
+    # ------------------------------------------------------------------------------------------------------------ flushing
+
+    def begin_flush(self) -> FlushTicket:
+        """Takes down what a flush must make durable.  One at a time; see `flush.py`."""
+        if self._offline is not None or self._closed:
+            self._refuse()
+        assert self._ticket is None, "a flush of this log is under way"
+        derived = dict(self._derived)
+        if self._epochs_unwritten_from is not None:
+            derived[self.directory / EPOCH_CHECKPOINT] = encode_checkpoint(self._epochs.entries())
+        self._ticket = FlushTicket(
+            self._disk,
+            self.directory,
+            end_offset=self._log_end,
+            end_size=self._size_bytes,
+            complete=list(self._complete),
+            active_file=self._active.file if self._active.next_offset > self._flushed_end else None,
+            sync_directory=self._folder_changed,
+            derived=derived,
+        )
+        self._folder_changed = False
+        return self._ticket
+
+    def finish_flush(self, ticket: FlushTicket) -> None:
+        """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation overtook changes nothing."""
+        if ticket is not self._ticket:
+            return
+        self._ticket = None
+        if not ticket.ran:
+            return
+        self._flushed_end = max(self._flushed_end, ticket.end_offset)
+        self._flushed_size = ticket.end_size
+        if ticket.derived_error is not None:
+            log.warning("derived_files_not_written", log=self.name, reason=ticket.derived_error)
+        for path in ticket.written:
+            if path.name == EPOCH_CHECKPOINT:
+                if encode_checkpoint(self._epochs.entries()) == ticket.derived[path]:
+                    self._epochs_unwritten_from = None
+            elif self._derived.get(path) is ticket.derived[path]:
+                del self._derived[path]
+        self._complete = [segment for segment in self._complete if segment not in ticket.complete or self._has_derived(segment)]
+
+    def _has_derived(self, segment: Segment) -> bool:
+        return segment.path("index") in self._derived or segment.path("timeindex") in self._derived
+
+    def flush_now(self) -> None:
+        """A flush that waits on the loop's thread: for closing, tools and tests."""
+        self._cancel_flush()
+        ticket = self.begin_flush()
+        try:
+            ticket.run()
+        except OSError as error:
+            self.go_offline(error)
+            raise self._storage_error("a flush failed", error) from error
+        self.finish_flush(ticket)
+
+    def _cancel_flush(self) -> None:
+        """Waits for a running flush and takes its result away; one that waits in a queue will do nothing."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            ticket.cancel()
+            self._folder_changed = True  # it may not have been synced
+
+    # ------------------------------------------------------------------------------------------------------------- cutting
+
+    def truncate_to(self, offset: int) -> None:
+        """Cuts every batch that ends above `offset`, durably.  Below the log start, the log begins anew, empty, at `offset`.
+
+        Producers, epochs and indexes are as if the cut batches had never been; the high watermark falls to the new end at most.
+        """
+        if self._offline is not None or self._closed:
+            self._refuse()
+        if offset >= self._log_end:
+            return
+        if offset < self._log_start:
+            self.truncate_fully_and_start_at(offset)
+            return
+        try:
+            self._truncate(offset)
+        except OSError as error:
+            self.go_offline(error)
+            raise self._storage_error("a truncation failed", error) from error
+
+    def _truncate(self, offset: int) -> None:
+        keep = self._segment_index(offset)
+        target = self._segments[keep]
+        position = target.position_of(offset)
+        end = offset
+        if position < target.size_bytes:
+            end = min(offset, parse_header(target.file.read_at(position, 61)).base_offset)
+        log.info(
+            "log_truncated", log=self.name, offset=offset, new_end=end, old_end=self._log_end, high_watermark=self._high_watermark
+        )
+        self._before_cut(end)
+        self._drop_snapshots(lambda snapshot: snapshot > end)
+        if self._epochs.truncate_from_end(end) or self._epochs_unwritten_from is not None:
+            self._disk.write_atomic(self.directory / EPOCH_CHECKPOINT, encode_checkpoint(self._epochs.entries()))
+            self._epochs_unwritten_from = None
+        self._disk.sync_directory(self.directory)
+        for segment in reversed(self._segments[keep + 1 :]):
+            segment.remove()
+        removed = set(self._segments[keep + 1 :])
+        del self._segments[keep + 1 :]
+        if removed:
+            self._disk.sync_directory(self.directory)
+        target.truncate_to_position(position, end)
+        self._after_cut(end)
+        self._producers = load_producers_again(self._disk, self.directory, self.config, self._segments, end)
+        self._producers.set_high_watermark(self._high_watermark)
+
+    def _before_cut(self, end: int) -> None:
+        self._cancel_flush()
+        if self.before_cut is not None:
+            self.before_cut(self, end)
+
+    def _after_cut(self, end: int) -> None:
+        """The bookkeeping that a cut leaves: the last segment is the active one, and nothing above `end` is pending."""
+        self._active = self._segments[-1]
+        kept = set(self._segments[:-1])
+        self._complete = [segment for segment in self._complete if segment in kept]
+        wanted = {path for segment in self._complete for path in (segment.path("index"), segment.path("timeindex"))}
+        self._derived = {
+            path: data
+            for path, data in self._derived.items()
+            if path in wanted or (path.suffix == ".snapshot" and int(path.stem) <= end)
+        }
+        self._log_end = end
+        self._flushed_end = min(self._flushed_end, end)
+        self._high_watermark = min(self._high_watermark, end)
+        self._size_bytes = sum(segment.size_bytes for segment in self._segments)
+        self._flushed_size = min(self._flushed_size, self._size_bytes)
+
+    def _drop_snapshots(self, which: Callable[[int], bool]) -> None:
+        for name in self._disk.list_names(self.directory):
+            stem, _, suffix = name.partition(".")
+            if suffix == "snapshot" and stem.isdigit() and which(int(stem)):
+                self._disk.remove(self.directory / name)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Removes everything; the log is empty and begins at `offset`.  For a follower that its leader has left behind."""
+        if self._offline is not None or self._closed:
+            self._refuse()
+        log.info("log_restarted", log=self.name, offset=offset, old_start=self._log_start, old_end=self._log_end)
+        try:
+            self._before_cut(0)
+            self._drop_snapshots(lambda _snapshot: True)
+            self._epochs.clear()
+            self._disk.write_atomic(self.directory / EPOCH_CHECKPOINT, encode_checkpoint([]))
+            self._epochs_unwritten_from = None
+            for segment in reversed(self._segments):
+                segment.remove()
+                self._disk.sync_directory(self.directory)
+            new = Segment.create(self._disk, self.directory, offset, self.config.index_interval_bytes)
+            new.file.sync_data()
+            self._disk.sync_directory(self.directory)
+        except OSError as error:
+            self.go_offline(error)
+            raise self._storage_error("a truncation failed", error) from error
+        self._segments[:] = [new]
+        self._high_watermark = offset
+        self._log_start = offset
+        self._after_cut(offset)
+        self._flushed_end = offset
+        self._producers = load_producers_again(self._disk, self.directory, self.config, self._segments, offset)
+
+    def advance_log_start(self, offset: int) -> None:
+        """Moves the log start up (a lower value is ignored): what is below is gone for readers, whole segments also from the
+        disk.
+
+        Producers stay (rule 9).  Raises OFFSET_OUT_OF_RANGE above the high watermark.
+        """
+        if self._offline is not None or self._closed:
+            self._refuse()
+        if offset > self._high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"the log start cannot move to {offset}, above the high watermark {self._high_watermark}",
+            )
+        if offset <= self._log_start:
+            return
+        self._log_start = offset
+        start = self._epochs.truncate_from_start(offset)
+        if start and self._epochs_unwritten_from is None:
+            self._epochs_unwritten_from = self._log_end
+        if len(self._segments) == 1 or self._segments[1].base_offset > offset:
+            return
+        try:
+            self._cancel_flush()
+            while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
+                gone = self._segments.pop(0)
+                self._size_bytes -= gone.size_bytes
+                self._flushed_size = max(0, self._flushed_size - gone.size_bytes)
+                if gone in self._complete:
+                    self._complete.remove(gone)
+                for suffix in ("index", "timeindex"):
+                    self._derived.pop(gone.path(suffix), None)
+                gone.remove()
+                self._disk.sync_directory(self.directory)  # one by one: no hole may appear after a crash
+            first = self._segments[0].base_offset
+            self._drop_snapshots(lambda snapshot: snapshot < first)
+        except OSError as error:
+            self.go_offline(error)
+            raise self._storage_error("old segments could not be removed", error) from error
+
+    # ------------------------------------------------------------------------------------------------------------- the end
+
+    def update_config(self, config: LogConfig) -> None:
+        """A new configuration; it holds from the next append on."""
+        self.config = config
+
+    def close(self, *, clean: bool) -> None:
+        """Closes all files.  `clean`: first makes everything durable, so that opening needs no scan.  Raises
+        KAFKA_STORAGE_ERROR."""
+        if self._closed:
+            return
+        try:
+            if clean and self._offline is None:
+                self._derived[segment_path(self.directory, self._log_end, "snapshot")] = encode_snapshot(self._producers)
+                self._derived.update(self._active.encoded_indexes())
+                self._epochs_unwritten_from = (
+                    self._log_end if self._epochs_unwritten_from is None else self._epochs_unwritten_from
+                )
+                self._complete.append(self._active)  # so that its derived files are synced as those of a complete segment
+                self.flush_now()
+                if self._derived:
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: no room for the files of a clean close")
+        finally:
+            self._cancel_flush()
+            self._closed = True
+            for segment in self._segments:
+                segment.close()
+
+    def go_offline(self, error: OSError) -> None:
+        """Refuses everything from now on; tells `on_offline` once."""
+        if self._offline is not None:
+            return
+        self._offline = error
+        log.error("log_offline", log=self.name, directory=self.directory, reason=error)
+        if self.on_offline is not None:
+            self.on_offline(self, error)
+
+    def _refuse(self) -> NoReturn:
+        why = f"is offline: {self._offline}" if self._offline is not None else "is closed"
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log {self.name} {why}")
+
+    def _storage_error(self, what: str, error: OSError) -> KafkaError:
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {what}: {error}")
+
+    def describe(self) -> Mapping[str, int]:
+        """All offsets at once, for logs and metrics."""
+        return {
+            "log_start_offset": self._log_start,
+            "last_stable_offset": self.last_stable_offset,
+            "high_watermark": self._high_watermark,
+            "flushed_end_offset": self._flushed_end,
+            "log_end_offset": self._log_end,
+        }
+
+
+def _stamp(
+    view: memoryview, checked: list[tuple[int, BatchHeader]], base_offset: int, leader_epoch: int, append_time_ms: int
+) -> list[memoryview | bytearray]:
+    """The buffers to write: `view` itself, stamped in place, or as little of a copy as a read-only buffer allows."""
+    if view.readonly:
+        if len(checked) == 1 and len(view) > _COPY_WHOLE_BYTES and append_time_ms < 0:
+            head = bytearray(view[:61])
+            assign_in_place(head, 0, base_offset, leader_epoch)
+            return [head, view[61:]]
+        view = memoryview(bytearray(view))
+    offset = base_offset
+    for position, header in checked:
+        assign_in_place(view, position, offset, leader_epoch)
+        if append_time_ms >= 0:
+            set_log_append_time(view, position, append_time_ms)
+        offset += header.last_offset_delta + 1
+    return [view]

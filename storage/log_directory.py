@@ -1,0 +1,361 @@
+"""One data folder: the logs in it, who may use it, and the notes that a restart begins with.
+
+    meta.properties         which cluster and node the folder belongs to; a foreign one is refused
+    .lock                   held while a node uses the folder
+    clean-shutdown          broker epoch of a clean stop; there only between a clean close and the next opening
+    partition-checkpoint    per partition: recovery point, high watermark, log start
+    <topic>-<partition>/    a log, with `partition.metadata` naming the topic's id
+    <topic>-<partition>.<n>-delete/   a log on its way out
+
+Order at opening: lock, check meta.properties, read clean-shutdown **and remove it durably**, then open logs: a crash from here on
+is an unclean stop.  Order at a clean close: close every log clean, write the checkpoint, then write clean-shutdown, last.
+
+The checkpoint's recovery point may lag but never lead: `checkpoint()` writes what logs have flushed, and a cut below a written
+recovery point lowers it durably first.
+
+When the disk fails under one log, the whole folder goes offline with all its logs, once, and `on_offline` is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from ..runtime import logs
+from ..runtime.disk import Disk, FileLock
+from ..wire.errors import ErrorCode, KafkaError
+from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from .log import Log, LogConfig
+
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = "clean-shutdown"
+PARTITION_CHECKPOINT = "partition-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+_META_VERSION = "1"
+_DELETE_SUFFIX = "-delete"
+log = logs.get(__name__)
+
+PartitionKey = tuple[str, int]
+
+
+class DirectoryRefused(Exception):
+    """The folder may not be used: it is another node's or another cluster's, or another process holds it."""
+
+
+@dataclass(slots=True, frozen=True)
+class PartitionCheckpoint:
+    """What the checkpoint notes of one partition."""
+
+    recovery_point: int
+    high_watermark: int
+    log_start_offset: int
+
+
+@dataclass(slots=True)
+class OpenReport:
+    """What opening found: `recovered` logs had to be scanned (none after a clean stop), `failed` ones are not in use."""
+
+    opened: int = 0
+    clean: bool = False
+    recovered: list[str] = field(default_factory=list)
+    cut_bytes: int = 0
+    failed: dict[PartitionKey, KafkaError] = field(default_factory=dict)
+
+
+class LogDirectory:
+    """See the module's text.  Call `open_all` once, then use `logs`."""
+
+    def __init__(self, disk: Disk, path: Path, cluster_id: str, node_id: int) -> None:
+        self.path = path
+        self.cluster_id = cluster_id
+        self.node_id = node_id
+        self.logs: dict[PartitionKey, Log] = {}
+        self.topic_ids: dict[PartitionKey, UUID] = {}
+        self.previous_broker_epoch: int | None = None
+        """Broker epoch of the last clean stop; None when the last stop was unclean (KIP-966)."""
+        self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
+        self._disk = disk
+        self._lock: FileLock | None = None
+        self._offline: OSError | None = None
+        self._written: dict[PartitionKey, PartitionCheckpoint] = {}
+
+    # ----------------------------------------------------------------------------------------------------------- opening
+
+    def open_all(self, config_of: Callable[[str], LogConfig], *, now_ms: int) -> OpenReport:
+        """Takes the folder (made when absent) and opens every log in it; `config_of(topic)` gives its configuration.
+
+        A log whose flushed data is damaged is left closed and reported in `failed`; the others are unaffected.
+        Raises DirectoryRefused, OSError.
+        """
+        self._disk.make_directory(self.path)
+        self._take_lock()
+        try:
+            self._check_owner()
+            report = OpenReport()
+            self.previous_broker_epoch = self._take_clean_mark()
+            report.clean = self.previous_broker_epoch is not None
+            self._written = self._read_checkpoint()
+            for name in self._disk.list_names(self.path):
+                self._open_entry(name, config_of, now_ms, report)
+        except BaseException:
+            self._release()
+            raise
+        log.info("log_directory_opened", path=self.path, logs=report.opened, clean=report.clean, recovered=len(report.recovered),
+                 cut_bytes=report.cut_bytes, failed=len(report.failed))  # fmt: skip
+        return report
+
+    def _take_lock(self) -> None:
+        try:
+            self._lock = self._disk.lock(self.path / ".lock")
+        except BlockingIOError:
+            raise DirectoryRefused(f"the data folder {self.path} is in use by another process") from None
+
+    def _check_owner(self) -> None:
+        path = self.path / META_PROPERTIES
+        own = {"version": _META_VERSION, "cluster.id": self.cluster_id, "node.id": str(self.node_id)}
+        if not self._disk.exists(path):
+            if any(_parse_name(name) for name in self._disk.list_names(self.path)):
+                raise DirectoryRefused(f"the data folder {self.path} holds partitions but no {META_PROPERTIES}: whose is it?")
+            self._disk.write_atomic(path, "".join(f"{key}={value}\n" for key, value in own.items()).encode())
+            return
+        lines = self._disk.read(path).decode(errors="replace").splitlines()
+        found = dict(line.split("=", 1) for line in lines if "=" in line)
+        for key, value in own.items():
+            if found.get(key) != value:
+                raise DirectoryRefused(
+                    f"the data folder {self.path} belongs to {key}={found.get(key)!r}; this node has {key}={value!r}. "
+                    "Use the folder that belongs to this node, or an empty one."
+                )
+
+    def _take_clean_mark(self) -> int | None:
+        path = self.path / CLEAN_SHUTDOWN
+        if not self._disk.exists(path):
+            return None
+        try:
+            epoch = int(decode_checkpoint(self._disk.read(path), 1)[0][0])
+        except (CheckpointInvalid, ValueError, IndexError) as error:
+            log.warning("clean_shutdown_mark_damaged", path=path, reason=error)
+            epoch = None
+        self._disk.remove(path)
+        self._disk.sync_directory(self.path)
+        return epoch
+
+    def _read_checkpoint(self) -> dict[PartitionKey, PartitionCheckpoint]:
+        path = self.path / PARTITION_CHECKPOINT
+        if not self._disk.exists(path):
+            return {}
+        try:
+            rows = decode_checkpoint(self._disk.read(path), 5)
+            return {
+                (topic, int(partition)): PartitionCheckpoint(int(point), int(watermark), int(start))
+                for topic, partition, point, watermark, start in rows
+            }
+        except (CheckpointInvalid, ValueError) as error:
+            log.warning("partition_checkpoint_damaged", path=path, reason=error, consequence="every log is scanned in full")
+            return {}
+
+    def _open_entry(self, name: str, config_of: Callable[[str], LogConfig], now_ms: int, report: OpenReport) -> None:
+        if name.endswith(_DELETE_SUFFIX):
+            self._disk.remove_tree(self.path / name)
+            return
+        key = _parse_name(name)
+        if key is None:
+            return
+        metadata = self.path / name / PARTITION_METADATA
+        if not self._disk.exists(metadata):
+            # Creation was cut short before the partition got its identity: nothing can have been acknowledged in it.
+            log.warning("partition_without_identity_removed", path=self.path / name)
+            self._disk.remove_tree(self.path / name)
+            return
+        try:
+            topic_id = UUID(decode_checkpoint(self._disk.read(metadata), 1)[0][0])
+            opened = self._open_log(key, config_of(key[0]), now_ms=now_ms, clean=report.clean)
+        except (CheckpointInvalid, ValueError, IndexError) as error:
+            report.failed[key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{metadata} is damaged: {error}")
+        except KafkaError as error:
+            report.failed[key] = error
+        else:
+            self.topic_ids[key] = topic_id
+            report.opened += 1
+            report.cut_bytes += opened.recovered_bytes_cut
+            if opened.recovered:
+                report.recovered.append(name)
+        if key in report.failed:
+            log.error("log_not_opened", log=name, reason=report.failed[key])
+
+    def _open_log(self, key: PartitionKey, config: LogConfig, *, now_ms: int, clean: bool) -> Log:
+        noted = self._written.get(key, PartitionCheckpoint(0, 0, 0))
+        opened = Log.open(
+            self._disk,
+            self._log_path(key),
+            topic=key[0],
+            partition=key[1],
+            config=config,
+            now_ms=now_ms,
+            clean=clean and key in self._written,
+            recovery_point=noted.recovery_point,
+            log_start_offset=noted.log_start_offset,
+            high_watermark=noted.high_watermark,
+        )
+        opened.on_offline = self._log_failed
+        opened.before_cut = self._lower_recovery_point
+        self.logs[key] = opened
+        return opened
+
+    def _log_path(self, key: PartitionKey) -> Path:
+        return self.path / f"{key[0]}-{key[1]}"
+
+    # ------------------------------------------------------------------------------------------------- partitions come and go
+
+    def create(self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int) -> Log:
+        """A new, empty log, or the existing one of this very topic.
+
+        A folder left by another topic of the same name is removed first: it was deleted while this node was away.
+        Raises KAFKA_STORAGE_ERROR.
+        """
+        self._require_online()
+        key = (topic, partition)
+        existing = self.logs.get(key)
+        if existing is not None:
+            if self.topic_ids[key] == topic_id:
+                return existing
+            self.delete(topic, partition)
+        try:
+            path = self._log_path(key)
+            if self._disk.exists(path):
+                # It could not be opened (damaged flushed data): silently starting afresh would hide the damage.
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} exists and is not usable: see the errors at the start")
+            self._disk.make_directory(path)
+            self._disk.write_atomic(path / PARTITION_METADATA, encode_checkpoint([[topic_id]]))
+            self._written.pop(key, None)
+            created = self._open_log(key, config, now_ms=now_ms, clean=False)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be created: {error}") from error
+        created.recovered = False
+        self.topic_ids[key] = topic_id
+        return created
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Closes the log and removes its folder: first it loses its name, durably, then its content.  Also for unusable ones."""
+        self._require_online()
+        key = (topic, partition)
+        known = self.logs.pop(key, None)
+        self.topic_ids.pop(key, None)
+        if known is not None:
+            known.close(clean=False)
+        path = self._log_path(key)
+        if not self._disk.exists(path):
+            return
+        taken = set(self._disk.list_names(self.path))
+        number = next(n for n in range(len(taken) + 1) if f"{path.name}.{n}{_DELETE_SUFFIX}" not in taken)
+        doomed = path.with_name(f"{path.name}.{number}{_DELETE_SUFFIX}")
+        try:
+            self._forget_checkpoint(key)
+            self._disk.rename(path, doomed)
+            self._disk.sync_directory(self.path)
+            self._disk.remove_tree(doomed)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} could not be deleted: {error}") from error
+
+    # -------------------------------------------------------------------------------------------------------- checkpoints
+
+    def checkpoint(self) -> None:
+        """Writes recovery points, high watermarks and log starts of all logs, atomically.  Raises OSError (the old one stays)."""
+        if self._offline is not None:
+            return
+        rows = dict(self._written)  # also of logs that could not be opened: their recovery points must not be lost
+        rows.update(
+            (key, PartitionCheckpoint(each.recovery_point, each.high_watermark, each.log_start_offset))
+            for key, each in self.logs.items()
+            if not each.is_offline
+        )
+        self._write_checkpoint(rows)
+
+    def _write_checkpoint(self, rows: dict[PartitionKey, PartitionCheckpoint]) -> None:
+        if rows == self._written:
+            return
+        content = encode_checkpoint(
+            (topic, partition, row.recovery_point, row.high_watermark, row.log_start_offset)
+            for (topic, partition), row in sorted(rows.items())
+        )
+        self._disk.write_atomic(self.path / PARTITION_CHECKPOINT, content)
+        self._written = rows
+
+    def _lower_recovery_point(self, cut: Log, offset: int) -> None:
+        """Before a log is cut below its written recovery point: otherwise a crash would look like lost data."""
+        key = (cut.topic, cut.partition)
+        noted = self._written.get(key)
+        if noted is not None and max(noted.recovery_point, noted.log_start_offset) > offset:
+            lowered = PartitionCheckpoint(
+                min(noted.recovery_point, offset), min(noted.high_watermark, offset), min(noted.log_start_offset, offset)
+            )
+            self._write_checkpoint({**self._written, key: lowered})
+
+    def _forget_checkpoint(self, key: PartitionKey) -> None:
+        if key in self._written:
+            self._write_checkpoint({other: row for other, row in self._written.items() if other != key})
+
+    # ------------------------------------------------------------------------------------------------------------ failing
+
+    @property
+    def is_offline(self) -> bool:
+        return self._offline is not None
+
+    def _log_failed(self, failed: Log, error: OSError) -> None:
+        self.go_offline(error)
+
+    def go_offline(self, error: OSError) -> None:
+        """The disk cannot be trusted: all logs refuse everything from now on."""
+        if self._offline is not None:
+            return
+        self._offline = error
+        log.error("log_directory_offline", path=self.path, logs=len(self.logs), reason=error)
+        for each in list(self.logs.values()):
+            each.go_offline(error)
+        if self.on_offline is not None:
+            self.on_offline(self, error)
+
+    def _require_online(self) -> None:
+        if self._offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the data folder {self.path} is offline: {self._offline}")
+
+    # ------------------------------------------------------------------------------------------------------------ the end
+
+    def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
+        """Closes all logs.  `clean`: so that the next start needs no recovery; noted only if every log could be closed so.
+
+        Raises KAFKA_STORAGE_ERROR or OSError when a clean close was not possible; everything is closed nevertheless.
+        """
+        failure: KafkaError | OSError | None = self._offline
+        for each in self.logs.values():
+            try:
+                each.close(clean=clean)
+            except KafkaError as error:
+                failure = failure or error
+        try:
+            if clean and failure is None:
+                self.checkpoint()
+                self._disk.write_atomic(self.path / CLEAN_SHUTDOWN, encode_checkpoint([[broker_epoch]]))
+        finally:
+            self._release()
+        if clean and failure is not None:
+            raise failure
+
+    def _release(self) -> None:
+        for each in self.logs.values():
+            each.close(clean=False)
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    def describe(self) -> Mapping[PartitionKey, Mapping[str, int]]:
+        """All offsets of all logs."""
+        return {key: each.describe() for key, each in self.logs.items()}
+
+
+def _parse_name(name: str) -> PartitionKey | None:
+    """The partition of a folder's name; None for anything else."""
+    topic, dash, partition = name.rpartition("-")
+    return (topic, int(partition)) if dash and topic and partition.isdigit() and partition.isascii() else None

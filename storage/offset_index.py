@@ -1,0 +1,96 @@
+"""The sparse offset index of one segment: which batch begins at which byte.  Pure; the file's format is Kafka's `.index`.
+
+An entry (offset relative to the segment's base, position), two big-endian 32-bit numbers, names the *first* offset of a batch and
+the byte where this batch begins.  So every entry is a batch boundary, and bytes between two entries are whole batches.  The gap
+between neighbours is at most `index.interval.bytes`, or exactly one batch: readers use that to read once and to end at a
+boundary.
+
+The index is derived data: one that is missing or not sane is built again from the batch headers.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+
+_ENTRY_BYTES = 8
+OFFSETS_MAX = 2**31 - 1
+"""Offsets that fit into one segment, and bytes."""
+
+
+class OffsetIndex:
+    """Parallel arrays of relative offsets and positions, 8 bytes an entry in memory as on disk."""
+
+    __slots__ = ("base_offset", "_offsets", "_positions")
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self._offsets = array("I")
+        self._positions = array("I")
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def append(self, offset: int, position: int) -> None:
+        self._offsets.append(offset - self.base_offset)
+        self._positions.append(position)
+
+    def entry(self, index: int) -> tuple[int, int]:
+        """(offset, position) of an entry; negative indexes count from the end."""
+        return self.base_offset + self._offsets[index], self._positions[index]
+
+    def floor(self, offset: int) -> int:
+        """Index of the last entry whose offset is not above `offset`; -1 when there is none."""
+        return bisect_right(self._offsets, max(0, offset - self.base_offset)) - 1
+
+    def ceiling(self, offset: int) -> int:
+        """Index of the first entry whose offset is at or above `offset`; the length when there is none."""
+        return bisect_left(self._offsets, max(0, offset - self.base_offset))
+
+    def floor_position(self, position: int) -> int:
+        """Index of the last entry whose position is not above `position`; -1 when there is none."""
+        return bisect_right(self._positions, position) - 1
+
+    def truncate(self, position: int) -> None:
+        """Drops entries at or above `position`."""
+        keep = bisect_left(self._positions, position)
+        del self._offsets[keep:]
+        del self._positions[keep:]
+
+    def encode(self) -> bytes:
+        both = array("I", bytes(_ENTRY_BYTES * len(self._offsets)))
+        both[0::2] = self._offsets
+        both[1::2] = self._positions
+        if sys.byteorder == "little":
+            both.byteswap()
+        return both.tobytes()
+
+    @classmethod
+    def decode(cls, data: bytes, base_offset: int, segment_bytes: int) -> OffsetIndex:
+        """Reads an index file.  Raises ValueError when it cannot belong to a segment of `segment_bytes`."""
+        if len(data) % _ENTRY_BYTES:
+            raise ValueError(f"its size, {len(data)}, is not a multiple of {_ENTRY_BYTES}")
+        both = array("I")
+        both.frombytes(data)
+        if sys.byteorder == "little":
+            both.byteswap()
+        index = cls(base_offset)
+        index._offsets = both[0::2]
+        index._positions = both[1::2]
+        index._check(segment_bytes)
+        return index
+
+    def _check(self, segment_bytes: int) -> None:
+        if segment_bytes and not len(self):
+            raise ValueError("it is empty and its segment is not")
+        if not len(self):
+            return
+        if self._offsets[0] or self._positions[0]:
+            raise ValueError("its first entry is not the segment's first batch")
+        if self._positions[-1] >= segment_bytes:
+            raise ValueError(f"its last position, {self._positions[-1]}, is beyond the segment's {segment_bytes} bytes")
+        for column in (self._offsets, self._positions):
+            values = column.tolist()
+            if any(left >= right for left, right in zip(values, values[1:], strict=False)):
+                raise ValueError("its entries do not rise")

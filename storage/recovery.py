@@ -1,0 +1,364 @@
+"""Opening a log's folder: what is trusted, what is scanned, what is cut, and what is refused.
+
+After a clean close, everything is trusted; the last segment is walked from its last index entry to learn the log's end, and when
+that is not the end that was noted at the close, the log is treated as unclean.
+
+After an unclean stop:
+
+1. Segments wholly below the recovery point are trusted: they and their derived files were durable before the point moved past.
+2. From the segment that holds the recovery point on, every batch is checked (length, checksum, offsets).  The first one that is
+   not right ends the log: the file is cut there and later segments are removed -- **if** that place is at or above the recovery
+   point. Below it the data was flushed, perhaps acknowledged, and is not silently cut: `CorruptLog`, naming file, position and
+   offset.
+3. Indexes, transaction index, epoch history and producer state of what was scanned are built again from the batches.
+4. What was scanned is synced: a process that was killed leaves its writes in the page cache, readable but not yet durable.
+
+Unlinks are made durable too (folder sync) before the log is used: a snapshot or segment that came back after a second crash would
+describe batches that no longer exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..runtime import logs
+from ..runtime.disk import Disk
+from ..wire.errors import ErrorCode, KafkaError
+from ..wire.records import decode_marker
+from .batch_scan import InvalidBatch, ScannedBatch, scan_batches
+from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from .epoch_cache import EpochCache
+from .producer_snapshot import SnapshotInvalid, decode_snapshot
+from .producer_state import AppendOrigin, PreparedAppend, ProducerState
+from .segment import Segment, segment_path
+from .topic_config import LogConfig
+from .transaction_index import TransactionIndexEntry
+
+EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+_SEGMENT_SUFFIXES = ("index", "timeindex", "txnindex")
+log = logs.get(__name__)
+
+
+class CorruptLog(KafkaError):
+    """Flushed data is damaged or missing.  The replica must not be used; its data has to come from another one."""
+
+    def __init__(self, path: Path, position: int, offset: int, reason: str) -> None:
+        super().__init__(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{path} is damaged at byte {position} (offset {offset}) in data that had been flushed: {reason}. "
+            "Nothing was cut. Move the partition's folder away and let it be fetched again from its leader.",
+        )
+        self.path = path
+        self.position = position
+        self.offset = offset
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """What `load_log` found and made of it."""
+
+    segments: list[Segment]
+    producers: ProducerState
+    epochs: EpochCache
+    log_start_offset: int
+    recovered: bool = False
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.segments[-1].next_offset
+
+
+@dataclass(slots=True)
+class _Loader:
+    disk: Disk
+    directory: Path
+    config: LogConfig
+    recovery_point: int
+    log_start_offset: int
+    snapshots: list[int] = field(default_factory=list)
+    result: LoadedLog | None = None
+
+    # ------------------------------------------------------------------------------------------------------------ folder
+
+    def tidy(self) -> list[int]:
+        """Removes leftovers of interrupted writes; returns the base offsets of the segments, in order."""
+        names = self.disk.list_names(self.directory)
+        bases = sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
+        self.snapshots = sorted(int(name[:-9]) for name in names if name.endswith(".snapshot") and name[:-9].isdigit())
+        known = set(bases)
+        for name in names:
+            stem, _, suffix = name.partition(".")
+            if name.endswith(".tmp") or (suffix in _SEGMENT_SUFFIXES and stem.isdigit() and int(stem) not in known):
+                self.disk.remove(self.directory / name)
+        return bases
+
+    def load_epochs(self) -> EpochCache | None:
+        """The epoch history of the checkpoint; None when it is damaged.  A missing file is an empty history."""
+        path = self.directory / EPOCH_CHECKPOINT
+        if not self.disk.exists(path):
+            return EpochCache()
+        try:
+            rows = decode_checkpoint(self.disk.read(path), 2)
+            return EpochCache((int(epoch), int(start)) for epoch, start in rows)
+        except (CheckpointInvalid, ValueError) as error:
+            log.warning("epoch_checkpoint_damaged", path=path, reason=error)
+            return None
+
+    # --------------------------------------------------------------------------------------------------------- producers
+
+    def load_producers(self, upper: int) -> ProducerState:
+        """The newest valid snapshot at or below `upper`; damaged ones are deleted.  Empty when there is none (rule 8)."""
+        for offset in reversed([offset for offset in self.snapshots if offset <= upper]):
+            state = self.new_state()
+            path = segment_path(self.directory, offset, "snapshot")
+            try:
+                decode_snapshot(self.disk.read(path), state)
+                if state.end_offset != offset:
+                    raise SnapshotInvalid(f"it is one of offset {state.end_offset}")
+                return state
+            except SnapshotInvalid as error:
+                log.warning("producer_snapshot_damaged", path=path, reason=error)
+                self.disk.remove(path)
+                self.snapshots.remove(offset)
+        return self.new_state()
+
+    def new_state(self) -> ProducerState:
+        return ProducerState(max_producer_ids=self.config.max_producer_ids, expiration_ms=self.config.producer_id_expiration_ms)
+
+    def drop_snapshots_above(self, log_end_offset: int) -> None:
+        for offset in [offset for offset in self.snapshots if offset > log_end_offset]:
+            self.disk.remove(segment_path(self.directory, offset, "snapshot"))
+            self.snapshots.remove(offset)
+
+
+def load_log(
+    disk: Disk, directory: Path, *, config: LogConfig, clean: bool, recovery_point: int, log_start_offset: int
+) -> LoadedLog:
+    """Opens the folder (made when absent) by the rules of the module's text.  Raises CorruptLog, OSError."""
+    disk.make_directory(directory)
+    loader = _Loader(disk, directory, config, recovery_point, log_start_offset)
+    bases = loader.tidy()
+    if not bases:
+        return _new_log(loader)
+    if clean:
+        loaded = _load_clean(loader, bases)
+        if loaded is not None:
+            return loaded
+    return _load_unclean(loader, bases)
+
+
+def _new_log(loader: _Loader) -> LoadedLog:
+    base = loader.log_start_offset
+    if loader.recovery_point > base:
+        raise CorruptLog(
+            loader.directory, 0, base, f"no segment is left, and data up to offset {loader.recovery_point} was flushed"
+        )
+    loader.drop_snapshots_above(-1)
+    segment = Segment.create(loader.disk, loader.directory, base, loader.config.index_interval_bytes)
+    segment.file.sync_data()
+    loader.disk.sync_directory(loader.directory)
+    producers = loader.new_state()
+    producers.end_offset = base
+    return LoadedLog([segment], producers, EpochCache(), base)
+
+
+def _attach(loader: _Loader, bases: list[int]) -> list[Segment]:
+    """All segments, each but the last ending where the next begins."""
+    interval = loader.config.index_interval_bytes
+    ends = [*bases[1:], bases[-1]]
+    return [Segment.attach(loader.disk, loader.directory, base, end, interval) for base, end in zip(bases, ends, strict=True)]
+
+
+def _load_clean(loader: _Loader, bases: list[int]) -> LoadedLog | None:
+    """Trusts all; None when something does not fit, and then the log has to be scanned."""
+    segments = _attach(loader, bases)
+    active = segments[-1]
+    try:
+        start = active.index.entry(-1)[1] if len(active.index) else 0
+        for _position, header, _view in scan_batches(active.file, start, active.size_bytes):
+            active.next_offset = header.next_offset
+        len(active.transactions)
+    except (InvalidBatch, ValueError) as error:
+        log.warning("clean_log_does_not_fit", directory=loader.directory, reason=error)
+        return None
+    end = active.next_offset
+    epochs = loader.load_epochs()
+    if end != loader.recovery_point or epochs is None:
+        log.warning(
+            "clean_log_does_not_fit", directory=loader.directory, log_end_offset=end, recovery_point=loader.recovery_point
+        )
+        return None
+    epochs.truncate_from_end(end)
+    producers = loader.load_producers(end)
+    replay_producers(segments, producers, end)
+    return LoadedLog(segments, producers, epochs, max(loader.log_start_offset, bases[0]))
+
+
+def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
+    segments = _attach(loader, bases)
+    epochs = loader.load_epochs()
+    first = 0 if epochs is None else _first_to_scan(segments, loader.recovery_point)
+    start = segments[first].base_offset
+    producers = loader.load_producers(start)
+    replay_producers(segments[:first], producers, start)
+    producers.end_offset = start
+    loaded = LoadedLog(segments, producers, epochs or EpochCache(), 0, recovered=True)
+    for index in range(first, len(segments)):
+        if not _scan_segment(loader, loaded, segments[index]):
+            _drop_segments(loaded, index + 1)
+            break
+    end = loaded.log_end_offset
+    if end < loader.recovery_point:
+        last = segments[-1]
+        raise CorruptLog(
+            last.path("log"),
+            last.size_bytes,
+            end,
+            f"the log ends here, and data up to offset {loader.recovery_point} was flushed",
+        )
+    loaded.epochs.truncate_from_end(end)
+    loader.drop_snapshots_above(end)
+    _make_durable(loader, loaded, first)
+    loaded.log_start_offset = min(max(loader.log_start_offset, bases[0]), end)
+    return loaded
+
+
+def _first_to_scan(segments: list[Segment], recovery_point: int) -> int:
+    """Index of the segment that holds the recovery point, or an earlier one whose transaction index is not sane."""
+    holding = max((i for i, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
+    for index in range(holding):
+        try:
+            len(segments[index].transactions)
+        except ValueError as error:
+            log.warning("transaction_index_damaged", path=segments[index].path("txnindex"), reason=error)
+            return index
+    return holding
+
+
+def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
+    """Checks all batches of a segment and builds everything derived again.  False when the log ends in it."""
+    file_bytes = segment.file.size()
+    segment.reset_indexes()
+    segment.reset_transactions()
+    segment.size_bytes = 0
+    segment.next_offset = segment.base_offset
+    expected = loaded.producers.end_offset
+    aborted: list[TransactionIndexEntry] = []
+    problem: str | None = None
+    if segment.base_offset != expected and not (loader.config.is_compacted and segment.base_offset > expected):
+        problem = f"the segment begins at offset {segment.base_offset} where {expected} was expected"
+    else:
+        expected = segment.base_offset
+        try:
+            for batch in scan_batches(segment.file, 0, file_bytes, check=True):
+                base = batch.header.base_offset
+                if base != expected and not (loader.config.is_compacted and base > expected):
+                    raise InvalidBatch(batch.position, f"offset {base} where {expected} was expected")
+                _take_batch(loaded, segment, batch, aborted)
+                expected = batch.header.next_offset
+        except InvalidBatch as error:
+            problem = error.reason
+    if aborted:
+        segment.append_transactions(aborted)
+    loaded.producers.end_offset = expected
+    loaded.scanned_bytes += segment.size_bytes
+    if problem is None:
+        return True
+    if expected < loader.recovery_point:
+        raise CorruptLog(segment.path("log"), segment.size_bytes, expected, problem)
+    log.warning("log_cut_at_recovery", path=segment.path("log"), position=segment.size_bytes, offset=expected,
+                cut_bytes=file_bytes - segment.size_bytes, reason=problem)  # fmt: skip
+    loaded.cut_bytes += file_bytes - segment.size_bytes
+    segment.file.truncate(segment.size_bytes)
+    return False
+
+
+def _take_batch(loaded: LoadedLog, segment: Segment, batch: ScannedBatch, aborted: list[TransactionIndexEntry]) -> None:
+    header = batch.header
+    segment.note_batch(header, header.base_offset, header.max_timestamp, batch.position, header.size_bytes)
+    loaded.epochs.assign(header.partition_leader_epoch, header.base_offset)
+    prepared = replay_batch(loaded.producers, batch)
+    if prepared is not None:
+        aborted += aborted_entries(prepared)
+
+
+def _drop_segments(loaded: LoadedLog, keep: int) -> None:
+    """Removes the segments from `keep` on: the log ends before them.  A segment that is wholly cut off is kept, empty, as the
+    end."""
+    for segment in reversed(loaded.segments[keep:]):
+        log.warning("segment_beyond_the_end_removed", path=segment.path("log"), size_bytes=segment.size_bytes)
+        loaded.cut_bytes += segment.size_bytes
+        segment.remove()
+    del loaded.segments[keep:]
+    last = loaded.segments[-1]
+    if keep > 1 and not last.size_bytes and last.base_offset != loaded.producers.end_offset:
+        last.remove()
+        loaded.segments.pop()
+
+
+def _make_durable(loader: _Loader, loaded: LoadedLog, first: int) -> None:
+    for segment in loaded.segments[first:]:
+        segment.sync()
+    for segment in loaded.segments[first:-1]:
+        for path, data in segment.encoded_indexes().items():
+            loader.disk.write_atomic(path, data)
+    loader.disk.write_atomic(loader.directory / EPOCH_CHECKPOINT, encode_checkpoint(loaded.epochs.entries()))
+    loader.disk.sync_directory(loader.directory)
+
+
+# ---------------------------------------------------------------------------------------------------------------- replay
+
+
+def replay_batch(producers: ProducerState, batch: ScannedBatch) -> PreparedAppend | None:
+    """The effect of a stored batch on the producer state: warnings, never errors (rule 7).  None for a batch without a
+    producer."""
+    header = batch.header
+    if header.producer_id < 0:
+        producers.end_offset = header.next_offset
+        return None
+    prepared = producers.prepare(AppendOrigin.REPLICATION)
+    marker = decode_marker(batch.view) if header.is_control and batch.view is not None else None
+    prepared.check_batch(header, header.base_offset, marker)
+    producers.publish(prepared, header.next_offset)
+    return prepared
+
+
+def replay_producers(segments: list[Segment], producers: ProducerState, upper_offset: int) -> None:
+    """Brings `producers` from its own end offset up to `upper_offset` by the batches' headers.  Raises CorruptLog."""
+    for segment in segments:
+        if segment.next_offset <= producers.end_offset:
+            continue
+        start = segment.position_of(producers.end_offset) if producers.end_offset > segment.base_offset else 0
+        try:
+            for batch in scan_batches(segment.file, start, segment.size_bytes):
+                if batch.header.base_offset >= upper_offset:
+                    break
+                replay_batch(producers, batch)
+        except InvalidBatch as error:
+            raise CorruptLog(segment.path("log"), error.position, producers.end_offset, error.reason) from error
+    producers.end_offset = upper_offset
+
+
+def load_producers_again(
+    disk: Disk, directory: Path, config: LogConfig, segments: list[Segment], log_end_offset: int
+) -> ProducerState:
+    """The producer state after a cut: newest snapshot at or below the new end, and a replay from there (rule 9)."""
+    loader = _Loader(disk, directory, config, 0, 0)
+    names = disk.list_names(directory)
+    loader.snapshots = sorted(int(name[:-9]) for name in names if name.endswith(".snapshot") and name[:-9].isdigit())
+    producers = loader.load_producers(log_end_offset)
+    replay_producers(segments, producers, log_end_offset)
+    return producers
+
+
+def aborted_entries(prepared: PreparedAppend) -> list[TransactionIndexEntry]:
+    """The transaction-index entries of an append: its aborted transactions only (rule 13)."""
+    return [
+        TransactionIndexEntry(t.producer_id, t.first_offset, t.last_offset, t.last_stable_offset)
+        for t in prepared.completed
+        if t.is_aborted
+    ]

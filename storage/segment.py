@@ -1,0 +1,323 @@
+"""One segment of a log: a file of record batches, and what is derived from it (indexes).
+
+Files of a segment whose first offset is 42 (names are Kafka's):
+
+    00000000000000000042.log        batches, back to back
+    00000000000000000042.index      offset index        written when the segment is complete, or at a clean close
+    00000000000000000042.timeindex  time index          likewise
+    00000000000000000042.txnindex   aborted transactions whose marker is here; made at the first one, written at once
+
+`Segment` only ever appends whole batches and cuts at batch boundaries; `size_bytes` is the end of what was published, and bytes
+of the file beyond it mean nothing.  Of a complete segment the indexes are read when first needed.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import NamedTuple
+
+from ..runtime.disk import Disk, File
+from ..wire.records import BatchHeader, parse_header
+from .batch_scan import scan_batches
+from .offset_index import OffsetIndex
+from .time_index import NO_TIMESTAMP, TimeIndex
+from .transaction_index import ENTRY_BYTES, TransactionIndexEntry, decode_transaction_index
+
+
+class SegmentRead(NamedTuple):
+    """Whole batches from one segment.  `first_offset` is -1 when the segment holds nothing for the asked range."""
+
+    data: bytes
+    first_offset: int
+    next_offset: int
+
+
+def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
+    """`suffix` is 'log', 'index', 'timeindex', 'txnindex' or 'snapshot'."""
+    return directory / f"{base_offset:020d}.{suffix}"
+
+
+class Segment:
+    """See the module's text.  Opened by `create` (new) or `attach` (existing)."""
+
+    __slots__ = (
+        "base_offset", "next_offset", "size_bytes", "directory", "first_timestamp_ms", "max_timestamp_ms", "offset_of_max_timestamp",
+        "_disk", "_file", "_index", "_time_index", "_transactions", "_transactions_file", "_interval", "_last_indexed",
+        "transactions_dirty",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, directory: Path, base_offset: int, index_interval_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.size_bytes = 0
+        self.directory = directory
+        self.first_timestamp_ms: int | None = None
+        self.max_timestamp_ms = NO_TIMESTAMP
+        self.offset_of_max_timestamp = base_offset
+        self._disk = disk
+        self._file: File | None = None
+        self._index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._transactions: list[TransactionIndexEntry] | None = None
+        self._transactions_file: File | None = None
+        self._interval = index_interval_bytes
+        self._last_indexed = 0
+        self.transactions_dirty = False
+
+    @classmethod
+    def create(cls, disk: Disk, directory: Path, base_offset: int, index_interval_bytes: int) -> Segment:
+        """A new, empty segment.  The folder is *not* synced: a flush does that before it counts anything in it."""
+        segment = cls(disk, directory, base_offset, index_interval_bytes)
+        segment._file = disk.open(segment.path("log"), create=True)
+        segment._file.truncate(0)  # a leftover of a segment that was removed may not shine through
+        segment._index, segment._time_index, segment._transactions = OffsetIndex(base_offset), TimeIndex(base_offset), []
+        return segment
+
+    @classmethod
+    def attach(cls, disk: Disk, directory: Path, base_offset: int, next_offset: int, index_interval_bytes: int) -> Segment:
+        """An existing, complete segment whose content is trusted; nothing but its size is read now."""
+        segment = cls(disk, directory, base_offset, index_interval_bytes)
+        segment.next_offset = next_offset
+        segment.size_bytes = disk.size(segment.path("log"))
+        return segment
+
+    def path(self, suffix: str) -> Path:
+        return segment_path(self.directory, self.base_offset, suffix)
+
+    @property
+    def file(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self.path("log"))
+        return self._file
+
+    # ------------------------------------------------------------------------------------------------------------ indexes
+
+    @property
+    def index(self) -> OffsetIndex:
+        if self._index is None:
+            self._load_indexes()
+        assert self._index is not None
+        return self._index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._load_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    @property
+    def transactions(self) -> list[TransactionIndexEntry]:
+        """The aborted transactions whose marker is here.  ValueError when the file is not sane."""
+        if self._transactions is None:
+            path = self.path("txnindex")
+            self._transactions = decode_transaction_index(self._disk.read(path)) if self._disk.exists(path) else []
+        return self._transactions
+
+    def _load_indexes(self) -> None:
+        """Reads both index files; when one is missing or not sane, both are built again from the batch headers."""
+        try:
+            self._index = OffsetIndex.decode(self._disk.read(self.path("index")), self.base_offset, self.size_bytes)
+            self._time_index = TimeIndex.decode(self._disk.read(self.path("timeindex")), self.base_offset)
+        except (FileNotFoundError, ValueError):
+            self.rebuild_indexes()
+            return
+        self.max_timestamp_ms, self.offset_of_max_timestamp = self._time_index.last
+        self._last_indexed = self._index.entry(-1)[1] if len(self._index) else 0
+
+    def rebuild_indexes(self) -> None:
+        """Builds offset and time index from the headers of the batches below `size_bytes`.  Raises InvalidBatch."""
+        self.reset_indexes()
+        end, self.size_bytes = self.size_bytes, 0
+        for position, header, _view in scan_batches(self.file, 0, end):
+            self.note_batch(header, header.base_offset, header.max_timestamp, position, header.size_bytes)
+        self.size_bytes = end
+        assert self._time_index is not None
+        self._time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
+
+    def reset_indexes(self) -> None:
+        self._index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self._last_indexed = 0
+        self.max_timestamp_ms, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
+
+    def reset_transactions(self) -> None:
+        """Empties the transaction index, in memory and on disk: recovery builds it again."""
+        self._transactions = []
+        if self._disk.exists(self.path("txnindex")):
+            self._open_transactions_file().truncate(0)
+            self.transactions_dirty = True
+
+    def encoded_indexes(self) -> dict[Path, bytes]:
+        """Both index files of a segment that is complete, or about to be closed."""
+        self.time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
+        return {self.path("index"): self.index.encode(), self.path("timeindex"): self.time_index.encode()}
+
+    def load_max_timestamp(self) -> int:
+        """The greatest timestamp of the segment, from the index when the segment was attached."""
+        if self._time_index is None:
+            self._load_indexes()
+        return self.max_timestamp_ms
+
+    # ---------------------------------------------------------------------------------------------------------- appending
+
+    def note_batch(self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, position: int, size: int) -> None:
+        """Takes a batch that stands at `position` = the published end into the segment and its indexes."""
+        index = self._index
+        assert index is not None and self._time_index is not None and position == self.size_bytes
+        if max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = max_timestamp_ms
+            self.offset_of_max_timestamp = base_offset
+        if self.first_timestamp_ms is None:
+            self.first_timestamp_ms = max_timestamp_ms
+        end = position + size
+        if end - self._last_indexed > self._interval or not position:
+            index.append(base_offset, position)
+            self._time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
+            self._last_indexed = position
+        self.size_bytes = end
+        self.next_offset = base_offset + header.last_offset_delta + 1
+
+    def append_transactions(self, entries: list[TransactionIndexEntry]) -> None:
+        """Writes entries behind the ones that are there.  OSError leaves memory unchanged; call `cut_transactions` then."""
+        known = self.transactions
+        file = self._open_transactions_file()
+        self.transactions_dirty = True
+        file.write_at(len(known) * ENTRY_BYTES, b"".join(entry.encode() for entry in entries))
+        known.extend(entries)
+
+    def cut_transactions(self) -> None:
+        """Makes the file end where memory ends."""
+        if self._disk.exists(self.path("txnindex")):
+            self._open_transactions_file().truncate(len(self.transactions) * ENTRY_BYTES)
+            self.transactions_dirty = True
+
+    def _open_transactions_file(self) -> File:
+        if self._transactions_file is None:
+            self._transactions_file = self._disk.open(self.path("txnindex"), create=True)
+        return self._transactions_file
+
+    def first_timestamp(self) -> int | None:
+        """Timestamp of the first batch, which starts the clock of `segment.ms`; None when empty."""
+        if self.first_timestamp_ms is None and self.size_bytes:
+            self.first_timestamp_ms = parse_header(self.file.read_at(0, 61)).max_timestamp
+        return self.first_timestamp_ms
+
+    # ------------------------------------------------------------------------------------------------------------ reading
+
+    def position_of(self, offset: int) -> int:
+        """Where the first batch that ends above `offset` begins; the size when there is none."""
+        at = self.index.floor(offset)
+        start = 0 if at < 0 else self.index.entry(at)[1]
+        for position, header, _view in scan_batches(self.file, start, self.size_bytes, chunk_bytes=2 * self._interval + 61):
+            if header.next_offset > offset:
+                return position
+        return self.size_bytes
+
+    def read(self, offset: int, max_bytes: int, upper_offset: int) -> SegmentRead:
+        """Whole batches from the one that contains (or follows) `offset`, all with offsets below `upper_offset`.
+
+        About `max_bytes`, and at least one batch when there is one; a single pread.  The index makes both ends batch boundaries:
+        the read begins at an entry and ends at an entry, or at an end that is found by walking over a few batches in memory.
+        """
+        index, size = self.index, self.size_bytes
+        entries = len(index)
+        if not entries or offset >= self.next_offset or upper_offset <= self.base_offset:
+            return SegmentRead(b"", -1, offset)
+        at = max(0, index.floor(offset))
+        start = index.entry(at)[1]
+        # The first batch may begin anywhere before the next entry: read at least so far, so that one whole batch is there.
+        wanted_end = max(start + max_bytes, index.entry(at + 1)[1] if at + 1 < entries else size)
+        end, next_offset = size, self.next_offset
+        walk_from = -1
+        if upper_offset < next_offset:
+            above = index.ceiling(upper_offset)
+            if above < entries:
+                next_offset, end = index.entry(above)
+            if next_offset != upper_offset:
+                walk_from = index.entry(above - 1)[1]
+        if wanted_end < end:
+            next_offset, end = index.entry(index.floor_position(wanted_end))
+            if end <= walk_from:
+                walk_from = -1
+        data = self.file.read_at(start, end - start)
+        if len(data) < end - start:
+            raise OSError(errno.EIO, f"{len(data)} of {end - start} bytes at {start} could be read", str(self.path("log")))
+        return _trim(data, offset, upper_offset, max_bytes, next_offset, walk_from - start if walk_from >= 0 else -1)
+
+    # ----------------------------------------------------------------------------------------------------------- changing
+
+    def truncate_to_position(self, position: int, next_offset: int) -> None:
+        """Cuts the file and the indexes at a batch boundary, durably."""
+        self.index.truncate(position)
+        self.time_index.truncate(next_offset)
+        kept = [entry for entry in self.transactions if entry.last_offset < next_offset]
+        self._transactions = kept
+        self.file.truncate(position)
+        self.file.sync_data()
+        self.cut_transactions()
+        if self._transactions_file is not None:
+            self._transactions_file.sync_data()
+            self.transactions_dirty = False
+        self.size_bytes, self.next_offset = position, next_offset
+        if not position:
+            self.first_timestamp_ms = None
+        self._restore_max_timestamp()
+
+    def _restore_max_timestamp(self) -> None:
+        """After a cut: the greatest timestamp is the last entry's, or stands in the batches that follow the last indexed one."""
+        self._last_indexed = self.index.entry(-1)[1] if len(self.index) else 0
+        self.max_timestamp_ms, self.offset_of_max_timestamp = self.time_index.last
+        for _position, header, _view in scan_batches(self.file, self._last_indexed, self.size_bytes):
+            if header.max_timestamp > self.max_timestamp_ms:
+                self.max_timestamp_ms, self.offset_of_max_timestamp = header.max_timestamp, header.base_offset
+
+    def sync(self) -> None:
+        """Makes the batches and the transaction index durable.  Any thread."""
+        self.file.sync_data()
+        if self.transactions_dirty and self._transactions_file is not None:
+            self.transactions_dirty = False
+            self._transactions_file.sync_data()
+
+    def close(self) -> None:
+        for file in (self._file, self._transactions_file):
+            if file is not None:
+                file.close()
+        self._file = self._transactions_file = None
+
+    def remove(self) -> None:
+        """Removes all files of the segment, the data first: what is left of a crash in between has no meaning without it."""
+        self.close()
+        for suffix in ("log", "index", "timeindex", "txnindex"):
+            if self._disk.exists(self.path(suffix)):
+                self._disk.remove(self.path(suffix))
+
+
+def _trim(data: bytes, offset: int, upper_offset: int, max_bytes: int, next_offset: int, walk_from: int) -> SegmentRead:
+    """Cuts from the front the batches that end at or below `offset`; from the end, walking from `walk_from` (-1: no need), those
+    that are not wholly below `upper_offset`, and those beyond `max_bytes` except the first."""
+    size = len(data)
+    begin = 0
+    while True:
+        first = parse_header(data, begin)
+        if first.next_offset > offset:
+            break
+        begin += first.size_bytes
+        if begin >= size:
+            return SegmentRead(b"", -1, offset)
+    if first.next_offset > upper_offset:
+        return SegmentRead(b"", -1, offset)
+    end = size
+    if end - begin > max_bytes:
+        walk_from = begin
+    if walk_from >= 0:
+        end, next_offset = begin + first.size_bytes, first.next_offset
+        if walk_from >= end:
+            end, next_offset = walk_from, parse_header(data, walk_from).base_offset
+        while end < size:
+            header = parse_header(data, end)
+            if header.next_offset > upper_offset or end + header.size_bytes - begin > max_bytes:
+                break
+            end += header.size_bytes
+            next_offset = header.next_offset
+    return SegmentRead(data if not begin and end == size else data[begin:end], first.base_offset, next_offset)

@@ -1,0 +1,81 @@
+"""The sparse time index of one segment: up to which offset no record is younger than a timestamp.  Pure; Kafka's `.timeindex`.
+
+An entry (timestamp i64, offset relative to the base i32) says: `timestamp` is the greatest of the segment's batches up to and
+including the one that begins at `offset`.  Timestamps may come out of order in the log; the greatest so far never falls, so the
+entries are sorted, and every record before `offset` has a timestamp not above the entry's.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_left
+
+_ENTRY_BYTES = 12
+NO_TIMESTAMP = -1
+
+
+class TimeIndex:
+    """Parallel arrays: greatest timestamp so far, first offset (relative) of the batch that has it."""
+
+    __slots__ = ("base_offset", "_offsets", "_timestamps")
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self._timestamps = array("q")
+        self._offsets = array("I")
+
+    def __len__(self) -> int:
+        return len(self._timestamps)
+
+    def append(self, timestamp_ms: int, offset: int) -> None:
+        """Adds an entry unless its timestamp is not above the last one."""
+        if timestamp_ms < 0 or (self._timestamps and timestamp_ms <= self._timestamps[-1]):
+            return
+        self._timestamps.append(timestamp_ms)
+        self._offsets.append(offset - self.base_offset)
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """(timestamp, offset) of the last entry; (-1, base offset) when empty."""
+        if not self._timestamps:
+            return NO_TIMESTAMP, self.base_offset
+        return self._timestamps[-1], self.base_offset + self._offsets[-1]
+
+    def scan_start(self, timestamp_ms: int) -> int:
+        """An offset such that every batch before it holds only records with smaller timestamps."""
+        index = bisect_left(self._timestamps, timestamp_ms) - 1
+        return self.base_offset if index < 0 else self.base_offset + self._offsets[index]
+
+    def truncate(self, end_offset: int) -> None:
+        """Drops entries whose batch begins at or above `end_offset`."""
+        relative = end_offset - self.base_offset
+        while self._offsets and self._offsets[-1] >= relative:
+            self._offsets.pop()
+            self._timestamps.pop()
+
+    def encode(self) -> bytes:
+        timestamps, offsets = array("q", self._timestamps), array("I", self._offsets)
+        if sys.byteorder == "little":
+            timestamps.byteswap()
+            offsets.byteswap()
+        high, low = timestamps.tobytes(), offsets.tobytes()
+        return b"".join(high[8 * i : 8 * i + 8] + low[4 * i : 4 * i + 4] for i in range(len(timestamps)))
+
+    @classmethod
+    def decode(cls, data: bytes, base_offset: int) -> TimeIndex:
+        """Reads an index file.  Raises ValueError when it is not sane."""
+        if len(data) % _ENTRY_BYTES:
+            raise ValueError(f"its size, {len(data)}, is not a multiple of {_ENTRY_BYTES}")
+        index = cls(base_offset)
+        rows = range(0, len(data), _ENTRY_BYTES)
+        index._timestamps.frombytes(b"".join(data[i : i + 8] for i in rows))
+        index._offsets.frombytes(b"".join(data[i + 8 : i + 12] for i in rows))
+        if sys.byteorder == "little":
+            index._timestamps.byteswap()
+            index._offsets.byteswap()
+        for column in (index._timestamps, index._offsets):
+            values = column.tolist()
+            if any(left >= right for left, right in zip(values, values[1:], strict=False)):
+                raise ValueError("its entries do not rise")
+        return index
