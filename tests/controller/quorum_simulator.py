@@ -2,9 +2,10 @@
 
     python tests/controller/quorum_simulator.py --voters 3 --seeds 0:500 [--reorder] [--mutation no_fsync]
 
-One seed draws everything: delays, cuts (also one-way), resets, reordering, crashes of one node or all that lose unsynced writes, full
-disks.  Then the faults stop and the quorum must make progress.  Checked: no acknowledged command is lost, no two nodes apply different
-commands at one index, one leader a term, no node stops by itself (other than for its full disk), all states equal at the end.
+One seed draws everything: delays, cuts (also one-way), resets, reordering, crashes of one node or all that lose unsynced writes,
+full disks.  Then the faults stop and the quorum must make progress.  Checked: no acknowledged command is lost, no two nodes apply
+different commands at one index, one leader a term, no node stops by itself (other than for its full disk), all states equal at
+the end.
 
 `MUTATIONS` break one safeguard each; a mutation that no seed catches means that the safeguard is not tested.
 """
@@ -23,18 +24,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pysyncobj.syncobj as library
-
 from tidegate.controller.raft.core import LEADER, Proposal, QuorumStatus, RaftCore, RaftTimings
 from tidegate.controller.raft.failure import RaftFatal
 from tidegate.controller.raft.journal import DurableJournal
 from tidegate.controller.raft.messages import AppendEntries, AppendReply, Entry, Message, decode, encode
 from tidegate.controller.raft.snapshot_store import Snapshot, SnapshotStore
 
-if __package__:
-    from .simulated_disk import SimulatedDisk
-else:
-    sys.path.insert(0, str(Path(__file__).parent))
-    from simulated_disk import SimulatedDisk
+sys.path.insert(0, str(Path(__file__).parent))
+from simulated_disk import SimulatedDisk  # noqa: E402
 
 STEP_S = 0.005
 TIMINGS = RaftTimings(

@@ -1,8 +1,8 @@
 """A disk in memory that can lose power: what was not synced survives in any combination, as it may on a real one.
 
-A file's content is its durable image plus the operations since the last sync.  `crash()` keeps a random subset of those operations
-(a write may also be torn in the middle), so unsynced pages arrive out of order, and drops the rest.  Renames become durable with a sync
-of the folder; `write_atomic` does everything in the right order, as the real one.  `fail_after` makes the n-th operation raise ENOSPC.
+A file's content is its durable image plus the operations since the last sync.  `crash()` keeps a random subset of those
+operations (a write may also be torn in the middle), so unsynced pages arrive out of order, and drops the rest.  `write_atomic`
+does everything in the right order, as the real one.  `fail_after` makes the n-th operation raise ENOSPC.
 """
 
 from __future__ import annotations

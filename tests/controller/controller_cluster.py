@@ -1,0 +1,100 @@
+"""Real controllers in this process, on loopback, with real files: for tests that need the whole thing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from tidegate.controller.active import ControllerConfig
+from tidegate.controller.client import ControllerClient
+from tidegate.controller.controller_node import ControllerNode
+from tidegate.controller.model import SUPPORTED_FEATURES
+from tidegate.controller.raft.core import RaftTimings
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.runtime import network
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.disk import RealDisk
+
+QUICK = RaftTimings(election_s_min=0.3, election_s_max=0.6, heartbeat_s=0.05, leader_fallback_s=1.0)
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+    """Polls until `condition()` is true."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, f"not within {timeout_s} s: {condition}"
+        await asyncio.sleep(0.01)
+
+
+@dataclass
+class ControllerCluster:
+    """`count` controllers; a killed one can be started again on its folder."""
+
+    folder: Path
+    count: int
+    config: ControllerConfig = field(default_factory=lambda: ControllerConfig(session_timeout_ms=1500, tick_interval_ms=50))
+    timings: RaftTimings = QUICK
+    nodes: dict[int, ControllerNode] = field(default_factory=dict)
+    servers: dict[int, grpc.aio.Server] = field(default_factory=dict)
+    deaths: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ids = list(range(1, self.count + 1))
+        self.quorum = {node_id: ("127.0.0.1", network.free_port()) for node_id in self.ids}
+        self.grpc = {node_id: network.free_port() for node_id in self.ids}
+
+    async def start(self, *node_ids: int) -> None:
+        for node_id in node_ids or self.ids:
+            node = ControllerNode(
+                node_id=node_id,
+                voters=self.quorum,
+                listen=self.quorum[node_id],
+                directory=self.folder / f"node-{node_id}",
+                disk=RealDisk(),
+                clock=SystemClock(),
+                config=self.config,
+                timings=self.timings,
+                die=self.deaths.append,
+            )
+            server = network.grpc_server()
+            node.add_to_server(server)
+            server.add_insecure_port(f"127.0.0.1:{self.grpc[node_id]}")
+            await node.start()
+            await server.start()
+            self.nodes[node_id], self.servers[node_id] = node, server
+
+    async def kill(self, node_id: int) -> None:
+        """Takes a controller away without a word to the others."""
+        node, server = self.nodes.pop(node_id), self.servers.pop(node_id)
+        await node.stop()
+        await server.stop(0)
+
+    async def stop(self) -> None:
+        for node_id in list(self.nodes):
+            await self.kill(node_id)
+
+    async def active(self, timeout_s: float = 20.0) -> ControllerNode:
+        await until(lambda: any(node.is_active for node in self.nodes.values()), timeout_s)
+        return next(node for node in self.nodes.values() if node.is_active)
+
+    def client(self) -> ControllerClient:
+        return ControllerClient({n: f"127.0.0.1:{port}" for n, port in self.grpc.items()}, SystemClock())
+
+
+def registration(node_id: int, incarnation: str = "first", **fields: object) -> rpc.RegisterBrokerRequest:
+    request = rpc.RegisterBrokerRequest(
+        node_id=node_id,
+        incarnation=incarnation,
+        kafka_host="127.0.0.1",
+        kafka_port=9000 + node_id,
+        grpc_host="127.0.0.1",
+        grpc_port=9500 + node_id,
+        clean_shutdown_broker_epoch=-1,
+        **fields,  # type: ignore[arg-type]
+    )
+    for name, level in SUPPORTED_FEATURES.items():
+        request.supported_features.add(name=name, max_level=level)
+    return request

@@ -1,0 +1,186 @@
+"""The whole controller over gRPC: a quorum of real nodes, a client that finds the active one, followers that apply its log."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from controller_cluster import ControllerCluster, registration, until
+from tidegate.controller.client import ControllerClient
+from tidegate.controller.metadata_follower import MetadataFollower
+from tidegate.controller.state import ApplyResult, ClusterState
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.runtime.clock import SystemClock
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+
+@pytest.fixture(params=[1, 3])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path):  # noqa: ANN201
+    cluster = ControllerCluster(tmp_path, request.param)
+    await cluster.start()
+    yield cluster
+    await cluster.stop()
+    assert not cluster.deaths
+
+
+@pytest.fixture
+async def three(tmp_path: Path):  # noqa: ANN201
+    cluster = ControllerCluster(tmp_path, 3)
+    await cluster.start()
+    yield cluster
+    await cluster.stop()
+    assert not cluster.deaths
+
+
+class Broker:
+    """The controller's side of a broker: registers, follows, sends heartbeats."""
+
+    def __init__(self, cluster: ControllerCluster, node_id: int) -> None:
+        self.node_id = node_id
+        self.client: ControllerClient = cluster.client()
+        self.results: list[ApplyResult] = []
+        self.follower = MetadataFollower(self.client, node_id, SystemClock(), self._applied)
+        self.broker_epoch = -1
+        self.wants_shutdown = False
+        self.should_shutdown = False
+        self._task: asyncio.Task[None] | None = None
+
+    def _applied(self, state: ClusterState, result: ApplyResult) -> None:
+        if self.results and not result.from_snapshot:
+            assert result.index == self.results[-1].index + 1
+        self.results.append(result)
+
+    async def start(self, incarnation: str = "first") -> None:
+        await self.follower.start()
+        reply = await self.client.register_broker(registration(self.node_id, incarnation))
+        self.broker_epoch = reply.broker_epoch
+        self._task = asyncio.create_task(self._beat())
+        await until(lambda: self.node_id in self.state.brokers and not self.state.brokers[self.node_id].fenced)
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                reply = await self.client.heartbeat(
+                    rpc.HeartbeatRequest(
+                        node_id=self.node_id,
+                        broker_epoch=self.broker_epoch,
+                        applied_index=self.follower.applied_index,
+                        wants_shutdown=self.wants_shutdown,
+                    )
+                )
+                self.should_shutdown = self.should_shutdown or reply.should_shutdown
+            except KafkaError:
+                pass
+            await asyncio.sleep(0.05)
+
+    @property
+    def state(self) -> ClusterState:
+        return self.follower.state
+
+    async def fall_silent(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def stop(self) -> None:
+        await self.fall_silent()
+        await self.follower.stop()
+        await self.client.close()
+
+
+async def brokers_of(cluster: ControllerCluster, *node_ids: int) -> list[Broker]:
+    brokers = [Broker(cluster, node_id) for node_id in node_ids]
+    await asyncio.gather(*(broker.start() for broker in brokers))
+    return brokers
+
+
+async def create(broker: Broker, name: str, partitions: int = 3, factor: int = 3, **config: str) -> rpc.TopicResult:
+    topic = rpc.NewTopic(name=name, partitions=partitions, replication_factor=factor, config=config)
+    reply = await broker.client.create_topics(rpc.CreateTopicsRequest(topics=[topic]))
+    await broker.follower.wait_for_index(reply.metadata_index, 10)
+    return reply.topics[0]
+
+
+async def test_brokers_register_follow_and_see_the_topics_they_create(cluster: ControllerCluster) -> None:
+    brokers = await brokers_of(cluster, 1, 2, 3)
+    result = await create(brokers[0], "flights", 6, 3)
+    assert result.error == 0 and result.partitions == 6
+    for broker in brokers:
+        await until(lambda broker=broker: "flights" in broker.state.topics)
+        topic = broker.state.topics["flights"]
+        assert sorted({p.leader for p in topic.partitions.values()}) == [1, 2, 3]
+        assert broker.state.topic_by_id(topic.topic_id) is topic
+        assert broker.state.features["transaction.version"] == 2
+    active = await cluster.active()
+    await until(lambda: all(b.state.index == active.metadata.applied_index for b in brokers))
+    assert {broker.state.state_hash() for broker in brokers} == {active.metadata.state.state_hash()}
+    blocks = [
+        await b.client.allocate_producer_ids(rpc.AllocateProducerIdsRequest(node_id=b.node_id, broker_epoch=b.broker_epoch))
+        for b in brokers
+    ]
+    assert sorted(block.first_id for block in blocks) == [0, 1000, 2000]
+    assert (await brokers[0].client.describe_quorum(1)).leader_id == active.metadata.node_id
+    for broker in brokers:
+        await broker.stop()
+
+
+async def test_a_silent_broker_is_fenced_and_its_leaderships_move_in_one_entry(cluster: ControllerCluster) -> None:
+    brokers = await brokers_of(cluster, 1, 2, 3)
+    await create(brokers[0], "flights", 9, 3)
+    await brokers[2].fall_silent()
+    first = brokers[0]
+    await until(lambda: first.state.brokers[3].fenced)
+    moved = next(result for result in first.results if 3 in result.changed_brokers and first.state.brokers[3].fenced and
+                 len(result.changed_partitions) == 9)  # fmt: skip
+    assert moved.error == ErrorCode.NONE
+    partitions = first.state.topics["flights"].partitions.values()
+    assert all(p.leader != 3 and 3 not in p.isr and p.leader in p.isr for p in partitions)
+    assert {p.leader_epoch for p in partitions if p.preferred_leader == 3} == {1}
+    for broker in brokers:
+        await broker.stop()
+
+
+async def test_the_loss_of_the_active_controller_loses_nothing(three: ControllerCluster) -> None:
+    brokers = await brokers_of(three, 11, 12, 13)
+    await create(brokers[0], "before", 3, 3)
+    old = await three.active()
+    killed = old.metadata.node_id
+    await three.kill(killed)
+    result = await create(brokers[1], "after", 3, 3)
+    assert result.error == 0
+    new = await three.active()
+    assert new.metadata.term > old.metadata.term
+    await three.start(killed)
+    returned = three.nodes[killed].metadata
+    await until(lambda: returned.applied_index >= new.metadata.applied_index)
+    assert set(returned.state.topics) == {"before", "after"}
+    for broker in brokers:
+        await until(lambda broker=broker: set(broker.state.topics) == {"before", "after"})
+        assert not broker.state.brokers[broker.node_id].fenced, "a new controller gives every broker a whole session"
+        await broker.stop()
+
+
+async def test_controlled_shutdown_moves_leaderships_away_before_the_broker_may_stop(cluster: ControllerCluster) -> None:
+    brokers = await brokers_of(cluster, 1, 2, 3)
+    await create(brokers[0], "flights", 6, 3)
+    leaving = brokers[0]
+    leaving.wants_shutdown = True
+    await until(lambda: leaving.should_shutdown)
+    watcher = brokers[1]
+    assert all(1 not in p.isr and p.leader in (2, 3) for p in watcher.state.topics["flights"].partitions.values())
+    for broker in brokers:
+        await broker.stop()
+
+
+async def test_every_controller_starts_again_from_its_files(cluster: ControllerCluster) -> None:
+    brokers = await brokers_of(cluster, 1, 2, 3)
+    await create(brokers[0], "flights", 6, 3)
+    for broker in brokers:
+        await broker.stop()
+    before = (await cluster.active()).metadata.state
+    await cluster.stop()
+    await cluster.start()
+    after = (await cluster.active()).metadata.state
+    assert after.topics == before.topics and after.cluster_id == before.cluster_id
+    assert after.controller_epoch > before.controller_epoch
