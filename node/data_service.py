@@ -1,11 +1,11 @@
 """The gRPC data service: bulk reads of committed records for Spark, answered by partition leaders.
 
 Every call about a partition first makes sure that this node leads it in the epoch the caller believes in, and that the name still
-means the topic the caller means.  A stream then pins what it found, the leader epoch and the bound up to which records are
-settled, and repeats, chunk by chunk:
+means the topic the caller means.  A stream makes sure that its range is settled, pins what it found (the replica, the leader
+epoch), and repeats, chunk by chunk:
 
-1. read whole batches in a thread (a bulk read must never hold up the node's loop): below the pinned bound a log only ever grows,
-   unless it is truncated, cut at its start or deleted, and each of these shows in step 2;
+1. find the place on the loop and read whole batches in a thread (a bulk read must never hold up the node's loop; `bulk_read` says
+   why that is safe);
 2. back on the loop, look again: still the leader of the pinned epoch, and the log not cut above the position meanwhile?
 3. only then send what was read; gRPC's flow control holds the stream until the reader takes it.
 
@@ -32,9 +32,8 @@ from ..replication.manager import ReplicaManager
 from ..replication.offsets import LATEST
 from ..replication.replica import Replica
 from ..runtime import logs
-from ..storage.log import Log
+from ..storage.bulk_read import begin_bulk_read
 from ..wire.errors import ErrorCode, KafkaError
-from ..wire.records import iterate_headers
 
 log = logs.get(__name__)
 
@@ -66,7 +65,6 @@ class _Pinned:
 
     replica: Replica
     leader_epoch: int
-    bound: int  # no batch at or above this offset is read
 
 
 class DataService(data_pb2_grpc.DataServicer):
@@ -174,13 +172,14 @@ class DataService(data_pb2_grpc.DataServicer):
         committed = request.isolation == pb.READ_COMMITTED
         bound = replica.log.last_stable_offset if committed else replica.log.high_watermark
         self._require_range(replica, request.start, request.end, bound)
-        pinned = _Pinned(replica, replica.leader_epoch, bound)
+        pinned = _Pinned(replica, replica.leader_epoch)
         chunk_bytes = min(CHUNK_BYTES_MAX, request.chunk_bytes or CHUNK_BYTES_DEFAULT)
         aborted = replica.log.aborted_transactions(request.start, request.end) if committed else []
         position = request.start
         while position < request.end:
+            read = begin_bulk_read(replica.log, position, chunk_bytes, request.end)
             try:
-                records, next_offset = await self._read(pinned, position, request.end, chunk_bytes)
+                records, next_offset = await asyncio.get_running_loop().run_in_executor(self._pool, read.run)
             finally:  # a read beside a truncation or a deletion may fail in any way: what happened meanwhile is the better answer
                 self._require_still_pinned(request, pinned, position)
             chunk = pb.RangeChunk(records=records, start_offset=position, next_offset=next_offset)
@@ -190,11 +189,6 @@ class DataService(data_pb2_grpc.DataServicer):
             aborted = []
             position = next_offset
             self._require_still_pinned(request, pinned, position)  # the reader may have taken its time
-
-    async def _read(self, pinned: _Pinned, position: int, end: int, chunk_bytes: int) -> tuple[bytes, int]:
-        """Whole batches from `position`, none that begins at or above `end`; and the offset up to which they cover the log."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, _read_batches, pinned.replica.log, position, end, pinned.bound, chunk_bytes)
 
     def _require_still_pinned(self, request: pb.ReadRangeRequest, pinned: _Pinned, position: int) -> None:
         now = self._leading(request.topic, request.topic_id, request.partition, pinned.leader_epoch)
@@ -265,19 +259,6 @@ class DataService(data_pb2_grpc.DataServicer):
         await context.abort(
             _STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE), str(error), ((ERROR_DETAIL_KEY, detail.SerializeToString()),)
         )
-
-
-def _read_batches(source: Log, position: int, end: int, bound: int, chunk_bytes: int) -> tuple[bytes, int]:
-    """In a thread: reads a chunk and cuts it at the first batch that begins at or above `end`."""
-    result = source.read(position, chunk_bytes, upper_offset=bound, at_least_one_batch=True)
-    next_offset = position
-    for at, header in iterate_headers(result.data):
-        if header.base_offset >= end:
-            return bytes(memoryview(result.data)[:at]), max(end, next_offset)
-        next_offset = header.next_offset
-    if next_offset <= position:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no batch was found at offset {position}, below the settled end {bound}")
-    return result.data, next_offset
 
 
 def _out_of_range(replica: Replica, start: int, end: int) -> KafkaError:

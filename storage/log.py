@@ -474,6 +474,10 @@ class Log:
                 high = middle - 1
         return low
 
+    def segments_from(self, offset: int) -> list[Segment]:
+        """The segment that would hold `offset`, and those after it; for `bulk_read`."""
+        return self._segments[self._segment_index(offset) :]
+
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions with records in [start_offset, upper_offset), by first offset (rules 13, 17)."""
         found: list[AbortedTransaction] = []
@@ -607,6 +611,10 @@ class Log:
         if self._offline is not None or self._closed:
             self._refuse()
         if offset >= self._log_end:
+            # An election here that no record followed may have left an epoch that the leader never knew: it goes even so, or two
+            # histories that differ in nothing else would never agree (KIP-279).
+            if self._epochs.truncate_from_end(self._log_end) and self._epochs_unwritten_from is None:
+                self._epochs_unwritten_from = self._log_end
             return
         if offset < self._log_start:
             self.truncate_fully_and_start_at(offset)

@@ -142,7 +142,7 @@ def scripted() -> Iterator[Script]:
         data_pb2_grpc.add_DataServicer_to_server(ScriptedNode(node, script), servers[node])
         script.endpoints[node] = f"127.0.0.1:{servers[node].add_insecure_port('127.0.0.1:0')}"
         servers[node].start()
-    script.stop = lambda node: servers[node].stop(0).wait(10)
+    script.stop = lambda node: servers[node].stop(0)
     yield script
     for server in servers.values():
         server.stop(0)
