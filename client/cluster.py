@@ -206,7 +206,7 @@ class Cluster:
         reasons = sorted({failure.rpartition(": ")[2] for failure in failures})
         return ConnectionFailed(
             ErrorCode.NETWORK_EXCEPTION,
-            f"cannot reach any of {self.bootstrap}: {', '.join(reasons)}: is the node running? try `tidegate status`",
+            f"cannot reach any of {self.bootstrap}: {', '.join(reasons)}: is the node running? try `tidegate cluster status`",
         )
 
     async def ask_controller(self, api_key: ApiKey, fields: Mapping[str, Any], **bounds: Any) -> Any:

@@ -11,6 +11,7 @@ The version of a request is the highest that both sides know, within the bounds 
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,7 @@ class BrokerConnection:
         except TimeoutError:
             raise ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: no answer in {connect_timeout_s:g} s") from None
         except OSError as error:
-            reason = error.strerror or str(error)
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: {reason.lower()}") from error
         try:
             await connection._negotiate()

@@ -1,0 +1,167 @@
+"""`tidegate dev` and `tidegate cluster`: nodes on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .command_output import complain, run, settings_of, show_json, show_table
+
+if TYPE_CHECKING:
+    from .local_cluster import LocalCluster, LocalNode
+
+cluster = typer.Typer(no_args_is_help=True, help="Run several nodes on this machine.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Data = Annotated[Path, typer.Option("--data", help="The folder that holds everything of the cluster.")]
+Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="A node setting; may be repeated.")]
+CLUSTER_FOLDER = Path("tidegate-cluster")
+DEV_FOLDER = Path("tidegate-dev")
+
+
+def dev(
+    data: Data = DEV_FOLDER,
+    port: Annotated[int, typer.Option(help="The Kafka port; gRPC is 100 above it.")] = 9092,
+    settings: Settings = [],  # noqa: B006  (typer reads it, nobody changes it)
+) -> None:
+    """Run one node (broker and controller) until Ctrl-C: the quickest way to try things."""
+    run(_dev(data, port, settings))
+
+
+async def _dev(data: Path, port: int, settings: list[str]) -> None:
+    from .local_cluster import LocalCluster
+
+    cluster = LocalCluster(data, nodes=1, settings=_typed(settings), base_port=port)
+    node = cluster.node(1)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    ended = asyncio.create_task(_after_start(cluster, node))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not ended.done():
+        print("stopping ...", flush=True)
+        ended.cancel()
+        await asyncio.gather(ended, return_exceptions=True)
+        await cluster.down()
+        return
+    await ended  # raises why it could not start
+    complain(f"the node ended by itself: see {node.log_path}")
+    raise typer.Exit(1)
+
+
+async def _after_start(cluster: LocalCluster, node: LocalNode) -> None:
+    await cluster.up()
+    print(f"ready: Kafka clients connect to {node.kafka_address}, gRPC to {node.grpc_address}")
+    print(f"       metrics http://{node.metrics_address}/metrics, data in {node.directory}, log in {node.log_path}")
+    print("       try: tidegate topics create hello   (Ctrl-C stops the node)", flush=True)
+    await node.wait_exit()
+
+
+@cluster.command()
+def up(
+    nodes: Annotated[int, typer.Option(help="How many nodes, each broker and controller.", min=1, max=15)] = 3,
+    data: Data = CLUSTER_FOLDER,
+    base_port: Annotated[int, typer.Option(help="The first node's Kafka port; the others follow.")] = 9092,
+    settings: Settings = [],  # noqa: B006
+    json: Json = False,
+) -> None:
+    """Start the nodes in the background and wait until they are ready."""
+    run(_up(nodes, data, base_port, settings, json))
+
+
+async def _up(nodes: int, data: Path, base_port: int, settings: list[str], json: bool) -> None:
+    from .local_cluster import LocalCluster
+
+    cluster = LocalCluster(data, nodes=nodes, settings=_typed(settings), detached=True, base_port=base_port)
+    await cluster.up()
+    await _show(cluster, json)
+    if not json:
+        print(f"bootstrap: {cluster.bootstrap}")
+
+
+@cluster.command()
+def status(data: Data = CLUSTER_FOLDER, json: Json = False) -> None:
+    """Show the nodes: which run, which are ready, who is the controller."""
+    run(_status(data, json))
+
+
+async def _status(data: Path, json: bool) -> None:
+    from .local_cluster import LocalCluster
+
+    await _show(LocalCluster.attach(data), json)
+
+
+@cluster.command()
+def down(data: Data = CLUSTER_FOLDER, json: Json = False) -> None:
+    """Stop the nodes; the data stays for the next `up`."""
+    run(_down(data, json))
+
+
+async def _down(data: Path, json: bool) -> None:
+    from .local_cluster import LocalCluster
+
+    cluster = LocalCluster.attach(data)
+    stopped = sorted(await cluster.down())
+    if json:
+        show_json({"stopped": stopped})
+    else:
+        print(f"stopped: {', '.join(f'node {node_id}' for node_id in stopped)}" if stopped else "no node was running")
+
+
+async def _show(cluster: LocalCluster, json: bool) -> None:
+    rows = await asyncio.gather(*(_describe(node) for node in cluster.nodes))
+    if json:
+        show_json({"bootstrap": cluster.bootstrap, "directory": str(cluster.directory), "nodes": rows})
+        return
+    columns = ("node", "pid", "kafka", "grpc", "state", "ready", "controller", "leaders", "replicas", "under_replicated")
+    show_table(columns, [[row.get(column) for column in columns] for row in rows])
+
+
+async def _describe(node: LocalNode) -> dict[str, Any]:
+    import grpc
+
+    row: dict[str, Any] = {
+        "node": node.id,
+        "pid": node.pid,
+        "kafka": node.kafka_address,
+        "grpc": node.grpc_address,
+        "metrics": node.metrics_address,
+        "log": str(node.log_path),
+        "state": "running" if node.running else "stopped",
+        "ready": False,
+    }
+    if not node.running:
+        return row
+    try:
+        status = await node.status()
+    except grpc.aio.AioRpcError as error:
+        return row | {"state": f"no answer ({error.code().name.lower()})"}
+    return row | {
+        "state": status.state or "running",
+        "ready": status.ready,
+        "controller": status.controller_active,
+        "leaders": status.leaders,
+        "replicas": status.replicas,
+        "under_replicated": status.under_replicated,
+        "uptime_s": round(status.uptime_ms / 1000, 1),
+    }
+
+
+def _typed(settings: list[str]) -> dict[str, object]:
+    """`--set` values as TOML has them: numbers and booleans are not text."""
+    typed: dict[str, object] = {}
+    for key, text in settings_of(settings, "--set").items():
+        if text.lower() in ("true", "false"):
+            typed[key] = text.lower() == "true"
+        elif text.lstrip("-").isdigit():
+            typed[key] = int(text)
+        else:
+            typed[key] = text
+    return typed

@@ -1,0 +1,82 @@
+"""The `tidegate` command: try a node, run a cluster on this machine, look at topics, groups and transactions, move records.
+
+Commands of higher floors (`chaos`, `demo`) join by the entry-point group `tidegate.commands`: name -> typer app or function.
+They are imported only when they are called: `tidegate --help` is to be there at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Final
+
+import typer
+
+from .. import __version__
+from .cluster_commands import cluster, dev
+from .command_output import complain
+from .listing_commands import groups, status, topics, txns
+from .record_commands import consume, produce
+
+ENTRY_POINT_GROUP: Final = "tidegate.commands"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tidegate {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")]
+
+
+def _root(version: Version = False) -> None:
+    """A distributed, transactional log broker that Kafka clients talk to unmodified."""
+
+
+def build(arguments: Sequence[str]) -> typer.Typer:
+    """The command tree; of the commands that joined only the one named in `arguments` is imported."""
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.callback()(_root)
+    app.command()(dev)
+    app.add_typer(cluster, name="cluster")
+    app.command()(status)
+    app.add_typer(topics, name="topics")
+    app.command()(produce)
+    app.command()(consume)
+    app.add_typer(groups, name="groups")
+    app.add_typer(txns, name="txns")
+    called = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name):
+        _join(app, entry, load=entry.name == called)
+    return app
+
+
+def _join(app: typer.Typer, entry: EntryPoint, *, load: bool) -> None:
+    if load:
+        loaded = entry.load()
+        if isinstance(loaded, typer.Typer):
+            app.add_typer(loaded, name=entry.name)
+        else:
+            app.command(entry.name)(loaded)
+        return
+
+    def stand_in() -> None:
+        raise AssertionError(f"{entry.name} was not loaded")  # `build` loads what is called
+
+    app.command(entry.name, help=f"See `tidegate {entry.name} --help`.")(stand_in)
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app = build(sys.argv[1:])
+    except ImportError as error:
+        complain(f"the command cannot be loaded: {error}: is everything installed? (pip install 'tidegate[demo]')")
+        raise SystemExit(1) from error
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""How commands speak: tables for people, JSON for machines, one line for an error.
+
+`run` is the frame of every command: it runs a coroutine, turns what a user can do something about into one line on standard
+error and exit code 1, and leaves a bug its traceback.  Imports are inside the functions: `tidegate --help` must not wait for
+libraries that it does not use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+import json
+import sys
+from collections.abc import Coroutine, Iterable, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a command's coroutine.  Exits with 1 on an error that has a sentence, with 130 on Ctrl-C."""
+    import typer
+
+    from ..runtime import logs
+    from ..wire.errors import KafkaError
+    from .errors import ConnectionFailed
+    from .local_cluster import LocalClusterError
+
+    logs.configure(level="ERROR")
+    try:
+        return asyncio.run(work)
+    except ConnectionFailed as error:
+        complain(error.message)
+    except KafkaError as error:
+        complain(str(error))
+    except (LocalClusterError, ValueError) as error:
+        complain(str(error))
+    except BrokenPipeError:
+        sys.stdout = None  # the reader has gone (head): that is no error, and there is nobody to tell
+    except OSError as error:
+        complain(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    raise typer.Exit(1)
+
+
+def complain(sentence: str) -> None:
+    """One line on standard error."""
+    print("error: " + " ".join(sentence.split()), file=sys.stderr)
+
+
+def show_json(value: object) -> None:
+    """One JSON document on standard output."""
+    print(json.dumps(plain(value), ensure_ascii=False))
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "nothing here") -> None:
+    """A table; numbers are aligned to the right.  `empty` is said when there are no rows."""
+    lines = [[cell(value) for value in row] for row in rows]
+    if not lines:
+        print(empty)
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for index, name in enumerate(columns):
+        numbers = all(line[index].lstrip("-").replace(".", "", 1).isdigit() or line[index] in ("", "-") for line in lines)
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*line)
+    # A pipe has no width: then nothing is wrapped, so that grep and awk find whole lines.
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 500)
+    console.print(table)
+
+
+def cell(value: object) -> str:
+    """A value as text for a table."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case bytes():
+            return value.decode(errors="replace")
+        case list() | tuple() | set() | frozenset():
+            return ",".join(str(item) for item in value)
+        case _:
+            return str(value)
+
+
+def plain(value: object) -> Any:
+    """A value as JSON has it: dataclasses and named tuples become objects, bytes text (or base64 when they are not UTF-8)."""
+    match value:
+        case Enum():
+            return value.name
+        case bool() | int() | float() | str() | None:
+            return value
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return {"base64": base64.b64encode(value).decode()}
+        case dict():
+            return {key if isinstance(key, str) else str(key): plain(item) for key, item in value.items()}
+        case _ if dataclasses.is_dataclass(value):
+            return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        case tuple() if hasattr(value, "_asdict"):
+            return {name: plain(item) for name, item in value._asdict().items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(item) for item in value]
+        case _:
+            return str(value)
+
+
+def settings_of(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """`key=value` options as a dictionary.  Raises ValueError for one without `=`."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key.strip():
+            raise ValueError(f"{option} {pair}: write it as key=value")
+        found[key.strip()] = value.strip()
+    return found

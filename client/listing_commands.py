@@ -1,0 +1,328 @@
+"""`tidegate topics`, `groups`, `txns` and `status`: looking at a cluster, and changing its topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .command_output import run, settings_of, show_json, show_table
+
+if TYPE_CHECKING:
+    from .admin import Admin
+
+topics = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.")
+groups = typer.Typer(no_args_is_help=True, help="Look at consumer groups.")
+txns = typer.Typer(no_args_is_help=True, help="Look at transactions.")
+
+Bootstrap = Annotated[
+    str, typer.Option("--bootstrap", envvar="TIDEGATE_BOOTSTRAP", help="Brokers as host:port,host:port.", show_envvar=True)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+LOCAL = "127.0.0.1:9092"
+
+
+def _admin(bootstrap: str) -> Admin:
+    from .admin import Admin
+
+    return Admin(bootstrap)
+
+
+# ---------------------------------------------------------------------- topics
+
+
+@topics.command("create")
+def topics_create(
+    names: Annotated[list[str], typer.Argument(help="One or more names.")],
+    partitions: Annotated[int, typer.Option("--partitions", "-p", help="-1: the cluster's default.")] = -1,
+    replication: Annotated[int, typer.Option("--replication", "-r", help="Replicas of each partition; -1: the default.")] = -1,
+    config: Annotated[list[str], typer.Option("--config", metavar="KEY=VALUE", help="A topic setting; may be repeated.")] = [],  # noqa: B006
+    bootstrap: Bootstrap = LOCAL,
+    json: Json = False,
+) -> None:
+    """Create topics and wait until they can be written."""
+
+    async def work() -> None:
+        from .admin import NewTopic
+
+        settings = settings_of(config, "--config")
+        async with _admin(bootstrap) as admin:
+            await admin.create_topics([NewTopic(name, partitions, replication, settings) for name in names])
+            described = await admin.describe_topics(names, config=False)
+        if json:
+            show_json(described)
+        else:
+            for topic in described:
+                first = topic.partitions[0]
+                print(f"created {topic.name}: {len(topic.partitions)} partitions, {len(first.replicas)} replicas each")
+
+    run(work())
+
+
+@topics.command("list")
+def topics_list(
+    internal: Annotated[bool, typer.Option("--internal", help="Show the state topics, too.")] = False,
+    bootstrap: Bootstrap = LOCAL,
+    json: Json = False,
+) -> None:
+    """List topics."""
+
+    async def work() -> None:
+        async with _admin(bootstrap) as admin:
+            views = await admin.list_topics(internal=internal)
+        if json:
+            show_json([{"name": view.name, "partitions": len(view.partitions), "internal": view.internal} for view in views])
+            return
+        rows = [
+            [
+                view.name,
+                len(view.partitions),
+                max((len(part.replicas) for part in view.partitions.values()), default=0),
+                sum(part.leader < 0 for part in view.partitions.values()),
+                sum(len(part.in_sync_replicas) < len(part.replicas) for part in view.partitions.values()),
+            ]
+            for view in views
+        ]
+        show_table(
+            ("topic", "partitions", "replicas", "leaderless", "under-replicated"),
+            rows,
+            empty="no topics yet: make one with `tidegate topics create NAME`",
+        )
+
+    run(work())
+
+
+@topics.command("describe")
+def topics_describe(names: Annotated[list[str], typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+    """Show partitions, leaders, replicas, offsets and settings."""
+
+    async def work() -> None:
+        async with _admin(bootstrap) as admin:
+            described = await admin.describe_topics(names)
+            led = [(topic.name, part.partition) for topic in described for part in topic.partitions if part.leader >= 0]
+            ends = await admin.end_offsets(led)
+            starts = await admin.beginning_offsets(led)
+        if json:
+            show_json(
+                [
+                    {
+                        "name": topic.name,
+                        "internal": topic.internal,
+                        "partitions": [
+                            {
+                                "partition": part.partition,
+                                "leader": part.leader,
+                                "leader_epoch": part.leader_epoch,
+                                "replicas": part.replicas,
+                                "in_sync_replicas": part.in_sync_replicas,
+                                "start_offset": starts.get((topic.name, part.partition)),
+                                "high_watermark": ends.get((topic.name, part.partition)),
+                            }
+                            for part in topic.partitions
+                        ],
+                        "config": {entry.name: entry.value for entry in topic.config},
+                    }
+                    for topic in described
+                ]
+            )
+            return
+        for topic in described:
+            print(f"{topic.name}: {len(topic.partitions)} partitions")
+            show_table(
+                ("partition", "leader", "epoch", "replicas", "in sync", "start", "end"),
+                [
+                    [
+                        part.partition,
+                        part.leader if part.leader >= 0 else "none",
+                        part.leader_epoch,
+                        part.replicas,
+                        part.in_sync_replicas,
+                        starts.get((topic.name, part.partition)),
+                        ends.get((topic.name, part.partition)),
+                    ]
+                    for part in topic.partitions
+                ],
+            )
+            chosen = [[entry.name, entry.value] for entry in topic.config if not entry.is_default]
+            if chosen:
+                show_table(("setting", "value"), chosen)
+
+    run(work())
+
+
+@topics.command("delete")
+def topics_delete(names: Annotated[list[str], typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+    """Delete topics with all their data."""
+
+    async def work() -> None:
+        async with _admin(bootstrap) as admin:
+            await admin.delete_topics(names)
+        if json:
+            show_json({"deleted": names})
+        else:
+            print(f"deleted {', '.join(names)}")
+
+    run(work())
+
+
+# ---------------------------------------------------------------------- groups
+
+
+@groups.command("list")
+def groups_list(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+    """List consumer groups."""
+
+    async def work() -> None:
+        async with _admin(bootstrap) as admin:
+            found = await admin.list_groups()
+        if json:
+            show_json(found)
+        else:
+            rows = [[group.group_id, group.state, group.protocol_type] for group in found]
+            show_table(("group", "state", "protocol"), rows, empty="no groups")
+
+    run(work())
+
+
+@groups.command("describe")
+def groups_describe(group: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+    """Show a group's members, offsets and lag."""
+
+    async def work() -> None:
+        async with _admin(bootstrap) as admin:
+            described = await admin.describe_group(group)
+            offsets = await admin.group_offsets(group)
+            ends = await admin.end_offsets(offsets, read_committed=True)
+        owner = {
+            (topic, number): member.client_id
+            for member in described.members
+            for topic, numbers in member.assignment.items()
+            for number in numbers
+        }
+        partitions = [
+            {
+                "topic": topic,
+                "partition": number,
+                "committed": stored.offset,
+                "end": ends[topic, number],
+                "lag": max(0, ends[topic, number] - stored.offset),
+                "member": owner.get((topic, number)),
+            }
+            for (topic, number), stored in sorted(offsets.items())
+        ]
+        if json:
+            show_json({"group": described, "partitions": partitions})
+            return
+        print(f"{group}: {described.state}, coordinator node {described.coordinator}, {len(described.members)} members")
+        columns = ("topic", "partition", "committed", "end", "lag", "member")
+        show_table(columns, [[row[column] for column in columns] for row in partitions], empty="no committed offsets")
+
+    run(work())
+
+
+# ---------------------------------------------------------------------- transactions
+
+
+@txns.command("list")
+def txns_list(
+    state: Annotated[list[str], typer.Option("--state", help="Only these states, for example Ongoing; may be repeated.")] = [],  # noqa: B006
+    bootstrap: Bootstrap = LOCAL,
+    json: Json = False,
+) -> None:
+    """List transactional ids and their states."""
+
+    async def work() -> None:
+        async with _admin(bootstrap) as admin:
+            found = await admin.list_transactions(state)
+        if json:
+            show_json(found)
+        else:
+            rows = [[entry.transactional_id, entry.state, entry.producer_id, entry.coordinator] for entry in found]
+            show_table(("transactional id", "state", "producer id", "coordinator"), rows, empty="no transactional ids")
+
+    run(work())
+
+
+@txns.command("describe")
+def txns_describe(
+    transactional_id: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False
+) -> None:
+    """Show one transactional id with its open transaction."""
+
+    async def work() -> None:
+        async with _admin(bootstrap) as admin:
+            found = await admin.describe_transaction(transactional_id)
+        if json:
+            show_json(found)
+            return
+        rows: list[tuple[str, object]] = [
+            ("transactional id", found.transactional_id),
+            ("state", found.state),
+            ("producer id, epoch", f"{found.producer_id}, {found.producer_epoch}"),
+            ("timeout", f"{found.timeout_ms / 1000:g} s"),
+            ("started", _when(found.started_ms)),
+            ("coordinator", f"node {found.coordinator}"),
+        ]
+        for topic, numbers in sorted(found.partitions.items()):
+            rows.append((f"partitions of {topic}", sorted(numbers)))
+        show_table(("", ""), rows)
+
+    run(work())
+
+
+def _when(milliseconds: int) -> str:
+    from datetime import UTC, datetime
+
+    return "-" if milliseconds < 0 else datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+# ---------------------------------------------------------------------- status
+
+
+def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+    """Show the cluster: nodes, controller, and whether every partition has a leader and its replicas.
+
+    The exit code is 1 when a partition has no leader.
+    """
+
+    async def work() -> int:
+        async with _admin(bootstrap) as admin:
+            described = await admin.describe_cluster()
+            views = await admin.list_topics(internal=True)
+            features = dict(admin.features)
+        parts = [part for view in views for part in view.partitions.values()]
+        leaderless = sum(part.leader < 0 for part in parts)
+        under = sum(len(part.in_sync_replicas) < len(part.replicas) for part in parts)
+        summary = {
+            "cluster_id": described.cluster_id,
+            "controller": described.controller_id,
+            "topics": sum(not view.internal for view in views),
+            "partitions": len(parts),
+            "leaderless": leaderless,
+            "under_replicated": under,
+            "features": features,
+        }
+        if json:
+            show_json(summary | {"brokers": described.brokers})
+            return leaderless
+        print(
+            f"cluster {described.cluster_id}: {len(described.brokers)} nodes, {summary['topics']} topics, "
+            f"{len(parts)} partitions ({leaderless} without leader, {under} under-replicated)"
+        )
+        show_table(
+            ("node", "address", "rack", "controller", "leads"),
+            [
+                [
+                    broker.node_id,
+                    str(broker),
+                    broker.rack,
+                    broker.node_id == described.controller_id,
+                    sum(part.leader == broker.node_id for part in parts),
+                ]
+                for broker in described.brokers
+            ],
+        )
+        return leaderless
+
+    if run(work()):
+        raise typer.Exit(1)
