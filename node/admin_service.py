@@ -19,12 +19,12 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     def __init__(self, status: Callable[[], pb.StatusReply]) -> None:
         self._status = status
 
-    async def Status(  # type: ignore[override]
+    async def Status(
         self, request: pb.StatusRequest, context: grpc.aio.ServicerContext[pb.StatusRequest, pb.StatusReply]
     ) -> pb.StatusReply:
         return self._status()
 
-    async def ArmFault(  # type: ignore[override]
+    async def ArmFault(
         self, request: pb.ArmFaultRequest, context: grpc.aio.ServicerContext[pb.ArmFaultRequest, pb.ArmFaultReply]
     ) -> pb.ArmFaultReply:
         try:

@@ -19,6 +19,7 @@ from ..replication.assignment import Assignment, IsrChange, IsrResult
 from ..replication.manager import ReplicaManager
 from ..runtime import logs
 from ..runtime.clock import Clock
+from ..storage.log_directory import LogDirectory
 from ..wire.errors import ErrorCode, KafkaError
 from . import internal_topics
 from .configuration import Configuration
@@ -45,6 +46,7 @@ class Broker:
     membership: Membership
     metrics: Metrics
     metadata: MetadataFollower
+    directory: LogDirectory
 
     def __init__(self, configuration: Configuration, clock: Clock, controller: ControllerClient) -> None:
         self.configuration = configuration
@@ -84,7 +86,7 @@ class Broker:
             return
         for topic in result.deleted_topics:
             for partition in topic.partitions:
-                self.replicas.delete(topic.name, partition, topic.topic_id)
+                self._delete(topic.name, partition, topic.topic_id)
         changed = set(result.changed_partitions)
         for name in result.changed_topics:
             found = state.topics.get(name)
@@ -120,12 +122,22 @@ class Broker:
             )
         return found
 
+    def _delete(self, topic: str, partition: int, topic_id: UUID) -> None:
+        """Deletes the replica of exactly this topic: a new one of the same name may stand in its place already."""
+        try:
+            replica = self.replicas.replica(topic, partition)
+        except KafkaError:
+            return  # this node holds no replica of it
+        if replica.topic_id == topic_id:
+            self.replicas.delete(topic, partition)
+
     def _delete_absent_topics(self, state: ClusterState) -> None:
         """Logs of topics that were deleted while this node was down."""
-        for name, partition, topic_id in self.replicas.stored():
+        for (name, partition), topic_id in list(self.directory.topic_ids.items()):
             topic = state.topics.get(name)
             if topic is None or topic.topic_id != topic_id:
-                self.replicas.delete(name, partition, topic_id)
+                log.info("log_of_deleted_topic_removed", topic=name, partition=partition, topic_id=topic_id)
+                self.directory.delete(name, partition)
 
     # --- calls to the controller ----------------------------------------------------------------------------------------
 

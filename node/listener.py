@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..runtime import logs
 from ..runtime.network import ByteBudget, FrameConnection, FrameLease, FrameServer, serve_frames
@@ -25,9 +25,13 @@ from ..wire.errors import ErrorCode, KafkaError
 from .broker import Broker
 from .requests import Deferred, Encoded, Fields, RequestContext
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
+
 log = logs.get(__name__)
 
 REQUESTS_IN_WORK_MAX: Final = 64
+_NAMES: Final = {int(key): key.name.lower() for key in ApiKey}
 # Smaller frames are copied: that costs less than giving the connection a new buffer.
 COPY_BYTES_MAX: Final = 16 * 1024
 
@@ -57,7 +61,7 @@ class _Slot:
         self.name = name
         self.started = started
         self.lease = lease
-        self.buffers: Sequence[bytes | bytearray | memoryview] = ()
+        self.buffers: Sequence[Buffer] = ()
         self.done = False
 
 
@@ -125,7 +129,7 @@ class ClientConnection:
 
     async def _serve(self, frame: memoryview, lease: FrameLease | None, started: float) -> None:
         header, position = codec.parse_request_header(frame)
-        name = ApiKey(header.api_key).name.lower() if header.api_key in ApiKey else str(header.api_key)
+        name = _NAMES.get(header.api_key, str(header.api_key))
         slot = _Slot(name, started, lease)
         if not api.is_supported(header.api_key, header.api_version) or header.api_key not in self._handlers.keys:
             self._unsupported(header, slot)

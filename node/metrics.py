@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -128,12 +129,12 @@ def _producer_ids(view: NodeView) -> int:
 def _partition_gauges(partitions: list[PartitionView]) -> Iterator[Metric]:
     labels = ["topic", "partition"]
     for name, text, value_of in (
-        ("high_watermark", "Offset below which records are replicated and flushed.", lambda p: p.high_watermark),
-        ("last_stable_offset", "Offset below which every transaction is decided.", lambda p: p.last_stable_offset),
-        ("log_end_offset", "Offset of the next record.", lambda p: p.log_end_offset),
-        ("log_start_offset", "Offset of the first record.", lambda p: p.log_start_offset),
-        ("log_size_bytes", "Bytes of the log's segments.", lambda p: p.size_bytes),
-        ("partition_producer_ids", "Producer ids that the partition remembers.", lambda p: p.producer_ids),
+        ("high_watermark", "Offset below which records are replicated and flushed.", attrgetter("high_watermark")),
+        ("last_stable_offset", "Offset below which every transaction is decided.", attrgetter("last_stable_offset")),
+        ("log_end_offset", "Offset of the next record.", attrgetter("log_end_offset")),
+        ("log_start_offset", "Offset of the first record.", attrgetter("log_start_offset")),
+        ("log_size_bytes", "Bytes of the log's segments.", attrgetter("size_bytes")),
+        ("partition_producer_ids", "Producer ids that the partition remembers.", attrgetter("producer_ids")),
     ):
         family = GaugeMetricFamily(f"tidegate_{name}", text, labels=labels)
         for partition in partitions:

@@ -4,8 +4,8 @@ Start: data folder (locked, recovered) -> gRPC and the metadata quorum -> regist
 listener -> unfenced by heartbeats -> ready.
 
 Stop (SIGTERM): leaderships handed over -> listener closed -> coordinators -> replicas flushed and closed, clean-shutdown mark
-with the broker epoch -> quorum.  A node that cannot go on safely does not stop cleanly: it ends at once (exit code 70), so that its
-successor treats the shutdown as what it is.
+with the broker epoch -> quorum.  A node that cannot go on safely does not stop cleanly: it ends at once (exit code 70), so that
+its successor treats the shutdown as what it is.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 from .. import __version__
+from ..controller.active import ControllerConfig
 from ..controller.client import ControllerClient
+from ..controller.controller_node import ControllerNode
 from ..controller.metadata_follower import MetadataFollower
-from ..controller.node import ControllerNode
-from ..proto import admin_pb2, admin_pb2_grpc
+from ..controller.metadata_log import MetadataLogUnusable
+from ..controller.raft.core import RaftTimings
+from ..proto import admin_pb2, admin_pb2_grpc, data_pb2_grpc
 from ..proto import controller_pb2 as pb
 from ..replication.fetcher import FetchTransport
 from ..replication.manager import ReplicaManager, ReplicationConfig
@@ -30,8 +33,8 @@ from ..runtime.disk import RealDisk
 from ..runtime.http import HttpServer, Page, serve_pages
 from ..runtime.network import FrameServer, bind_grpc, grpc_server
 from ..storage.group_commit import GroupCommit
-from ..storage.log import Log
-from ..storage.log_directory import LogDirectory
+from ..storage.log import Log, LogConfig
+from ..storage.log_directory import DirectoryRefused, LogDirectory
 from ..wire.errors import ErrorCode, KafkaError
 from .admin_service import AdminService
 from .broker import Broker
@@ -87,7 +90,7 @@ class Node:
         try:
             self._make_parts()
             await self._start()
-        except (OSError, KafkaError) as error:
+        except (OSError, KafkaError, MetadataLogUnusable, DirectoryRefused) as error:
             await self._abandon()
             raise StartError(str(error)) from error
         if not self._stop_wanted.is_set():
@@ -101,14 +104,17 @@ class Node:
 
     def _make_parts(self) -> None:
         configuration = self._configuration
-        self._directory = LogDirectory.open(
-            self._disk, configuration.data_dirs[0], configuration.text("cluster.id"), configuration.node_id, self._clock.wall_ms()
+        self._directory = LogDirectory(
+            self._disk, configuration.data_dirs[0], configuration.text("cluster.id"), configuration.node_id
         )
-        self._recovered_logs = self._directory.recovered_logs
+        # Topic configurations are not known yet; each log gets its own when the metadata assigns it.
+        report = self._directory.open_all(lambda _topic: LogConfig(), now_ms=self._clock.wall_ms())
+        self._recovered_logs = len(report.recovered)
         self._group_commit = GroupCommit(configuration.integer("log.flush.threads"))
         self._controller = ControllerClient({v.node_id: str(v.grpc) for v in configuration.voters}, self._clock)
         self._broker = broker = Broker(configuration, self._clock, self._controller)
         broker.handled_keys = HANDLERS.keys
+        broker.directory = self._directory
         broker.membership = self._membership()
         broker.metadata = MetadataFollower(
             self._controller, configuration.node_id, self._clock, broker.on_metadata, on_failure=self._fail_stop
@@ -199,7 +205,7 @@ class Node:
             self._controller_node = self._make_controller()
             self._controller_node.add_to_server(self._grpc)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminService(self._status), self._grpc)
-        self._data_service.add_to_server(self._grpc)
+        data_pb2_grpc.add_DataServicer_to_server(self._data_service, self._grpc)
         bind_grpc(self._grpc, configuration.grpc.host, configuration.grpc.port)
         await self._grpc.start()
         if self._controller_node is not None:
@@ -231,8 +237,28 @@ class Node:
             stop.cancel()
             task.cancel()
 
+    def _make_controller(self) -> ControllerNode:
+        configuration = self._configuration
+        election_s = configuration.seconds("quorum.election.timeout.ms")
+        return ControllerNode(
+            node_id=configuration.node_id,
+            voters={voter.node_id: (voter.quorum.host, voter.quorum.port) for voter in configuration.voters},
+            listen=(configuration.quorum.host, configuration.quorum.port),
+            directory=configuration.data_dirs[0] / "quorum",
+            disk=self._disk,
+            clock=self._clock,
+            cluster_id=configuration.text("cluster.id"),
+            config=ControllerConfig(
+                session_timeout_ms=configuration.integer("broker.session.timeout.ms"),
+                default_partitions=configuration.integer("num.partitions"),
+                default_replication_factor=configuration.integer("default.replication.factor"),
+            ),
+            timings=RaftTimings(election_s_min=election_s, election_s_max=2 * election_s),
+        )
+
     def _registration(self) -> pb.RegisterBrokerRequest:
         configuration, broker = self._configuration, self._broker
+        previous_epoch = self._directory.previous_broker_epoch
         return pb.RegisterBrokerRequest(
             node_id=configuration.node_id,
             incarnation=str(self._clock.uuid()),
@@ -242,8 +268,7 @@ class Node:
             kafka_port=configuration.advertised_kafka.port,
             grpc_host=configuration.advertised_grpc.host,
             grpc_port=configuration.advertised_grpc.port,
-            clean_shutdown_broker_epoch=self._directory.clean_shutdown_broker_epoch,
-            directory_id=str(self._directory.directory_id),
+            clean_shutdown_broker_epoch=-1 if previous_epoch is None else previous_epoch,
             supported_features=[pb.FeatureRange(name=name, max_level=level) for name, level in broker.supported_features.items()],
         )
 
@@ -265,7 +290,7 @@ class Node:
         await broker.metadata.stop()
         await broker.replicas.shutdown(clean=True)
         self._group_commit.close()
-        self._directory.close(broker_epoch=broker.membership.broker_epoch)
+        self._directory.close(clean=True, broker_epoch=broker.membership.broker_epoch)
         await self._close_network()
         log.info("node_stopped", node=configuration.node_id)
 

@@ -14,7 +14,7 @@ def node_view(broker: Broker, *, controller_active: bool, ready: bool, connectio
         partitions=[_partition_view(replica) for replica in broker.replicas.replicas],
         active_transactional_ids=sum(len(shard.transactions) for shard in shards),
         open_transactions=sum(len(shard.ongoing) + len(shard.prepared) for shard in shards),
-        groups=sum(shard.group_count for shard in broker.groups.shards),
+        groups=sum(len(shard.groups) for shard in broker.groups.shards),
         controller_active=controller_active,
         metadata_index=broker.metadata_index,
         ready=ready,

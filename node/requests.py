@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
 
 Fields = Mapping[str, Any]
 
@@ -33,7 +36,7 @@ class RequestContext:
 class Encoded:
     """A response whose body was encoded by hand (hot messages): buffers that are sent without being copied."""
 
-    buffers: Sequence[bytes | bytearray | memoryview]
+    buffers: Sequence[Buffer]
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,8 @@ async def handle(broker: Broker, context: RequestContext, body: memoryview) -> E
             if part.answer.error is ErrorCode.NONE:
                 _append(broker, request.acks, part)
     if request.acks == 0:
-        return _unanswered(parts)
+        _report_unanswered(parts)
+        return None
     if request.acks == -1 and any(part.info is not None for part in parts):
         return Deferred(_when_committed(broker, context, request, parts))
     return _encode(context, request, parts)
@@ -173,7 +174,7 @@ def _encode(context: RequestContext, request: ProduceRequest, parts: list[_Part]
     return Encoded([encode_produce_response(context.api_version, ProduceResponse(list(topics.items())))])
 
 
-def _unanswered(parts: list[_Part]) -> None:
+def _report_unanswered(parts: list[_Part]) -> None:
     """acks=0 has no answer: the only way to tell of an error is to close the connection, as every client expects."""
     failed = [part for part in parts if part.answer.error is not ErrorCode.NONE]
     if failed:
