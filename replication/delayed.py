@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol
 
 from ..runtime.clock import Clock, Timer
 from ..wire.errors import ErrorCode
@@ -84,17 +85,22 @@ class AckWaiters:
 
 
 class FetchWaiter:
-    """One waiting fetch: `wake` resolves it once; `cancel` makes later wakes harmless."""
+    """One waiting fetch: `wake` resolves it once; `close` makes later wakes harmless."""
 
-    __slots__ = ("_on_wake", "_timer", "watched")
+    __slots__ = ("_on_wake", "_timer", "_watched")
 
     def __init__(self, on_wake: Callable[[], None]) -> None:
         self._on_wake: Callable[[], None] | None = on_wake
         self._timer: Timer | None = None
-        self.watched: list[FetchWatchers] = []
+        self._watched: list[FetchWatchers] = []
 
     def start_timer(self, clock: Clock, delay_s: float) -> None:
         self._timer = clock.call_later(delay_s, self.wake)
+
+    def watch(self, watchers: FetchWatchers) -> None:
+        """A client's fetch: woken when the partition's high watermark moves or its state changes."""
+        watchers.clients.add(self)
+        self._watched.append(watchers)
 
     def wake(self) -> None:
         callback, self._on_wake = self._on_wake, None
@@ -108,44 +114,41 @@ class FetchWaiter:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for watchers in self.watched:
-            watchers.discard(self)
-        self.watched.clear()
+        for watchers in self._watched:
+            watchers.clients.discard(self)
+        self._watched.clear()
 
 
-@dataclass(slots=True)
+class Subscriber(Protocol):
+    """Somebody who wants to know of every change of a partition: a follower's fetch session."""
+
+    def changed(self, key: tuple[str, int]) -> None: ...
+
+
 class FetchWatchers:
-    """The fetches that wait at one partition: for new records (followers), for a moved high watermark (followers, consumers)."""
+    """Who is to be told at one partition: followers of new records and of the high watermark, clients of the latter only."""
 
-    for_records: set[FetchWaiter] = field(default_factory=set)
-    for_high_watermark: set[FetchWaiter] = field(default_factory=set)
+    __slots__ = ("_subscribers", "clients")
 
-    def watch_records(self, waiter: FetchWaiter) -> None:
-        self.for_records.add(waiter)
-        waiter.watched.append(self)
+    def __init__(self) -> None:
+        self.clients: set[FetchWaiter] = set()
+        self._subscribers: dict[Subscriber, tuple[str, int]] = {}
 
-    def watch_high_watermark(self, waiter: FetchWaiter) -> None:
-        self.for_high_watermark.add(waiter)
-        waiter.watched.append(self)
+    def subscribe(self, subscriber: Subscriber, key: tuple[str, int]) -> None:
+        self._subscribers[subscriber] = key
 
-    def discard(self, waiter: FetchWaiter) -> None:
-        self.for_records.discard(waiter)
-        self.for_high_watermark.discard(waiter)
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers.pop(subscriber, None)
 
     def records_appended(self) -> None:
-        if self.for_records:
-            _wake_all(self.for_records)
+        for subscriber, key in tuple(self._subscribers.items()):
+            subscriber.changed(key)
 
     def high_watermark_moved(self) -> None:
-        if self.for_high_watermark:
-            _wake_all(self.for_high_watermark)
+        for subscriber, key in tuple(self._subscribers.items()):
+            subscriber.changed(key)
+        for waiter in tuple(self.clients):
+            waiter.wake()
 
-    def state_changed(self) -> None:
-        """Leadership, log start or availability changed: every waiting fetch looks again."""
-        self.records_appended()
-        self.high_watermark_moved()
-
-
-def _wake_all(waiters: set[FetchWaiter]) -> None:
-    for waiter in tuple(waiters):
-        waiter.wake()
+    #: Leadership or availability changed: everybody looks again.
+    state_changed = high_watermark_moved

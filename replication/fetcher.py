@@ -4,6 +4,9 @@ Order, for every answer: re-check that the partition is still followed in the ep
 out on the log; flush the logs that got data (one group commit for all of them) *before* the next fetch, because a fetch offset is
 the promise that everything below it is durable here.
 
+Within a fetch session (KIP-227, `fetch_session`) a fetch lists only the partitions in `_due`: newly assigned ones, those whose
+log an answer changed, those that rested after an error.  A fetch that fails in any way ends the session; the next one lists all.
+
 Bounded: one fetch in flight per leader, plus at most one for partitions that were assigned while it waits; pauses after errors
 grow to a limit; a partition with an error rests alone, the others go on.
 """
@@ -19,6 +22,7 @@ from ..runtime import logs
 from ..runtime.clock import Clock
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
+from .fetch_session import FULL_EPOCH
 from .follower import Answer, Append, BackOff, Fail, FetchPosition, Ignore, PartitionFollower, Restart, Truncate
 from .replica import Replica
 
@@ -37,6 +41,8 @@ class FetchTransport(Protocol):
     def close(self) -> None: ...
 
 
+SESSION_ERRORS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
+
 TransportFactory = Callable[[int], FetchTransport]
 
 
@@ -45,7 +51,6 @@ class FetcherLimits:
     """What one fetch may ask for, and how long things may take."""
 
     wait_max_ms: int = 500
-    min_bytes: int = 1
     response_max_bytes: int = 10 * 1024 * 1024
     partition_max_bytes: int = 1024 * 1024
     answer_timeout_s: float = 10.0
@@ -64,6 +69,9 @@ class _Followed:
 
     def is_current(self) -> bool:
         return self.replica.follower is self.core
+
+
+Positions = dict[Key, tuple[_Followed, FetchPosition]]
 
 
 class LeaderFetcher:
@@ -91,9 +99,12 @@ class LeaderFetcher:
         self._flush = flush
         self._on_failed = on_failed
         self._followed: dict[Key, _Followed] = {}
+        self._due: dict[Key, None] = {}  # to be listed in the next fetch
+        self._positions: dict[Key, tuple[_Followed, FetchPosition]] = {}  # as the leader knows them in the present session
+        self._session_id = 0
+        self._session_epoch = FULL_EPOCH
         self._wake = asyncio.Event()
         self._fresh: set[Key] = set()  # assigned while a fetch was waiting at the leader
-        self._aside: frozenset[Key] = frozenset()  # in the extra fetch right now
         self._waiting = False
         self._extra: asyncio.Task[None] | None = None
         self._main: asyncio.Task[None] | None = None
@@ -118,6 +129,7 @@ class LeaderFetcher:
         if replica.follower is None or replica.follower.leader != self.leader_id:
             raise ValueError(f"{replica.topic}-{replica.partition} does not follow node {self.leader_id}")
         self._followed[replica.key] = _Followed(replica, replica.follower)
+        self._due[replica.key] = None
         self._wake.set()
         if self._waiting:
             self._fresh.add(replica.key)
@@ -125,7 +137,10 @@ class LeaderFetcher:
                 self._extra = asyncio.get_running_loop().create_task(self._fetch_fresh(), name=f"fetch-aside-{self.leader_id}")
 
     def remove(self, key: Key) -> None:
+        """No longer follows it; the leader finds out by itself, or answers once more for nothing."""
         self._followed.pop(key, None)
+        self._positions.pop(key, None)
+        self._due.pop(key, None)
         self._fresh.discard(key)
 
     # -- the loop ------------------------------------------------------------------------------------------------------------
@@ -144,112 +159,145 @@ class LeaderFetcher:
                 await self._clock.sleep(self._backoff_s(failures))
 
     async def _step(self) -> bool:
-        """One fetch of everything that is ready; False when the leader could not be asked."""
-        now_s = self._clock.monotonic()
-        chosen: list[_Followed] = []
-        rest_s = self._limits.wait_max_ms / 1000
-        for key, followed in tuple(self._followed.items()):
-            if not followed.is_current():
-                del self._followed[key]  # offline, or another role
-            elif followed.rests_until_s > now_s:
-                rest_s = min(rest_s, followed.rests_until_s - now_s)
-            elif key not in self._aside:
-                chosen.append(followed)
+        """One fetch of what is due; False when the leader could not be asked."""
         self._wake.clear()
-        if not chosen:
+        if not self._followed:
+            await self._wake.wait()
+            return True
+        if self._session_epoch == FULL_EPOCH:
+            self._due = dict.fromkeys(self._followed)
+        chosen, rest_s = self._take_due()
+        if not chosen and not self._positions:
             await self._pause(rest_s)
             return True
+        positions = await self._positions_to_send(chosen)
+        self._positions.update(positions)
         # A resting partition shortens the wait at the leader, so that its next turn is not late.
-        return await self._fetch(chosen, wait_max_ms=max(1, int(rest_s * 1000)), main=True)
+        request = self._request(positions, max(1, int(rest_s * 1000)))
+        request.session_id, request.session_epoch = self._session_id, self._session_epoch
+        self._waiting = True
+        try:
+            response = await self._ask(request)
+        finally:
+            self._waiting = False
+        if response is None or response.error is not ErrorCode.NONE:
+            return self._restart_session(response)
+        self._session_id = response.session_id
+        self._session_epoch = self._session_epoch % 0x7FFFFFFF + 1 if response.session_id else FULL_EPOCH
+        await self._carry_out(self._positions, response)
+        return True
+
+    def _take_due(self) -> tuple[list[_Followed], float]:
+        """What is to be listed now, and for how long the next that rests is still to rest."""
+        now_s, rest_s = self._clock.monotonic(), self._limits.wait_max_ms / 1000
+        chosen: list[_Followed] = []
+        for key in tuple(self._due):
+            followed = self._followed.get(key)
+            if followed is None or not followed.is_current():
+                self.remove(key)  # offline, or another role
+            elif followed.rests_until_s > now_s:
+                rest_s = min(rest_s, followed.rests_until_s - now_s)
+            else:
+                del self._due[key]
+                chosen.append(followed)
+        return chosen, rest_s
+
+    def _restart_session(self, response: FetchResponse | None) -> bool:
+        """The session is over: the next fetch lists everything.  A leader that merely forgot it is asked again at once."""
+        forgotten = response is not None and response.error in SESSION_ERRORS and self._session_epoch != FULL_EPOCH
+        if response is not None and not forgotten:
+            _log.warning("fetch_refused", leader=self.leader_id, error=response.error.name)
+        self._session_id, self._session_epoch = 0, FULL_EPOCH
+        self._positions.clear()
+        return forgotten
 
     async def _pause(self, rest_s: float) -> None:
         """Until something is assigned, or a partition has rested."""
-        timer = self._clock.call_later(rest_s, self._wake.set) if self._followed else None
+        timer = self._clock.call_later(rest_s, self._wake.set)
         try:
             await self._wake.wait()
         finally:
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
 
     async def _fetch_fresh(self) -> None:
         """Fetches newly assigned partitions at once, beside the fetch that waits; its arrival ends that wait at the leader."""
         try:
             await asyncio.sleep(0)  # metadata is applied in one go: take all that it assigns
             while self._fresh:
-                keys, self._fresh = frozenset(self._fresh), set()
-                self._aside = keys
-                await self._fetch([self._followed[key] for key in keys if key in self._followed], wait_max_ms=0, main=False)
+                keys, self._fresh = self._fresh, set()
+                chosen = [self._followed[key] for key in keys if key in self._followed]
+                positions = await self._positions_to_send(chosen)
+                response = await self._ask(self._request(positions, 0)) if positions else None
+                if response is not None and response.error is ErrorCode.NONE:
+                    await self._carry_out(positions, response)
         except Exception:
-            _log.exception("fetcher_extra_fetch_failed", leader=self.leader_id)  # the next fetch of the loop takes them
+            _log.exception("fetcher_extra_fetch_failed", leader=self.leader_id)  # the next fetch of the loop lists them anyway
         finally:
-            self._aside = frozenset()
             self._extra = None
-            self._wake.set()
 
     def _backoff_s(self, failures: int) -> float:
         pause_s = min(self._limits.backoff_max_s, self._limits.backoff_first_s * 2 ** min(failures - 1, 10))
-        return pause_s * (0.75 + 0.5 * self._clock.random())
+        return float(pause_s * (0.75 + 0.5 * self._clock.random()))
 
     # -- one fetch -----------------------------------------------------------------------------------------------------------
 
-    async def _fetch(self, chosen: Sequence[_Followed], *, wait_max_ms: int, main: bool) -> bool:
+    async def _positions_to_send(self, chosen: Sequence[_Followed]) -> Positions:
         unflushed = [followed.replica for followed in chosen if followed.replica.needs_flush]
         if unflushed:  # for example the tail of an earlier leadership: the fetch offset may not vouch for it yet
             await self._flush(unflushed)
-        sent: dict[Key, tuple[_Followed, FetchPosition]] = {}
+        positions: Positions = {}
         for followed in chosen:
-            if followed.is_current() and not followed.replica.needs_flush:
-                sent[followed.replica.key] = (followed, followed.core.next_fetch(followed.replica.log))
-        if not sent:
-            return True
-        self._waiting = self._waiting or main
-        try:
-            async with asyncio.timeout(self._limits.answer_timeout_s + wait_max_ms / 1000):
-                response = await self._transport.fetch(self._request(sent, wait_max_ms))
-        except (KafkaError, OSError, TimeoutError) as error:
-            _log.warning("fetch_not_answered", leader=self.leader_id, error=repr(error), partitions=len(sent))
-            self._transport.close()
-            return False
-        finally:
-            self._waiting = self._waiting and not main
-        if response.error is not ErrorCode.NONE:
-            _log.warning("fetch_refused", leader=self.leader_id, error=response.error.name)
-            return False
-        await self._carry_out(sent, response)
-        return True
+            if not followed.is_current():
+                continue
+            if followed.replica.needs_flush:
+                self._due[followed.replica.key] = None
+            else:
+                positions[followed.replica.key] = (followed, followed.core.next_fetch(followed.replica.log))
+        return positions
 
-    def _request(self, sent: dict[Key, tuple[_Followed, FetchPosition]], wait_max_ms: int) -> FetchRequest:
+    async def _ask(self, request: FetchRequest) -> FetchResponse | None:
+        """The leader's answer, None when there is none: then the connection is given up."""
+        try:
+            async with asyncio.timeout(self._limits.answer_timeout_s + request.max_wait_ms / 1000):
+                return await self._transport.fetch(request)
+        except (KafkaError, OSError, TimeoutError) as error:
+            _log.warning("fetch_not_answered", leader=self.leader_id, error=repr(error))
+            self._transport.close()
+            return None
+
+    def _request(self, positions: Positions, wait_max_ms: int) -> FetchRequest:
         topics: dict[str, list[FetchPartition]] = {}
-        for (topic, partition), (_, position) in sent.items():
+        for (topic, partition), (_, position) in positions.items():
             topics.setdefault(topic, []).append(
                 FetchPartition(
-                    partition=partition,
-                    current_leader_epoch=position.leader_epoch,
-                    fetch_offset=position.fetch_offset,
-                    last_fetched_epoch=position.last_fetched_epoch,
-                    log_start_offset=position.log_start_offset,
-                    max_bytes=self._limits.partition_max_bytes,
+                    partition,
+                    position.fetch_offset,
+                    self._limits.partition_max_bytes,
+                    position.leader_epoch,
+                    position.last_fetched_epoch,
+                    position.log_start_offset,
                 )
             )
         return FetchRequest(
             replica_id=self._node_id,
-            replica_epoch=self._broker_epoch(),
             max_wait_ms=wait_max_ms,
-            min_bytes=self._limits.min_bytes,
+            min_bytes=1,
             max_bytes=self._limits.response_max_bytes,
             topics=list(topics.items()),
+            replica_epoch=self._broker_epoch(),
         )
 
-    async def _carry_out(self, sent: dict[Key, tuple[_Followed, FetchPosition]], response: FetchResponse) -> None:
+    async def _carry_out(self, positions: Positions, response: FetchResponse) -> None:
         appended: list[Replica] = []
         for topic, partitions in response.topics:
             for part in partitions:
-                found = sent.pop((topic, part.partition), None)
+                found = positions.get((topic, part.partition))
                 if found is None:
-                    _log.warning("fetch_answered_something_else", leader=self.leader_id, topic=topic, partition=part.partition)
-                    continue
+                    continue  # no longer followed
                 followed, position = found
-                if followed.is_current() and self._on_answer(followed, position, part):
+                if not followed.is_current():
+                    continue
+                if self._on_answer(followed, position, part):
                     appended.append(followed.replica)
         if appended:
             await self._flush(appended)
@@ -257,6 +305,8 @@ class LeaderFetcher:
     def _on_answer(self, followed: _Followed, position: FetchPosition, part: FetchResponsePartition) -> bool:
         """Carries out what the core decides; True when records were appended."""
         replica = followed.replica
+        if part.records or part.diverging_epoch is not None or part.error is not ErrorCode.NONE:
+            self._due[replica.key] = None  # whatever comes of it, the leader has to hear where we stand
         answer = Answer(part.error, part.high_watermark, part.log_start_offset, part.diverging_epoch, part.records)
         try:
             action = followed.core.on_answer(position, answer, replica.log)
@@ -274,12 +324,10 @@ class LeaderFetcher:
                 case Ignore.STALE:
                     pass
         except KafkaError as error:
-            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            if replica.log.is_offline:
                 self._on_failed(replica, str(error))
-            else:  # for example a batch damaged on its way: ask again
+            else:  # a batch damaged on its way, a full disk: ask again
                 self._rest(followed, error.code, error.message)
-        except OSError as error:
-            self._on_failed(replica, f"the log could not be written: {error}")
         return False
 
     def _rest(self, followed: _Followed, error: ErrorCode, message: str) -> None:

@@ -243,6 +243,17 @@ class PartitionLeader:
         progress.leader_end_at_last_fetch = leader_log_end
         return progress
 
+    def on_append(self, old_log_end: int, now_s: float) -> None:
+        """The leader appended at `old_log_end`: a follower that had everything until now was caught up until now.
+
+        In a fetch session a follower of an idle partition does not repeat its offset, so its last fetch may be long ago.
+        """
+        for progress in self._followers.values():
+            if progress.fetch_offset == old_log_end:
+                progress.last_caught_up_s = max(progress.last_caught_up_s, now_s)
+                progress.last_fetch_s = max(progress.last_fetch_s, now_s)
+                progress.leader_end_at_last_fetch = old_log_end
+
     def advance_high_watermark(self, leader_flushed_end: int, leader_log_end: int, now_s: float) -> bool:
         """Moves the high watermark as far as allowed; True when it moved.
 

@@ -29,12 +29,13 @@ from ..storage.group_commit import GroupCommit
 from ..storage.log import AppendInfo, AppendOrigin, EpochEnd, Log, LogConfig, VerificationGuard
 from ..storage.log_directory import LogDirectory
 from ..wire.errors import ErrorCode, KafkaError
-from ..wire.fetch import FetchRequest
+from ..wire.fetch import FetchRequest, FetchResponse
 from . import offsets
 from .assignment import Assignment
+from .client_fetches import ClientFetches
 from .delayed import SWEEP_INTERVAL_S, AckCallback
-from .fetch_server import FetchResult, FetchServer
 from .fetcher import FetcherLimits, LeaderFetcher, TransportFactory
+from .follower_fetches import FollowerFetches
 from .isr import AlterPartition, IsrChanges
 from .leader import PartitionLeader
 from .offsets import OffsetAnswer
@@ -45,6 +46,9 @@ OnLeader = Callable[[str, int, int, Log], None]
 OnFollower = Callable[[str, int, int], None]
 OnHighWatermark = Callable[[str, int, int], None]
 OnOffline = Callable[[str, int, str], None]
+
+#: The answer to a fetch, as the wire has it.
+FetchResult = FetchResponse
 
 _log = logs.get(__name__)
 
@@ -98,11 +102,9 @@ class ReplicaManager:
         self._replicas: dict[Key, Replica] = {}
         self._fetchers: dict[int, LeaderFetcher] = {}
         self._isr_changes = IsrChanges(clock, alter_partition, self._progress)
-        self._fetch_server = FetchServer(
-            clock,
-            self.replica,
-            on_follower_progress=self._follower_progressed,
-            on_storage_failure=self.storage_failed,
+        self._client_fetches = ClientFetches(clock, self.replica, on_storage_failure=self.storage_failed)
+        self._follower_fetches = FollowerFetches(
+            clock, self.replica, on_progress=self._follower_progressed, on_storage_failure=self.storage_failed
         )
         self._moved: set[Replica] = set()  # high watermarks to report on the next turn of the loop
         self._waiting_acks = 0
@@ -112,6 +114,7 @@ class ReplicaManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspended = ""
         self._closing = False
+        self._told_directory_failed, log_directory.on_offline = log_directory.on_offline, self._directory_failed
 
     # -- looking up ----------------------------------------------------------------------------------------------------------
 
@@ -168,11 +171,7 @@ class ReplicaManager:
             if replica is None:
                 continue
             old_config, old_role = replica.assignment.config, replica.role
-            try:
-                change = replica.apply(assignment, now_s=self._clock.monotonic(), lag_max_s=self._lag_max_s)
-            except OSError as error:
-                self.storage_failed(replica, f"the new leader epoch could not be recorded: {error}")
-                continue
+            change = replica.apply(assignment, now_s=self._clock.monotonic(), lag_max_s=self._lag_max_s)
             if assignment.config != old_config:
                 replica.log.update_config(LogConfig.from_topic_config(dict(assignment.config)))
             if change is RoleChange.NEW_LEADER_EPOCH:
@@ -190,7 +189,7 @@ class ReplicaManager:
         if replica is None and self.node_id in assignment.replicas:
             try:
                 log = self._open_log(assignment)
-            except (KafkaError, OSError) as error:
+            except KafkaError as error:
                 _log.error("replica_not_opened", topic=key[0], partition=key[1], error=str(error))
                 self._on_offline(key[0], key[1], str(error))
                 return None
@@ -200,11 +199,11 @@ class ReplicaManager:
 
     def _open_log(self, assignment: Assignment) -> Log:
         config = LogConfig.from_topic_config(dict(assignment.config))
-        found = self._directory.logs.get((assignment.topic, assignment.partition))
-        if found is not None:
-            found.update_config(config)
-            return found
-        return self._directory.create(assignment.topic, assignment.topic_id, assignment.partition, config)
+        log = self._directory.create(
+            assignment.topic, assignment.topic_id, assignment.partition, config, now_ms=self._clock.wall_ms()
+        )
+        log.update_config(config)  # one that was there was opened with what was known at the start
+        return log
 
     def delete(self, topic: str, partition: int) -> None:
         """The partition is gone, or no longer ours: everything that waits is told so, and the log is removed."""
@@ -217,7 +216,10 @@ class ReplicaManager:
         self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if was_leader:
             self._on_follower(topic, partition, replica.leader_epoch)
-        self._directory.delete(topic, partition)
+        try:
+            self._directory.delete(topic, partition)
+        except KafkaError as error:
+            _log.error("partition_not_deleted", topic=topic, partition=partition, error=str(error))
 
     def _role_changed(self, replica: Replica, old_role: Role) -> None:
         self._stop_following(replica)
@@ -310,6 +312,7 @@ class ReplicaManager:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.node_id} may not lead: {self._suspended}")
         leader = replica.require_leader_at(expected_leader_epoch)
         leader.check_before_append(required_acks)
+        log_end = replica.log.log_end_offset
         try:
             info = replica.log.append_leader(
                 batches,
@@ -319,10 +322,12 @@ class ReplicaManager:
                 guard=guard,
                 transaction_version=transaction_version,
             )
-        except OSError as error:
-            self.storage_failed(replica, f"appending failed: {error}")
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"appending failed: {error}") from error
+        except KafkaError as error:
+            if replica.log.is_offline:  # and not merely refused: a bad batch, a full disk
+                self.storage_failed(replica, str(error))
+            raise
         if not info.duplicate:
+            leader.on_append(log_end, self._clock.monotonic())
             replica.watchers.records_appended()
             self._start_flush(replica)
             self._progress(replica)
@@ -408,7 +413,11 @@ class ReplicaManager:
 
     def _start_flush(self, replica: Replica) -> None:
         """One flush in flight per log; what is appended meanwhile goes with the next one."""
-        if replica.flush_running or not replica.needs_flush or self._closing:
+        if not replica.flushes_always:
+            if replica.log.flush_due:
+                self._group_commit.request(replica.log)
+            return
+        if replica.flush_running or not replica.log.needs_flush or self._closing:
             return
         replica.flush_running = True
         self._spawn(self._flush_led(replica), f"flush-{replica.topic}-{replica.partition}")
@@ -425,17 +434,29 @@ class ReplicaManager:
     async def _flush(self, replica: Replica) -> bool:
         try:
             await self._group_commit.flush(replica.log)
-        except (KafkaError, OSError) as error:
-            self.storage_failed(replica, f"flushing failed: {error}")
+        except KafkaError as error:
+            self.storage_failed(replica, str(error))
             return False
         return True
 
     async def _flush_followed(self, replicas: Sequence[Replica]) -> None:
-        wanted = [replica for replica in replicas if replica.needs_flush]
+        wanted: list[Replica] = []
+        for replica in replicas:
+            if replica.needs_flush:
+                wanted.append(replica)
+            elif replica.log.flush_due and not replica.log.is_offline:
+                self._group_commit.request(replica.log)
         if len(wanted) == 1:
             await self._flush(wanted[0])
         elif wanted:
             await asyncio.gather(*(self._flush(replica) for replica in wanted))
+
+    def _directory_failed(self, directory: LogDirectory, error: OSError) -> None:
+        if self._told_directory_failed is not None:
+            self._told_directory_failed(directory, error)
+        for replica in tuple(self._replicas.values()):
+            if replica.log.is_offline:
+                self.storage_failed(replica, str(error))
 
     def storage_failed(self, replica: Replica, reason: str) -> None:
         """The replica's disk failed: it is offline from now on, and says so to everybody who asks or waits."""
@@ -453,7 +474,9 @@ class ReplicaManager:
 
     async def fetch(self, request: FetchRequest) -> FetchResult:
         """Answers a fetch of a client or a follower, waiting up to its `max_wait_ms`."""
-        return await self._fetch_server.fetch(request)
+        if request.replica_id >= 0:
+            return await self._follower_fetches.fetch(request)
+        return await self._client_fetches.fetch(request)
 
     def list_offsets(
         self, topic: str, partition: int, timestamp: int, isolation: int | None, leader_epoch: int = -1
@@ -509,7 +532,7 @@ class ReplicaManager:
 
     def _write_checkpoints(self) -> None:
         try:
-            self._directory.write_checkpoints()
+            self._directory.checkpoint()
         except OSError as error:
             _log.error("checkpoint_not_written", error=str(error))  # only costs recovery time; a failing disk shows in appends
 

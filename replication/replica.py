@@ -13,6 +13,7 @@ import enum
 from dataclasses import replace
 from uuid import UUID
 
+from ..runtime import logs
 from ..storage.log import FlushPolicy, Log
 from ..wire.errors import ErrorCode, KafkaError
 from .assignment import NO_LEADER, Assignment
@@ -20,6 +21,8 @@ from .delayed import AckWaiters, FetchWatchers
 from .follower import Append, FetchPosition, PartitionFollower, Restart, Truncate
 from .history import find_divergence
 from .leader import PartitionLeader
+
+_log = logs.get(__name__)
 
 
 class Role(enum.Enum):
@@ -161,7 +164,8 @@ class Replica:
         self._go_idle()
         if self.node_id in assignment.replicas and assignment.leader != NO_LEADER:
             if assignment.leader == self.node_id:
-                self._lead(assignment, now_s, lag_max_s)
+                if not self._led_before_the_crash(assignment):
+                    self._lead(assignment, now_s, lag_max_s)
             else:
                 self._follow(assignment)
         return RoleChange.NEW_LEADER_EPOCH
@@ -193,6 +197,24 @@ class Replica:
     def _follow(self, assignment: Assignment) -> None:
         self.role = Role.FOLLOWER
         self.follower = PartitionFollower(leader=assignment.leader, leader_epoch=assignment.leader_epoch)
+
+    def _led_before_the_crash(self, assignment: Assignment) -> bool:
+        """True when this node wrote in this very epoch before an unclean stop: its lost tail may live on at followers.
+
+        Writing other records at the same offsets in the same epoch is a divergence that no history shows.  The controller gives a
+        registering broker a new epoch; an old one can only come from metadata older than the registration.
+        """
+        if not self.log.recovered or self.log.latest_epoch < assignment.leader_epoch:
+            return False
+        _log.error(
+            "leadership_refused",
+            topic=assignment.topic,
+            partition=assignment.partition,
+            leader_epoch=assignment.leader_epoch,
+            latest_epoch=self.log.latest_epoch,
+            reason="the log has records of this epoch from before an unclean stop; a newer epoch is needed",
+        )
+        return True
 
     def _lead(self, assignment: Assignment, now_s: float, lag_max_s: float) -> None:
         start = self.log.log_end_offset
@@ -247,7 +269,7 @@ class Replica:
 
     def carry_out(self, action: Append | Truncate | Restart) -> bool:
         """Follower: does to the log what the core decided; True when records were appended, which the next fetch must find
-        flushed.  Raises KafkaError or OSError from the log.
+        flushed.  Raises KafkaError from the log.
         """
         log = self.log
         match action:

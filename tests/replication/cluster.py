@@ -14,7 +14,7 @@ from tidegate.replication.manager import ReplicaManager, ReplicationConfig
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import Disk, RealDisk
 from tidegate.storage.group_commit import GroupCommit
-from tidegate.storage.log import Log
+from tidegate.storage.log import Log, LogConfig
 from tidegate.storage.log_directory import LogDirectory
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.fetch import (
@@ -95,7 +95,7 @@ class Cluster:
 
     def start(self, node: int, *, disk: Disk | None = None) -> ReplicaManager:
         directory = LogDirectory(disk or RealDisk(), self.directory / f"node-{node}", cluster_id="c", node_id=node)
-        directory.open_all(now_ms=0)
+        directory.open_all(lambda topic: LogConfig.from_topic_config({}), now_ms=0)
         commit = GroupCommit(threads=1)
         self.broker_epochs[node] = self.broker_epochs.get(node, 100) + 1
         epoch = self.broker_epochs[node]

@@ -56,14 +56,16 @@ def test_a_fetch_is_woken_once_and_leaves_every_partition_it_watched() -> None:
     clock, woken = ManualClock(), []
     first, second = FetchWatchers(), FetchWatchers()
     waiter = FetchWaiter(lambda: woken.append(1))
-    first.watch_records(waiter)
-    second.watch_high_watermark(waiter)
+    waiter.watch(first)
+    waiter.watch(second)
     waiter.start_timer(clock, 0.5)
-    first.records_appended()
+    first.records_appended()  # clients wait for what is committed
+    assert not woken
+    first.high_watermark_moved()
     second.high_watermark_moved()
     clock.advance(1.0)
     assert woken == [1]
-    assert not first.for_records and not second.for_high_watermark
+    assert not first.clients and not second.clients
 
 
 def test_a_fetch_is_woken_by_time() -> None:
@@ -79,7 +81,7 @@ def test_a_fetch_is_woken_by_time() -> None:
 def test_a_cancelled_fetch_is_not_woken() -> None:
     clock, woken, watchers = ManualClock(), [], FetchWatchers()
     waiter = FetchWaiter(lambda: woken.append(1))
-    watchers.watch_records(waiter)
+    waiter.watch(watchers)
     waiter.start_timer(clock, 0.5)
     waiter.close()
     watchers.state_changed()

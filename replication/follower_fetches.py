@@ -1,0 +1,163 @@
+"""The leader's side of replication: answering the fetches of followers.
+
+Order, for every partition listed in a fetch: fence by leader epoch, compare histories, and only then believe its fetch offset
+(`Replica.receive_fetch`), move the high watermark, consider the follower for the ISR.  Reading comes last, for the listed
+partitions and for those of the session that changed.
+
+A fetch waits until a partition has records, an error or a divergence, or until the follower's knowledge of a high watermark is
+outdated; a newer fetch of the same follower ends the wait of the older one.  The byte budget is given out from another partition
+on each time, and the first partition that has records always gets one whole batch, however large (HOTPATH 9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from ..runtime.clock import Clock
+from ..wire.errors import ErrorCode, KafkaError
+from ..wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
+from .delayed import FetchWaiter
+from .fetch_session import FollowerSession, SessionTable
+from .follower import FetchPosition
+from .reading import failed_answer, read_batches
+from .replica import Replica
+
+Key = tuple[str, int]
+
+
+class FollowerFetches:
+    """Serves fetches whose `replica_id` names a broker."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        lookup: Callable[[str, int], Replica],
+        *,
+        on_progress: Callable[[Replica, int], None],
+        on_storage_failure: Callable[[Replica, str], None],
+    ) -> None:
+        """`on_progress(replica, node)` runs right after a fetch offset was recorded."""
+        self._clock = clock
+        self._lookup = lookup
+        self._on_progress = on_progress
+        self._on_storage_failure = on_storage_failure
+        self._sessions = SessionTable(1 + int(clock.random() * 1_000_000_000))
+        self._waiting: dict[int, FetchWaiter] = {}
+        self._rotation = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def sessions(self) -> int:
+        return len(self._sessions)
+
+    async def fetch(self, request: FetchRequest) -> FetchResponse:
+        """Answers `request`, waiting up to its `max_wait_ms`; errors are values of the partitions."""
+        node_id = request.replica_id
+        previous = self._waiting.get(node_id)
+        if previous is not None:
+            previous.wake()
+        session = self._sessions.open(request)
+        if isinstance(session, ErrorCode):
+            return FetchResponse(session)
+        try:
+            return await self._serve(request, session)
+        finally:
+            if session.session_id == 0:
+                session.close()
+
+    async def _serve(self, request: FetchRequest, session: FollowerSession) -> FetchResponse:
+        listed = [(topic, spec.partition) for topic, specs in request.topics for spec in specs]
+        everything = request.session_epoch <= 0
+        answers, ready = self._evaluate(request, session, listed, everything=everything, arrival=True)
+        if not ready and request.max_wait_ms > 0:
+            await self._wait(session, request.max_wait_ms / 1000)
+            if session.closed:
+                return FetchResponse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            # Woken by a change, by its own newer fetch, or by time: it is answered in any case.
+            answers, _ = self._evaluate(request, session, listed if everything else (), everything=everything, arrival=False)
+        return FetchResponse(ErrorCode.NONE, session.session_id, answers)
+
+    async def _wait(self, session: FollowerSession, delay_s: float) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = FetchWaiter(lambda: None if woken.done() else woken.set_result(None))
+        waiter.start_timer(self._clock, delay_s)
+        self._waiting[session.node_id] = session.waiter = waiter
+        try:
+            await woken
+        finally:
+            waiter.close()
+            if session.waiter is waiter:
+                session.waiter = None
+            if self._waiting.get(session.node_id) is waiter:
+                del self._waiting[session.node_id]
+
+    def _evaluate(
+        self, request: FetchRequest, session: FollowerSession, listed: Iterable[Key], *, everything: bool, arrival: bool
+    ) -> tuple[list[tuple[str, list[FetchResponsePartition]]], bool]:
+        """The answer as of now, and whether it should go out without waiting.
+
+        Looks at the listed partitions and at those that changed; with `everything` even those without news are answered.
+        """
+        fresh = frozenset(listed) if arrival else frozenset()
+        keys = list(dict.fromkeys((*listed, *session.dirty)))
+        by_topic: dict[str, list[FetchResponsePartition]] = {}
+        total, ready = 0, request.max_wait_ms <= 0
+        self._rotation += 1
+        first = self._rotation % len(keys) if keys else 0
+        for key in (*keys[first:], *keys[:first]):
+            spec = session.parts.get(key)
+            if spec is None:
+                session.drop(key)
+                continue
+            budget = min(spec.max_bytes, request.max_bytes - total)
+            try:
+                answer, news = self._answer(request, session, key, spec, budget, total == 0, key in fresh)
+            except KafkaError as error:
+                session.drop(key)
+                answer, news = failed_answer(self._lookup, key, error), True
+            total += len(answer.records)
+            ready = ready or news
+            if news or everything:
+                by_topic.setdefault(key[0], []).append(answer)
+        return list(by_topic.items()), ready
+
+    def _answer(
+        self,
+        request: FetchRequest,
+        session: FollowerSession,
+        key: Key,
+        spec: FetchPartition,
+        budget: int,
+        at_least_one: bool,
+        arrival: bool,
+    ) -> tuple[FetchResponsePartition, bool]:
+        """One partition, and whether it has news for the follower."""
+        replica = self._lookup(*key)
+        sent = FetchPosition(spec.current_leader_epoch, spec.fetch_offset, spec.last_fetched_epoch, spec.log_start_offset)
+        now_s = self._clock.monotonic()
+        diverging = replica.receive_fetch(request.replica_id, request.replica_epoch, sent, now_s=now_s, arrival=arrival)
+        session.watch(key, replica.watchers)
+        log = replica.log
+        if diverging is None and arrival:
+            self._on_progress(replica, request.replica_id)
+        session.dirty.pop(key, None)  # from here on nothing else runs: the answer has everything that was announced
+        leader = replica.require_leader()
+        answer = FetchResponsePartition(
+            key[1], high_watermark=leader.high_watermark, log_start_offset=log.log_start_offset, diverging_epoch=diverging
+        )
+        if diverging is not None:
+            return answer, True
+        if spec.fetch_offset < log.log_end_offset:
+            if budget > 0 or at_least_one:
+                end = log.log_end_offset
+                answer.records, _ = read_batches(replica, spec.fetch_offset, budget, end, at_least_one, self._on_storage_failure)
+            if not answer.records:
+                session.dirty[key] = None  # the budget was used up by others: its turn comes with the next fetch
+        progress = leader.follower(request.replica_id)
+        news = bool(answer.records) or progress.high_watermark_sent < leader.high_watermark
+        progress.high_watermark_sent = leader.high_watermark
+        return answer, news
