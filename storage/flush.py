@@ -16,11 +16,17 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
-from ..runtime import faults
+from ..runtime import faults, logs
 from ..runtime.disk import Disk, File
+from .checkpoint import encode_checkpoint
+from .epoch_cache import EpochCache
+from .recovery import EPOCH_CHECKPOINT
 from .segment import Segment
+
+log = logs.get(__name__)
 
 OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors that end when somebody makes room; every other error of a write says that the disk cannot be trusted."""
@@ -81,3 +87,127 @@ class FlushTicket:
         """Waits until a running `run` is over; one that has not begun will do nothing.  For truncation, close and removal."""
         with self._lock:
             self._cancelled = True
+
+
+class Durability:
+    """What of one log is on the disk, and what waits to get there.  Used on the loop's thread only.
+
+    The *flushed end* is what acknowledgements wait for: batches below it are on the disk.  The *recovery point* is what a restart
+    trusts: below it everything derived from the batches is on the disk as well.  It is never above the flushed end.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, end_offset: int, size_bytes: int) -> None:
+        self.flushed_end = end_offset
+        self.flushed_size = size_bytes
+        self.complete: list[Segment] = []
+        """Complete segments that are not yet durable together with their derived files, in order."""
+        self._disk = disk
+        self._directory = directory
+        self._derived: dict[Path, bytes] = {}
+        self._epochs_from: int | None = None  # from this offset on, the epoch history on the disk may be incomplete
+        self._folder_changed = False
+        self._ticket: FlushTicket | None = None
+
+    @property
+    def recovery_point(self) -> int:
+        point = self.flushed_end
+        if self.complete:
+            point = min(point, self.complete[0].base_offset)
+        return point if self._epochs_from is None else min(point, self._epochs_from)
+
+    @property
+    def has_pending_files(self) -> bool:
+        return bool(self._derived) or self._epochs_from is not None
+
+    # ---------------------------------------------------------------------------------------------------- what is waiting
+
+    def add_complete(self, segment: Segment, derived: dict[Path, bytes]) -> None:
+        """A segment takes no more batches; with its derived files, or the snapshot that goes with its end."""
+        self._derived.update(derived)
+        self.complete.append(segment)
+        self._folder_changed = True
+
+    def epochs_changed(self, offset: int) -> None:
+        self._epochs_from = offset if self._epochs_from is None else min(self._epochs_from, offset)
+
+    def forget(self, segment: Segment) -> None:
+        """The segment is about to be removed."""
+        if segment in self.complete:
+            self.complete.remove(segment)
+        for suffix in ("index", "timeindex"):
+            self._derived.pop(segment.path(suffix), None)
+
+    # -------------------------------------------------------------------------------------------------------- one flush
+
+    def begin(self, active: Segment, size_bytes: int, epochs: EpochCache) -> FlushTicket:
+        assert self._ticket is None, "a flush of this log is under way"
+        derived = dict(self._derived)
+        if self._epochs_from is not None:
+            derived[self._directory / EPOCH_CHECKPOINT] = encode_checkpoint(epochs.entries())
+        self._ticket = FlushTicket(
+            self._disk,
+            self._directory,
+            end_offset=active.next_offset,
+            end_size=size_bytes,
+            complete=list(self.complete),
+            active_file=active.file if active.next_offset > self.flushed_end else None,
+            sync_directory=self._folder_changed,
+            derived=derived,
+        )
+        self._folder_changed = False
+        return self._ticket
+
+    def finish(self, ticket: FlushTicket, epochs: EpochCache) -> None:
+        """Only now may the flushed end move.  A ticket that `cancel` took away changes nothing."""
+        if ticket is not self._ticket:
+            return
+        self._ticket = None
+        if not ticket.ran:
+            return
+        self.flushed_end = max(self.flushed_end, ticket.end_offset)
+        self.flushed_size = ticket.end_size
+        if ticket.derived_error is not None:
+            log.warning("derived_files_not_written", directory=self._directory, reason=ticket.derived_error)
+        for path in ticket.written:
+            if path.name == EPOCH_CHECKPOINT:
+                if encode_checkpoint(epochs.entries()) == ticket.derived[path]:
+                    self._epochs_from = None
+            elif self._derived.get(path) is ticket.derived[path]:
+                del self._derived[path]
+        self.complete = [each for each in self.complete if each not in ticket.complete or self._has_pending(each)]
+
+    def _has_pending(self, segment: Segment) -> bool:
+        return segment.path("index") in self._derived or segment.path("timeindex") in self._derived
+
+    def cancel(self) -> None:
+        """Waits for a running flush and takes its result away; one that waits in a queue will do nothing."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            ticket.cancel()
+            self._folder_changed = True  # perhaps it was not synced
+
+    # ------------------------------------------------------------------------------------------------------------ cutting
+
+    def write_epochs(self, epochs: EpochCache) -> None:
+        """Writes the epoch history at once: a cut of the log may not be durable before the cut of its history."""
+        self._disk.write_atomic(self._directory / EPOCH_CHECKPOINT, encode_checkpoint(epochs.entries()))
+        self._epochs_from = None
+
+    def drop_snapshots(self, which: Callable[[int], bool]) -> None:
+        """Removes the snapshots whose offset `which` names, written or waiting; the caller syncs the folder."""
+        names = self._disk.list_names(self._directory)
+        for name in (*names, *(path.name for path in self._derived if path.name not in names)):
+            stem, _, suffix = name.partition(".")
+            if suffix == "snapshot" and stem.isdigit() and which(int(stem)):
+                self._derived.pop(self._directory / name, None)
+                if name in names:
+                    self._disk.remove(self._directory / name)
+
+    def after_cut(self, segments: list[Segment], end_offset: int, size_bytes: int) -> None:
+        """The log ends at `end_offset` now, durably; its last segment takes batches again."""
+        kept = set(segments[:-1])
+        self.complete = [segment for segment in self.complete if segment in kept]
+        wanted = {segment.path(suffix) for segment in self.complete for suffix in ("index", "timeindex")}
+        self._derived = {path: data for path, data in self._derived.items() if path in wanted or path.suffix == ".snapshot"}
+        self.flushed_end = min(self.flushed_end, end_offset)
+        self.flushed_size = min(self.flushed_size, size_bytes)

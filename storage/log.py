@@ -26,39 +26,27 @@ from typing import NamedTuple, NoReturn
 from ..runtime import faults, logs
 from ..runtime.disk import Disk
 from ..wire.errors import ErrorCode, KafkaError
-from ..wire.records import (
-    BatchHeader,
-    assign_in_place,
-    decode_marker,
-    iterate_headers,
-    parse_header,
-    set_log_append_time,
-    validate_batch,
-)
-from .checkpoint import encode_checkpoint
+from ..wire.records import BatchHeader, decode_marker, iterate_headers, parse_header, validate_batch
+from .admission import NO_APPEND_TIME, check_batches, stamp_batches
 from .epoch_cache import EpochEnd
-from .flush import OUT_OF_SPACE, FlushTicket
+from .flush import OUT_OF_SPACE, Durability, FlushTicket
 from .lookup import OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
 from .offset_index import OFFSETS_MAX
 from .producer_snapshot import encode_snapshot
 from .producer_state import AppendOrigin, PreparedAppend, ProducerView, VerificationGuard
-from .recovery import EPOCH_CHECKPOINT, CorruptLog, LoadedLog, aborted_entries, load_log, load_producers_again
+from .recovery import CorruptLog, LoadedLog, aborted_entries, load_log, load_producers_again
 from .segment import Segment, segment_path
 from .topic_config import FlushPolicy, LogConfig, TimestampType
 from .transaction_index import AbortedTransaction, collect_aborted
 
 __all__ = [
-    "AbortedTransaction", "AppendInfo", "AppendOrigin", "CorruptLog", "EpochEnd", "FlushPolicy", "FlushTicket", "Log", "LogConfig",
-    "OffsetRange", "ProducerView", "ReadResult", "TimestampOffset", "VerificationGuard",
+    "AbortedTransaction", "AppendInfo", "AppendOrigin", "CorruptLog", "EpochEnd", "FlushPolicy", "FlushTicket", "Log",
+    "LogConfig", "OffsetRange", "ProducerView", "ReadResult", "TimestampOffset", "VerificationGuard",
 ]  # fmt: skip
 
-_COPY_WHOLE_BYTES = 16 * 1024
-"""Up to this size a read-only batch is copied to be stamped; above it, only its header is, and both parts are written
-together."""
 FLUSH_DUE_BYTES = 64 * 1024 * 1024
 """Unflushed bytes at which a background flush pays: the kernel's own write-back comes in bursts that block writers (HOTPATH
 5)."""
-_NO_APPEND_TIME = -1
 log = logs.get(__name__)
 
 
@@ -114,18 +102,11 @@ class Log:
         self._epochs = loaded.epochs
         self._log_start = loaded.log_start_offset
         self._log_end = loaded.log_end_offset
-        self._flushed_end = self._log_end
         self._high_watermark = self._log_start
         self._size_bytes = sum(segment.size_bytes for segment in self._segments)
-        self._flushed_size = self._size_bytes
         self._offline: OSError | None = None
         self._closed = False
-        # Segments that are complete and not yet durable together with their derived files; the recovery point waits for them.
-        self._complete: list[Segment] = []
-        self._derived: dict[Path, bytes] = {}
-        self._epochs_unwritten_from: int | None = None
-        self._folder_changed = False
-        self._ticket: FlushTicket | None = None
+        self._durability = Durability(disk, directory, self._log_end, self._size_bytes)
 
     @classmethod
     def open(
@@ -172,7 +153,7 @@ class Log:
     @property
     def flushed_end_offset(self) -> int:
         """All batches below are on the disk."""
-        return self._flushed_end
+        return self._durability.flushed_end
 
     @property
     def high_watermark(self) -> int:
@@ -209,12 +190,7 @@ class Log:
     @property
     def recovery_point(self) -> int:
         """Below it, batches *and everything derived from them* are durable: recovery need not look there."""
-        point = self._flushed_end
-        if self._complete:
-            point = min(point, self._complete[0].base_offset)
-        if self._epochs_unwritten_from is not None:
-            point = min(point, self._epochs_unwritten_from)
-        return point
+        return self._durability.recovery_point
 
     @property
     def is_offline(self) -> bool:
@@ -222,12 +198,12 @@ class Log:
 
     @property
     def needs_flush(self) -> bool:
-        return self._flushed_end < self._log_end
+        return self._durability.flushed_end < self._log_end
 
     @property
     def flush_due(self) -> bool:
         """Whether a flush that nobody waits for is worth it: complete segments to seal, or much unflushed data."""
-        return bool(self._complete) or self._size_bytes - self._flushed_size >= FLUSH_DUE_BYTES
+        return bool(self._durability.complete) or self._size_bytes - self._durability.flushed_size >= FLUSH_DUE_BYTES
 
     # --------------------------------------------------------------------------------------------------------- appending
 
@@ -256,10 +232,10 @@ class Log:
             raise KafkaError(
                 ErrorCode.FENCED_LEADER_EPOCH, f"append in leader epoch {leader_epoch}; the log holds epoch {self._epochs.latest}"
             )
-        append_time_ms = _NO_APPEND_TIME
+        append_time_ms = NO_APPEND_TIME
         if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
             append_time_ms = now_ms
-        checked = self._check_batches(view, origin, now_ms)
+        checked = check_batches(view, origin, self.config, now_ms)
         if origin is AppendOrigin.CLIENT and checked[0][1].producer_id >= 0:
             duplicate = self._find_duplicate(checked)
             if duplicate is not None:
@@ -276,39 +252,9 @@ class Log:
                 prepared.check_batch(header, offset, decode_marker(view, position) if header.is_control else None)
             placed.append(_Placed(header, offset, header.max_timestamp, leader_epoch))
             offset += header.last_offset_delta + 1
-        buffers = _stamp(view, checked, base_offset, leader_epoch, append_time_ms)
+        buffers = stamp_batches(view, checked, base_offset, leader_epoch, append_time_ms)
         self._write(placed, buffers, offset, prepared)
         return AppendInfo(base_offset, offset - 1, append_time_ms, False, self._log_start, offset)
-
-    def _check_batches(self, view: memoryview, origin: AppendOrigin, now_ms: int) -> list[tuple[int, BatchHeader]]:
-        """(position, header) of every batch; all of `view` must be whole batches."""
-        from_client = origin is AppendOrigin.CLIENT
-        limit = self.config.max_message_bytes
-        checked: list[tuple[int, BatchHeader]] = []
-        position, size = 0, len(view)
-        while True:
-            header = validate_batch(view, position, limit, from_client=from_client)
-            if from_client:
-                self._check_timestamp(header, now_ms)
-            checked.append((position, header))
-            position += header.batch_length + 12
-            if position >= size:
-                return checked
-
-    def _check_timestamp(self, header: BatchHeader, now_ms: int) -> None:
-        config = self.config
-        if header.is_log_append_time:
-            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not mark its batch as stamped by the broker")
-        if config.timestamp_type is TimestampType.LOG_APPEND_TIME or header.max_timestamp < 0:
-            return
-        ahead, behind = header.max_timestamp - now_ms, now_ms - header.base_timestamp
-        if ahead > config.timestamp_after_max_ms or behind > config.timestamp_before_max_ms:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"timestamps {header.base_timestamp} to {header.max_timestamp} are too far from the broker's {now_ms}: allowed are "
-                f"{config.timestamp_before_max_ms} ms before and {config.timestamp_after_max_ms} ms after "
-                "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
-            )
 
     def _find_duplicate(self, checked: list[tuple[int, BatchHeader]]) -> AppendInfo | None:
         """The original of a repeated append; several batches count as one when every one of them repeats (rule 2)."""
@@ -321,7 +267,7 @@ class Log:
             if following is None:
                 return None
             last = following
-        time_ms = last.timestamp_ms if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME else _NO_APPEND_TIME
+        time_ms = last.timestamp_ms if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME else NO_APPEND_TIME
         return AppendInfo(first.first_offset, last.last_offset, time_ms, True, self._log_start, last.last_offset + 1)
 
     def append_follower(self, batches: bytes | bytearray | memoryview) -> AppendInfo:
@@ -351,11 +297,11 @@ class Log:
             placed.append(_Placed(header, base, header.max_timestamp, header.partition_leader_epoch))
             offset, end = header.next_offset, position + header.size_bytes
         if not placed:
-            return AppendInfo(self._log_end, self._log_end - 1, _NO_APPEND_TIME, False, self._log_start, self._log_end)
+            return AppendInfo(self._log_end, self._log_end - 1, NO_APPEND_TIME, False, self._log_start, self._log_end)
         self._write(placed, [view[:end]], offset, prepared)
         if prepared is not None and prepared.warnings:
             log.warning("replicated_batch_is_odd", log=self.name, what=prepared.warnings[0], more=len(prepared.warnings) - 1)
-        return AppendInfo(placed[0].base_offset, offset - 1, _NO_APPEND_TIME, False, self._log_start, offset)
+        return AppendInfo(placed[0].base_offset, offset - 1, NO_APPEND_TIME, False, self._log_start, offset)
 
     def _write(
         self, placed: list[_Placed], buffers: list[memoryview | bytearray], next_offset: int, prepared: PreparedAppend | None
@@ -424,10 +370,8 @@ class Log:
             if error.errno not in OUT_OF_SPACE:
                 self.go_offline(error)
             raise self._storage_error("a new segment could not be made", error) from error
-        self._derived.update(old.encoded_indexes())
-        self._derived[segment_path(self.directory, self._log_end, "snapshot")] = encode_snapshot(self._producers)
-        self._complete.append(old)
-        self._folder_changed = True
+        snapshot = segment_path(self.directory, self._log_end, "snapshot")
+        self._durability.add_complete(old, {**old.encoded_indexes(), snapshot: encode_snapshot(self._producers)})
         self._segments.append(new)
         self._active = new
         return new
@@ -526,10 +470,8 @@ class Log:
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """Notes that a leader epoch begins at `start_offset` (a new leader: its log end)."""
-        if self._epochs.assign(epoch, start_offset) and (
-            self._epochs_unwritten_from is None or start_offset < self._epochs_unwritten_from
-        ):
-            self._epochs_unwritten_from = start_offset
+        if self._epochs.assign(epoch, start_offset):
+            self._durability.epochs_changed(start_offset)
 
     def set_high_watermark(self, offset: int) -> None:
         """Moves the high watermark up (a lower value is ignored) and lets go of ended transactions whose marker is below it."""
@@ -544,48 +486,15 @@ class Log:
         """Takes down what a flush must make durable.  One at a time; see `flush.py`."""
         if self._offline is not None or self._closed:
             self._refuse()
-        assert self._ticket is None, "a flush of this log is under way"
-        derived = dict(self._derived)
-        if self._epochs_unwritten_from is not None:
-            derived[self.directory / EPOCH_CHECKPOINT] = encode_checkpoint(self._epochs.entries())
-        self._ticket = FlushTicket(
-            self._disk,
-            self.directory,
-            end_offset=self._log_end,
-            end_size=self._size_bytes,
-            complete=list(self._complete),
-            active_file=self._active.file if self._active.next_offset > self._flushed_end else None,
-            sync_directory=self._folder_changed,
-            derived=derived,
-        )
-        self._folder_changed = False
-        return self._ticket
+        return self._durability.begin(self._active, self._size_bytes, self._epochs)
 
     def finish_flush(self, ticket: FlushTicket) -> None:
         """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation overtook changes nothing."""
-        if ticket is not self._ticket:
-            return
-        self._ticket = None
-        if not ticket.ran:
-            return
-        self._flushed_end = max(self._flushed_end, ticket.end_offset)
-        self._flushed_size = ticket.end_size
-        if ticket.derived_error is not None:
-            log.warning("derived_files_not_written", log=self.name, reason=ticket.derived_error)
-        for path in ticket.written:
-            if path.name == EPOCH_CHECKPOINT:
-                if encode_checkpoint(self._epochs.entries()) == ticket.derived[path]:
-                    self._epochs_unwritten_from = None
-            elif self._derived.get(path) is ticket.derived[path]:
-                del self._derived[path]
-        self._complete = [segment for segment in self._complete if segment not in ticket.complete or self._has_derived(segment)]
-
-    def _has_derived(self, segment: Segment) -> bool:
-        return segment.path("index") in self._derived or segment.path("timeindex") in self._derived
+        self._durability.finish(ticket, self._epochs)
 
     def flush_now(self) -> None:
         """A flush that waits on the loop's thread: for closing, tools and tests."""
-        self._cancel_flush()
+        self._durability.cancel()
         ticket = self.begin_flush()
         try:
             ticket.run()
@@ -593,13 +502,6 @@ class Log:
             self.go_offline(error)
             raise self._storage_error("a flush failed", error) from error
         self.finish_flush(ticket)
-
-    def _cancel_flush(self) -> None:
-        """Waits for a running flush and takes its result away; one that waits in a queue will do nothing."""
-        ticket, self._ticket = self._ticket, None
-        if ticket is not None:
-            ticket.cancel()
-            self._folder_changed = True  # it may not have been synced
 
     # ------------------------------------------------------------------------------------------------------------- cutting
 
@@ -613,8 +515,8 @@ class Log:
         if offset >= self._log_end:
             # An election here that no record followed may have left an epoch that the leader never knew: it goes even so, or two
             # histories that differ in nothing else would never agree (KIP-279).
-            if self._epochs.truncate_from_end(self._log_end) and self._epochs_unwritten_from is None:
-                self._epochs_unwritten_from = self._log_end
+            if self._epochs.truncate_from_end(self._log_end):
+                self._durability.epochs_changed(self._log_end)
             return
         if offset < self._log_start:
             self.truncate_fully_and_start_at(offset)
@@ -636,10 +538,9 @@ class Log:
             "log_truncated", log=self.name, offset=offset, new_end=end, old_end=self._log_end, high_watermark=self._high_watermark
         )
         self._before_cut(end)
-        self._drop_snapshots(lambda snapshot: snapshot > end)
-        if self._epochs.truncate_from_end(end) or self._epochs_unwritten_from is not None:
-            self._disk.write_atomic(self.directory / EPOCH_CHECKPOINT, encode_checkpoint(self._epochs.entries()))
-            self._epochs_unwritten_from = None
+        self._durability.drop_snapshots(lambda snapshot: snapshot > end)
+        self._epochs.truncate_from_end(end)
+        self._durability.write_epochs(self._epochs)
         self._disk.sync_directory(self.directory)
         for segment in reversed(self._segments[keep + 1 :]):
             segment.remove()
@@ -653,32 +554,16 @@ class Log:
         self._producers.set_high_watermark(self._high_watermark)
 
     def _before_cut(self, end: int) -> None:
-        self._cancel_flush()
+        self._durability.cancel()
         if self.before_cut is not None:
             self.before_cut(self, end)
 
     def _after_cut(self, end: int) -> None:
-        """The bookkeeping that a cut leaves: the last segment is the active one, and nothing above `end` is pending."""
         self._active = self._segments[-1]
-        kept = set(self._segments[:-1])
-        self._complete = [segment for segment in self._complete if segment in kept]
-        wanted = {path for segment in self._complete for path in (segment.path("index"), segment.path("timeindex"))}
-        self._derived = {
-            path: data
-            for path, data in self._derived.items()
-            if path in wanted or (path.suffix == ".snapshot" and int(path.stem) <= end)
-        }
         self._log_end = end
-        self._flushed_end = min(self._flushed_end, end)
         self._high_watermark = min(self._high_watermark, end)
         self._size_bytes = sum(segment.size_bytes for segment in self._segments)
-        self._flushed_size = min(self._flushed_size, self._size_bytes)
-
-    def _drop_snapshots(self, which: Callable[[int], bool]) -> None:
-        for name in self._disk.list_names(self.directory):
-            stem, _, suffix = name.partition(".")
-            if suffix == "snapshot" and stem.isdigit() and which(int(stem)):
-                self._disk.remove(self.directory / name)
+        self._durability.after_cut(self._segments, end, self._size_bytes)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Removes everything; the log is empty and begins at `offset`.  For a follower that its leader has left behind."""
@@ -687,10 +572,9 @@ class Log:
         log.info("log_restarted", log=self.name, offset=offset, old_start=self._log_start, old_end=self._log_end)
         try:
             self._before_cut(0)
-            self._drop_snapshots(lambda _snapshot: True)
+            self._durability.drop_snapshots(lambda _snapshot: True)
             self._epochs.clear()
-            self._disk.write_atomic(self.directory / EPOCH_CHECKPOINT, encode_checkpoint([]))
-            self._epochs_unwritten_from = None
+            self._durability.write_epochs(self._epochs)
             for segment in reversed(self._segments):
                 segment.remove()
                 self._disk.sync_directory(self.directory)
@@ -704,7 +588,7 @@ class Log:
         self._high_watermark = offset
         self._log_start = offset
         self._after_cut(offset)
-        self._flushed_end = offset
+        self._durability.flushed_end = offset
         self._producers = load_producers_again(self._disk, self.directory, self.config, self._segments, offset)
 
     def advance_log_start(self, offset: int) -> None:
@@ -723,25 +607,21 @@ class Log:
         if offset <= self._log_start:
             return
         self._log_start = offset
-        start = self._epochs.truncate_from_start(offset)
-        if start and self._epochs_unwritten_from is None:
-            self._epochs_unwritten_from = self._log_end
+        if self._epochs.truncate_from_start(offset):
+            self._durability.epochs_changed(self._log_end)
         if len(self._segments) == 1 or self._segments[1].base_offset > offset:
             return
         try:
-            self._cancel_flush()
+            self._durability.cancel()
             while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
                 gone = self._segments.pop(0)
                 self._size_bytes -= gone.size_bytes
-                self._flushed_size = max(0, self._flushed_size - gone.size_bytes)
-                if gone in self._complete:
-                    self._complete.remove(gone)
-                for suffix in ("index", "timeindex"):
-                    self._derived.pop(gone.path(suffix), None)
+                self._durability.flushed_size = max(0, self._durability.flushed_size - gone.size_bytes)
+                self._durability.forget(gone)
                 gone.remove()
                 self._disk.sync_directory(self.directory)  # one by one: no hole may appear after a crash
             first = self._segments[0].base_offset
-            self._drop_snapshots(lambda snapshot: snapshot < first)
+            self._durability.drop_snapshots(lambda snapshot: snapshot < first)
         except OSError as error:
             self.go_offline(error)
             raise self._storage_error("old segments could not be removed", error) from error
@@ -759,17 +639,17 @@ class Log:
             return
         try:
             if clean and self._offline is None:
-                self._derived[segment_path(self.directory, self._log_end, "snapshot")] = encode_snapshot(self._producers)
-                self._derived.update(self._active.encoded_indexes())
-                self._epochs_unwritten_from = (
-                    self._log_end if self._epochs_unwritten_from is None else self._epochs_unwritten_from
+                snapshot = segment_path(self.directory, self._log_end, "snapshot")
+                # As if the active segment were complete: its derived files are written and synced with it.
+                self._durability.add_complete(
+                    self._active, {**self._active.encoded_indexes(), snapshot: encode_snapshot(self._producers)}
                 )
-                self._complete.append(self._active)  # so that its derived files are synced as those of a complete segment
+                self._durability.epochs_changed(self._log_end)
                 self.flush_now()
-                if self._derived:
+                if self._durability.has_pending_files:
                     raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: no room for the files of a clean close")
         finally:
-            self._cancel_flush()
+            self._durability.cancel()
             self._closed = True
             for segment in self._segments:
                 segment.close()
@@ -796,25 +676,6 @@ class Log:
             "log_start_offset": self._log_start,
             "last_stable_offset": self.last_stable_offset,
             "high_watermark": self._high_watermark,
-            "flushed_end_offset": self._flushed_end,
+            "flushed_end_offset": self.flushed_end_offset,
             "log_end_offset": self._log_end,
         }
-
-
-def _stamp(
-    view: memoryview, checked: list[tuple[int, BatchHeader]], base_offset: int, leader_epoch: int, append_time_ms: int
-) -> list[memoryview | bytearray]:
-    """The buffers to write: `view` itself, stamped in place, or as little of a copy as a read-only buffer allows."""
-    if view.readonly:
-        if len(checked) == 1 and len(view) > _COPY_WHOLE_BYTES and append_time_ms < 0:
-            head = bytearray(view[:61])
-            assign_in_place(head, 0, base_offset, leader_epoch)
-            return [head, view[61:]]
-        view = memoryview(bytearray(view))
-    offset = base_offset
-    for position, header in checked:
-        assign_in_place(view, position, offset, leader_epoch)
-        if append_time_ms >= 0:
-            set_log_append_time(view, position, append_time_ms)
-        offset += header.last_offset_delta + 1
-    return [view]

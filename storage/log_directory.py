@@ -10,8 +10,8 @@
 Order at opening: lock, check meta.properties, read clean-shutdown **and remove it durably**, then open logs: a crash from here on
 is an unclean stop.  Order at a clean close: close every log clean, write the checkpoint, then write clean-shutdown, last.
 
-The checkpoint's recovery point may lag but never lead: `checkpoint()` writes what logs have flushed, and a cut below a written
-recovery point lowers it durably first.
+The checkpoint's recovery point may lag but never lead: `write_checkpoints()` writes what logs have flushed, and a cut below a
+written recovery point lowers it durably first.
 
 When the disk fails under one log, the whole folder goes offline with all its logs, once, and `on_offline` is told.
 """
@@ -83,8 +83,9 @@ class LogDirectory:
 
     # ----------------------------------------------------------------------------------------------------------- opening
 
-    def open_all(self, config_of: Callable[[str], LogConfig], *, now_ms: int) -> OpenReport:
-        """Takes the folder (made when absent) and opens every log in it; `config_of(topic)` gives its configuration.
+    def open_all(self, config_of: Callable[[str], LogConfig] | None = None, *, now_ms: int) -> OpenReport:
+        """Takes the folder (made when absent) and opens every log in it; `config_of(topic)` gives its configuration (else the
+        defaults, until `Log.update_config`).
 
         A log whose flushed data is damaged is left closed and reported in `failed`; the others are unaffected.
         Raises DirectoryRefused, OSError.
@@ -98,7 +99,7 @@ class LogDirectory:
             report.clean = self.previous_broker_epoch is not None
             self._written = self._read_checkpoint()
             for name in self._disk.list_names(self.path):
-                self._open_entry(name, config_of, now_ms, report)
+                self._open_entry(name, config_of or (lambda _topic: LogConfig()), now_ms, report)
         except BaseException:
             self._release()
             raise
@@ -209,7 +210,7 @@ class LogDirectory:
 
     # ------------------------------------------------------------------------------------------------- partitions come and go
 
-    def create(self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int) -> Log:
+    def create(self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int = 0) -> Log:
         """A new, empty log, or the existing one of this very topic.
 
         A folder left by another topic of the same name is removed first: it was deleted while this node was away.
@@ -261,7 +262,7 @@ class LogDirectory:
 
     # -------------------------------------------------------------------------------------------------------- checkpoints
 
-    def checkpoint(self) -> None:
+    def write_checkpoints(self) -> None:
         """Writes recovery points, high watermarks and log starts of all logs, atomically.  Raises OSError (the old one stays)."""
         if self._offline is not None:
             return
@@ -336,7 +337,7 @@ class LogDirectory:
                 failure = failure or error
         try:
             if clean and failure is None:
-                self.checkpoint()
+                self.write_checkpoints()
                 self._disk.write_atomic(self.path / CLEAN_SHUTDOWN, encode_checkpoint([[broker_epoch]]))
         finally:
             self._release()

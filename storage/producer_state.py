@@ -282,8 +282,8 @@ class PreparedAppend:
         if not header.is_transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has an open transaction (first offset {entry.transaction_first_offset}) and sent a "
-                "batch outside of it",
+                f"producer {header.producer_id} has an open transaction (first offset {entry.transaction_first_offset}) "
+                "and sent a batch outside of it",
             )
         if header.producer_epoch != entry.epoch:
             # Its predecessor's transaction has no marker yet: to go on would merge two transactions into one.

@@ -42,9 +42,9 @@ class Segment:
     """See the module's text.  Opened by `create` (new) or `attach` (existing)."""
 
     __slots__ = (
-        "base_offset", "next_offset", "size_bytes", "directory", "first_timestamp_ms", "max_timestamp_ms", "offset_of_max_timestamp",
-        "_disk", "_file", "_index", "_time_index", "_transactions", "_transactions_file", "_interval", "_last_indexed",
-        "transactions_dirty",
+        "_disk", "_file", "_index", "_interval", "_last_indexed", "_time_index", "_transactions", "_transactions_file",
+        "base_offset", "directory", "first_timestamp_ms", "max_timestamp_ms", "next_offset", "offset_of_max_timestamp",
+        "size_bytes", "transactions_dirty",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: Path, base_offset: int, index_interval_bytes: int) -> None:

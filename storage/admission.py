@@ -1,0 +1,71 @@
+"""What a leader checks of batches before they concern any producer, and how it stamps them.  Pure.
+
+Cost is per batch: a header, a checksum, and a few comparisons; records are never decoded.
+"""
+
+from __future__ import annotations
+
+from ..wire.errors import ErrorCode, KafkaError
+from ..wire.records import HEADER_BYTES, BatchHeader, assign_in_place, set_log_append_time, validate_batch
+from .producer_state import AppendOrigin
+from .topic_config import LogConfig, TimestampType
+
+NO_APPEND_TIME = -1
+"""The records keep their producer's timestamps."""
+_COPY_WHOLE_BYTES = 16 * 1024
+"""Up to this size a read-only batch is copied to be stamped; above it, only its header, and both parts are written together."""
+
+
+def check_batches(view: memoryview, origin: AppendOrigin, config: LogConfig, now_ms: int) -> list[tuple[int, BatchHeader]]:
+    """(position, header) of every batch of an append; all of `view` must be whole, valid batches.
+
+    Raises CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    from_client = origin is AppendOrigin.CLIENT
+    checked: list[tuple[int, BatchHeader]] = []
+    position, size = 0, len(view)
+    while True:
+        header = validate_batch(view, position, config.max_message_bytes, from_client=from_client)
+        if from_client:
+            _check_timestamp(header, config, now_ms)
+        checked.append((position, header))
+        position += header.batch_length + 12
+        if position >= size:
+            return checked
+
+
+def _check_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    if header.is_log_append_time:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not mark its batch as stamped by the broker")
+    if config.timestamp_type is TimestampType.LOG_APPEND_TIME or header.max_timestamp < 0:
+        return
+    ahead, behind = header.max_timestamp - now_ms, now_ms - header.base_timestamp
+    if ahead > config.timestamp_after_max_ms or behind > config.timestamp_before_max_ms:
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamps {header.base_timestamp} to {header.max_timestamp} are too far from the broker's {now_ms}; allowed are "
+            f"{config.timestamp_before_max_ms} ms before and {config.timestamp_after_max_ms} ms after it "
+            "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+        )
+
+
+def stamp_batches(
+    view: memoryview, checked: list[tuple[int, BatchHeader]], base_offset: int, leader_epoch: int, append_time_ms: int
+) -> list[memoryview | bytearray]:
+    """The buffers to write: `view` itself, stamped in place, or as little of a copy as a read-only buffer allows.
+
+    With `append_time_ms` (not NO_APPEND_TIME), records take that time, which changes the checksum as well.
+    """
+    if view.readonly:
+        if len(checked) == 1 and len(view) > _COPY_WHOLE_BYTES and append_time_ms == NO_APPEND_TIME:
+            head = bytearray(view[:HEADER_BYTES])
+            assign_in_place(head, 0, base_offset, leader_epoch)
+            return [head, view[HEADER_BYTES:]]
+        view = memoryview(bytearray(view))
+    offset = base_offset
+    for position, header in checked:
+        assign_in_place(view, position, offset, leader_epoch)
+        if append_time_ms != NO_APPEND_TIME:
+            set_log_append_time(view, position, append_time_ms)
+        offset += header.last_offset_delta + 1
+    return [view]
