@@ -27,7 +27,7 @@ from .errors import ErrorCode
 from .primitives import invalid as _invalid
 from .primitives import reading, skip_tags
 from .schema import request_class, response_class
-from .skim import check_message
+from .skim import check_message, without_unknown_tags
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -85,7 +85,10 @@ def _decode(entity_type: Any, frame: ReadableBuffer, position: int) -> Any:
         raise _invalid(f"{entity_type.__name__} has {len(data)} bytes and at most {MESSAGE_BYTES_MAX} are taken")
     check_message(entity_type, data, position)
     try:
-        entity, _ = _reader(entity_type)(data, position)
+        try:
+            entity, _ = _reader(entity_type)(data, position)
+        except KeyError:  # kio does not know a tagged field
+            entity, _ = _reader(entity_type)(without_unknown_tags(entity_type, data, position), 0)
     except (SerialError, ValueError, OverflowError, TypeError) as error:
         raise _invalid(f"{entity_type.__name__} cannot be decoded: {error}") from error
     return entity

@@ -17,7 +17,7 @@ from struct import error as struct_error
 from typing import Any
 
 from .primitives import invalid as _invalid
-from .primitives import read_varint
+from .primitives import read_length, read_tags, read_varint, write_varint
 from .schema import FieldShape, Shape, shape_of
 
 Skim = Callable[[bytes, int], int]
@@ -162,6 +162,55 @@ def _skim_tags(data: bytes, position: int, tags: dict[int, Skim | int]) -> int:
             if inside != end:
                 raise _invalid(f"tag {tag} has {size} bytes and its content {inside - position}")
         position = end
+    return position
+
+
+def without_unknown_tags(entity_type: Any, data: bytes, position: int = 0) -> bytes:
+    """The message, already checked, without the tagged fields that its version does not know.
+
+    They are a newer peer's and to be ignored (KIP-482), but kio stops at them.  Rare, hence simple and slow.
+    """
+    out = bytearray()
+    _copy_known(shape_of(entity_type), data, position, out)
+    return bytes(out)
+
+
+def _copy_known(shape: Shape, data: bytes, position: int, out: bytearray) -> int:
+    for field in shape.plain:
+        position = _copy_field(field, shape.flexible, data, position, out)
+    if not shape.flexible:
+        return position
+    known = {field.tag: field for field in shape.tagged}
+    kept: list[tuple[int, bytearray]] = []
+    for tag, start, end in read_tags(data, position):
+        if tag in known:
+            body = bytearray()
+            _copy_field(known[tag], True, data, start, body)
+            kept.append((tag, body))
+        position = end
+    write_varint(out, len(kept))
+    for tag, body in kept:
+        write_varint(out, tag)
+        write_varint(out, len(body))
+        out += body
+    return position
+
+
+def _copy_field(field: FieldShape, flexible: bool, data: bytes, position: int, out: bytearray) -> int:
+    start = position
+    if field.entity is None:
+        step = _field_skim(field, flexible)
+        position = position + step if isinstance(step, int) else step(data, position)
+        out += data[start:position]
+        return position
+    count = 1
+    if field.is_array:
+        count, position = read_length(data, position, flexible)
+    elif field.nullable and field.tag < 0:
+        count, position = (0 if data[position] == 0xFF else 1), position + 1
+    out += data[start:position]
+    for _ in range(count):
+        position = _copy_known(field.entity, data, position, out)
     return position
 
 
