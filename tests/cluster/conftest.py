@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tidegate.client.admin import Admin
+from tidegate.client.admin import Admin, NewTopic
 from tidegate.client.local_cluster import LocalCluster
 
 
@@ -42,9 +42,7 @@ def make_topic(shared_cluster: LocalCluster) -> Callable[..., str]:
 
 async def _create(bootstrap: str, name: str, partitions: int, configs: dict[str, str]) -> None:
     async with Admin(bootstrap) as admin:
-        await admin.create_topic(
-            name, partitions=partitions, replication_factor=3, configs={"min.insync.replicas": "2"} | configs
-        )
+        await admin.create_topics([NewTopic(name, partitions, 3, {"min.insync.replicas": "2"} | configs)])
 
 
 @pytest.fixture
