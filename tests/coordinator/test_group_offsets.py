@@ -1,0 +1,289 @@
+"""Committed offsets: plain and transactional, stable reads, expiry, deletion, failover (SEMANTICS 32-35)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from coordinator_doubles import Driver, MemoryLog, code_of
+from tidegate.coordinator.group.events import (
+    DeleteGroup,
+    DeleteOffsets,
+    FetchedOffset,
+    GroupConfig,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    ListGroups,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetToCommit,
+    SyncGroup,
+    TopicsDeleted,
+    TxnOffsetCommit,
+)
+from tidegate.coordinator.group.offsets import OffsetStore
+from tidegate.coordinator.group.shard import GroupShard
+from tidegate.coordinator.outcome import ProducerIdentity
+from tidegate.wire.errors import ErrorCode
+from tidegate.wire.records import iterate_headers
+
+G, T0, T1 = "readers", ("flights", 0), ("flights", 1)
+DAY_MS = 24 * 3600 * 1000
+UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+class Offsets(Driver):
+    def __init__(self, *, log: MemoryLog | None = None, **config: Any) -> None:
+        settings = GroupConfig(**({"initial_rebalance_delay_ms": 0} | config))
+        super().__init__(lambda partition, epoch: GroupShard(settings), log=log)
+        self.load(epoch=1 if log is None else log.epochs[0] + 1)
+
+    def put(self, offset: int, place: tuple[str, int] = T0, **fields: Any) -> Any:
+        return self.ask(OffsetCommit(G, (OffsetToCommit(*place, offset),), **fields))
+
+    def put_in_transaction(self, offset: int, producer_id: int = 7, place: tuple[str, int] = T0, **fields: Any) -> Any:
+        return self.ask(TxnOffsetCommit(G, producer_id, 0, (OffsetToCommit(*place, offset),), **fields))
+
+    def mark(self, commit: bool, producer_id: int = 7) -> list[Any]:
+        """The node appended a marker; returns what it was told, once all is committed."""
+        producer, done = ProducerIdentity(producer_id, 0), []
+        offset = self.log.append_marker(0, producer, commit)
+        self.runtime.replay_marker(0, self.log.epochs[0], producer, commit, offset, done.append)
+        assert done == []
+        self.commit()
+        return done
+
+    def get(self, place: tuple[str, int] = T0, *, stable: bool = False) -> int | ErrorCode:
+        found = self.ask(OffsetFetch(G, (place,), stable)).offsets[place]
+        return found.error if found.error else found.offset
+
+    def join(self) -> None:
+        self.ask(JoinGroup(G, "", None, "c", "/h", 10_000, 60_000, "consumer", (("range", SUBSCRIPTION),), "m1", False))
+        self.ask(SyncGroup(G, 1, "m1"))
+
+
+SUBSCRIPTION = b"\x00\x01" + b"\x00\x00\x00\x01" + b"\x00\x07flights" + b"\xff\xff\xff\xff"
+
+
+@pytest.fixture
+def offsets() -> Offsets:
+    return Offsets()
+
+
+def test_an_offset_is_read_back_with_its_metadata_also_by_the_next_coordinator(offsets: Offsets) -> None:
+    offsets.ask(OffsetCommit(G, (OffsetToCommit(*T0, 5, 3, "note"),)))
+    for reader in (offsets, Offsets(log=offsets.log)):
+        found = reader.ask(OffsetFetch(G, (T0, T1))).offsets
+        assert found == {T0: FetchedOffset(5, 3, "note"), T1: FetchedOffset()}
+        assert reader.ask(OffsetFetch(G, None)).offsets == {T0: FetchedOffset(5, 3, "note")}
+
+
+def test_an_unknown_group_has_no_offsets_and_no_error(offsets: Offsets) -> None:
+    assert offsets.get() == -1
+
+
+def test_a_read_does_not_show_a_commit_that_may_be_lost(offsets: Offsets) -> None:
+    offsets.put(1)
+    offsets.submit("write", OffsetCommit(G, (OffsetToCommit(*T0, 2),)))
+    assert offsets.submit("read", OffsetFetch(G, (T0,))) is None
+    offsets.commit()
+    assert offsets.replies["read"].offsets[T0].offset == 2
+
+
+def test_metadata_that_is_too_long_is_refused_and_the_others_are_written(offsets: Offsets) -> None:
+    long = OffsetToCommit(*T1, 6, metadata="x" * 4_097)
+    reply = offsets.ask(OffsetCommit(G, (OffsetToCommit(*T0, 5), long)))
+    assert reply.errors == {T0: ErrorCode.NONE, T1: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+    assert offsets.get(T0) == 5 and offsets.get(T1) == -1
+
+
+# --- transactions ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("commit", "after"), [(True, 9), (False, 5)])
+def test_an_offset_in_a_transaction_counts_when_the_transaction_does(offsets: Offsets, commit: bool, after: int) -> None:
+    offsets.put(5)
+    offsets.put_in_transaction(9)
+    assert offsets.get() == 5 and offsets.get(stable=True) is UNSTABLE and offsets.get(T1, stable=True) == -1
+    assert offsets.mark(commit) == [None]
+    assert offsets.get() == after and offsets.get(stable=True) == after
+    assert Offsets(log=offsets.log).get(stable=True) == after
+
+
+def test_the_batch_is_transactional_and_carries_the_producer_and_the_guard(offsets: Offsets) -> None:
+    guard = object()
+    offsets.put_in_transaction(9, guard=guard)
+    *_, (_, header) = iterate_headers(bytes(offsets.log.data[0]))
+    assert header.is_transactional and (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 0, -1)
+    assert offsets.log.guards == [guard]
+
+
+def test_undecided_offsets_survive_the_coordinator(offsets: Offsets) -> None:
+    offsets.put(5)
+    offsets.put_in_transaction(9)
+    after = Offsets(log=offsets.log)
+    assert after.get(stable=True) is UNSTABLE
+    after.mark(True)
+    assert after.get(stable=True) == 9
+
+
+def test_a_plain_commit_after_the_transactional_record_stays(offsets: Offsets) -> None:
+    """SEMANTICS 33: the order of the records decides, not that of the marker."""
+    offsets.put_in_transaction(9)
+    offsets.put(11)
+    offsets.mark(True)
+    assert offsets.get() == 11
+    assert Offsets(log=offsets.log).get() == 11
+
+
+def test_the_marker_of_one_producer_leaves_the_others_undecided(offsets: Offsets) -> None:
+    offsets.put_in_transaction(9, producer_id=7)
+    offsets.put_in_transaction(10, producer_id=8)
+    offsets.mark(True, producer_id=7)
+    assert offsets.get() == 9 and offsets.get(stable=True) is UNSTABLE
+    offsets.mark(False, producer_id=8)
+    assert offsets.get(stable=True) == 9
+
+
+def test_the_last_offset_of_a_transaction_counts(offsets: Offsets) -> None:
+    offsets.put_in_transaction(9)
+    offsets.put_in_transaction(12)
+    offsets.mark(True)
+    assert offsets.get() == 12
+
+
+def test_a_marker_without_pending_offsets_changes_nothing(offsets: Offsets) -> None:
+    offsets.put(5)
+    assert offsets.mark(True) == [None] and offsets.get() == 5
+
+
+def test_all_offsets_of_a_group_include_the_undecided_ones_when_stable_is_asked(offsets: Offsets) -> None:
+    offsets.put(5)
+    offsets.put_in_transaction(9, place=T1)
+    assert set(offsets.ask(OffsetFetch(G, None)).offsets) == {T0}
+    found = offsets.ask(OffsetFetch(G, None, True)).offsets
+    assert found[T0].offset == 5 and found[T1].error is UNSTABLE
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"generation": 1, "member_id": "m1"}, ErrorCode.NONE),
+        ({}, ErrorCode.NONE),  # producers before KIP-447 name nobody
+        ({"generation": 0, "member_id": "m1"}, ErrorCode.ILLEGAL_GENERATION),
+        ({"generation": 1, "member_id": "m9"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"generation": 1, "member_id": "m1", "group_instance_id": "one"}, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_a_producer_is_fenced_with_its_consumer(offsets: Offsets, fields: dict[str, Any], error: ErrorCode) -> None:
+    """KIP-447."""
+    offsets.join()
+    assert code_of(offsets.put_in_transaction(9, **fields)) is error
+    assert (offsets.get(stable=True) is UNSTABLE) is (error is ErrorCode.NONE)
+
+
+def test_a_generation_of_an_unknown_group_is_refused(offsets: Offsets) -> None:
+    assert code_of(offsets.put_in_transaction(9, generation=1, member_id="m1")) is ErrorCode.ILLEGAL_GENERATION
+    assert code_of(offsets.put(9, generation=1, member_id="m1")) is ErrorCode.ILLEGAL_GENERATION
+
+
+# --- expiry and deletion -------------------------------------------------------------------------------------------------------
+
+
+def wait(offsets: Offsets, ms: int) -> None:
+    offsets.tick(ms)
+    offsets.commit()
+
+
+def test_offsets_of_a_group_without_members_expire_with_the_group(offsets: Offsets) -> None:
+    offsets.put(5)
+    wait(offsets, 7 * DAY_MS - 1)
+    assert offsets.get() == 5
+    wait(offsets, 600_001)
+    assert offsets.get() == -1 and offsets.ask(ListGroups()).groups == ()
+    assert Offsets(log=offsets.log).get() == -1
+
+
+def test_offsets_do_not_expire_while_somebody_is_in_the_group_and_the_clock_starts_when_the_last_one_leaves() -> None:
+    offsets = Offsets(max_session_timeout_ms=2**31, new_member_join_timeout_ms=2**31)
+    offsets.ask(JoinGroup(G, "", None, "c", "/h", 20 * DAY_MS, 60_000, "consumer", (("range", b""),), "m1", False))
+    offsets.ask(SyncGroup(G, 1, "m1"))
+    offsets.put(5, generation=1, member_id="m1")
+    wait(offsets, 8 * DAY_MS)
+    assert offsets.get() == 5
+    offsets.ask(LeaveGroup(G, (LeavingMember("m1"),)))
+    wait(offsets, 6 * DAY_MS)
+    assert offsets.get() == 5
+    wait(offsets, 2 * DAY_MS)
+    assert offsets.get() == -1 and offsets.ask(ListGroups()).groups == ()
+
+
+def test_offsets_with_an_open_transaction_do_not_expire(offsets: Offsets) -> None:
+    """SEMANTICS 34."""
+    offsets.put(5)
+    offsets.put_in_transaction(9)
+    wait(offsets, 8 * DAY_MS)
+    assert offsets.get() == 5
+    offsets.mark(False)
+    wait(offsets, 600_001)
+    assert offsets.get() == -1
+
+
+def test_a_retention_of_its_own_is_kept(offsets: Offsets) -> None:
+    offsets.put(5, retention_ms=1_000)
+    offsets.put(6, T1, retention_ms=20 * DAY_MS)
+    wait(offsets, 8 * DAY_MS)
+    assert offsets.get(T0) == -1 and Offsets(log=offsets.log).get(T1) == 6
+
+
+def test_a_group_with_an_open_transaction_is_not_deleted(offsets: Offsets) -> None:
+    offsets.put_in_transaction(9)
+    assert code_of(offsets.ask(DeleteGroup(G))) is ErrorCode.NON_EMPTY_GROUP
+    offsets.mark(True)
+    assert code_of(offsets.ask(DeleteGroup(G))) is ErrorCode.NONE and offsets.get() == -1
+
+
+def test_offsets_in_use_are_not_deleted(offsets: Offsets) -> None:
+    offsets.join()
+    offsets.put(5, generation=1, member_id="m1")
+    offsets.put(6, ("old", 0), generation=1, member_id="m1")
+    reply = offsets.ask(DeleteOffsets(G, (T0, ("old", 0), ("never", 3))))
+    assert reply.errors == {T0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ("old", 0): ErrorCode.NONE, ("never", 3): ErrorCode.NONE}
+    assert offsets.get() == 5 and offsets.get(("old", 0)) == -1
+    assert code_of(offsets.ask(DeleteOffsets("nobody", (T0,)))) is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_offsets_of_deleted_topics_go_in_bounded_batches_and_those_of_a_new_topic_stay() -> None:
+    offsets = Offsets(expiration_batch_max=1)
+    for number in range(3):
+        offsets.ask(OffsetCommit(f"g{number}", (OffsetToCommit(*T0, 5), OffsetToCommit("other", 0, 1))))
+    offsets.ask(TopicsDeleted(frozenset({"flights"})))
+    offsets.now_ms += 1
+    offsets.put(1)
+    for _ in range(4):
+        wait(offsets, 1)
+    for number in range(3):
+        assert set(offsets.ask(OffsetFetch(f"g{number}", None)).offsets) == {("other", 0)}
+    assert offsets.get() == 1
+    end = offsets.log.end[0]
+    wait(offsets, 1)
+    assert offsets.log.end[0] == end, "and then it is over"
+
+
+# --- ablation --------------------------------------------------------------------------------------------------------------------
+
+
+def test_materialising_by_marker_order_instead_of_record_order_is_caught(offsets: Offsets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the rule of SEMANTICS 33 the consumer would go back from 11 to 9."""
+
+    def careless(self: OffsetStore, producer_id: int, commit: bool) -> set[str]:
+        for group_id, pending in self._pending.pop(producer_id, {}).items():
+            self._committed.setdefault(group_id, {}).update({k: v for k, v in pending.items() if v is not None and commit})
+        return set()
+
+    monkeypatch.setattr(OffsetStore, "replay_marker", careless)
+    offsets.put_in_transaction(9)
+    offsets.put(11)
+    offsets.mark(True)
+    assert offsets.get() == 9

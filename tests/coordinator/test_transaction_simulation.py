@@ -1,0 +1,195 @@
+"""Transactions under faults: seeded runs on the real cores, and the safeguards switched off one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from coordinator_simulator import Client, Faults, World, batches_are_single
+
+from tidegate.coordinator.runtime import CoordinatorRuntime
+from tidegate.coordinator.transaction.events import SendMarkers, TransactionIdentity
+from tidegate.coordinator.transaction.markers import MarkerQueue, MarkerResult
+from tidegate.coordinator.transaction.shard import TransactionShard
+from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionState
+
+TV1 = Faults(transaction_version=1, duplicate=0.0, lose=0.0, resend=0.0, crash_client=0.0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_tv2_keeps_every_promise_under_faults(seed: int) -> None:
+    world = World(seed)
+    assert world.run(500) == []
+    assert all(batches_are_single(node) for node in world.nodes)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_tv1_keeps_every_promise_while_requests_do_not_overtake_one_another(seed: int) -> None:
+    """TV1 cannot tell transactions of one producer apart (KAFKA-17754): no duplicates here, but every coordinator fault."""
+    assert World(seed, TV1).run(400) == []
+
+
+def test_the_runs_are_worth_something() -> None:
+    """Commits, aborts, unknown outcomes, failovers and rotated ids all happen."""
+    worlds = [World(seed) for seed in range(6)]
+    for world in worlds:
+        world.run(500)
+    outcomes = [transaction.outcome for world in worlds for transaction in world.transactions]
+    assert outcomes.count("committed") > 50 and outcomes.count("aborted") > 30 and outcomes.count("unknown") > 5
+    assert sum(world.epoch for world in worlds) > 20 and sum(next(world.producer_ids) - 100 for world in worlds) > 30
+
+
+def test_a_seed_is_one_history() -> None:
+    first, second = World(7), World(7)
+    first.run(300)
+    second.run(300)
+    assert [p.log for p in first.partitions] == [p.log for p in second.partitions]
+
+
+# --- the hazard of SEMANTICS section 1 ---------------------------------------------------------------------------------------------
+
+
+def fast_failovers(skip_barrier: bool) -> World:
+    """A appends PREPARE_COMMIT, B has it, C has not; A dies; B is elected and dies; C is elected."""
+    world = World(0, Faults(skip_barrier=skip_barrier, duplicate=0, lose=0, resend=0), clients=0)
+    a, b, c = world.nodes
+
+    def replicate(*followers: Any) -> None:
+        for _ in range(6):
+            for follower in followers:
+                world.fetch(follower)
+
+    def deliver() -> None:
+        for _ in range(60):
+            while world.network:
+                world.network.pop(0)()
+            replicate(*(node for node in (b, c) if node is not world.leader))
+
+    client = Client(world, "client")
+    client.step()
+    deliver()
+    client.begin()
+    transaction = client.transaction
+    assert transaction is not None
+    transaction.values = {"x": 0, "y": 1}
+    client.todo = [("x", 0), ("y", 1)]
+    while client.todo:
+        client.step()
+        deliver()
+    assert world.random.seed(1) is None and client.phase == "sending"
+    client.phase, client.commit = "ending", True
+    client.step()
+    while world.network:
+        world.network.pop(0)()
+    assert a.end > c.end, "PREPARE_COMMIT is in A's log"
+    world.fetch(b)
+    world.fetch(b)
+    assert b.end == a.end > c.end and a.watermark == c.end, "B has it, C has not, it is not committed"
+    world.random.choice = lambda nodes: nodes[0]  # type: ignore[method-assign]
+    world.kill(a)
+    world.in_sync.discard(0)
+    assert world.leader is b
+    b.send_markers()
+    for marker in world.network[:]:
+        marker()  # what B sends at once reaches the data partitions' first, then B dies
+        break
+    if skip_barrier:
+        world.partitions[1].log[:] = [entry for entry in world.partitions[1].log if entry[0] == "data"]
+        world.partitions[1].producers[client.identity[0]].is_open = True
+        world.partitions[1].producers[client.identity[0]].epoch = client.identity[1]
+    world.network.clear()
+    world.kill(b)
+    assert world.leader is c
+    client.alive = False
+    world.restart(a)
+    world.restart(b)
+    world.in_sync |= {1}
+    world.now_ms += 10_000
+    world.heal()
+    return world
+
+
+def test_no_marker_leaves_for_an_uncommitted_prepare_after_two_fast_failovers() -> None:
+    world = fast_failovers(skip_barrier=False)
+    assert world.check() == []
+    assert [log[-1][3] for log in (world.partitions[0].log, world.partitions[1].log)] == [False, False], "aborted on both"
+
+
+def test_acting_before_the_barrier_tears_that_transaction() -> None:
+    found = fast_failovers(skip_barrier=True).check()
+    assert any("before its PREPARE is committed" in what for what in found) and any("torn" in what for what in found)
+
+
+# --- ablations ---------------------------------------------------------------------------------------------------------------------
+
+
+class QueueById(MarkerQueue):
+    """Pending markers keyed by the transactional id alone, as in KAFKA-16352."""
+
+    def add(self, state_partition: int, send: SendMarkers) -> MarkerResult:
+        return super().add(state_partition, replace(send, identity=TransactionIdentity(send.transactional_id, 0, 0, 0, 0)))
+
+
+class CompletesById(TransactionShard):
+    """Completes whatever transaction the id has at that moment."""
+
+    def _complete(self, identity: TransactionIdentity, context: Any) -> Any:
+        current = self.transactions[identity.transactional_id]
+        return super()._complete(self._send_markers(current, current.record_offset).identity, context)
+
+
+class BumpsAgain(TransactionShard):
+    """Spends another epoch for every attempt to fence, though the last one never reached the log (KAFKA-9666)."""
+
+    def _fence(self, current: TransactionMetadata, context: Any, reply: Any, *, may_resume: bool) -> Any:
+        tries = self.__dict__.setdefault("tries", {})
+        key = (current.transactional_id, current.record_offset)
+        tries[key] = tries.get(key, 0) + 1
+        return super()._fence(replace(current, producer_epoch=current.producer_epoch + tries[key] - 1), context, reply, may_resume=may_resume)
+
+    def _bumped(self, metadata: TransactionMetadata, last_producer_epoch: int) -> TransactionMetadata:
+        return replace(metadata, producer_epoch=metadata.producer_epoch + 1, last_producer_epoch=last_producer_epoch)
+
+
+ABLATIONS: dict[str, tuple[Faults, str]] = {
+    "act before the barrier": (Faults(skip_barrier=True, kill=0.03), "before its PREPARE is committed"),
+    "marker epochs not checked": (Faults(check_marker_epoch=False), "torn|lost|aborted read"),
+    "coordinator epoch not checked": (replace(TV1, duplicate=0.0, check_coordinator_epoch=False, lose=0.2), "torn|lost|aborted read"),
+    "pending markers keyed by id alone": (Faults(queue=QueueById, shard=CompletesById, depose=0.05, kill=0.0), "hanging|torn|lost"),
+    "epoch bumped twice after a failed fence": (Faults(shard=BumpsAgain, kill=0.03), "failed|hanging"),
+    "no guard at the append": (Faults(check_guard=False), "hanging|torn|lost|aborted read"),
+}
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_a_missing_safeguard_is_found(name: str) -> None:
+    faults, expected = ABLATIONS[name]
+    for seed in range(60):
+        found = World(seed, faults).run(400)
+        if any(word in what for what in found for word in expected.split("|")):
+            return
+    pytest.fail(f"{name}: no seed found it")
+
+
+def test_publishing_before_the_append_succeeds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    write: Callable[..., None] = CoordinatorRuntime._write
+
+    def hasty(self: Any, state: Any, outcome: Any) -> None:
+        for index, record in enumerate(outcome.records):
+            self._replay(state, state.position + index, self._now_ms, record.key, record.value, None)
+        write(self, state, outcome)
+
+    monkeypatch.setattr(CoordinatorRuntime, "_write", hasty)
+    assert any(any("hanging" in what or "torn" in what or "lost" in what for what in World(seed).run(300)) for seed in range(40))
+
+
+def test_a_prepared_transaction_is_never_forgotten_by_a_stable_coordinator() -> None:
+    world = World(3, Faults(kill=0, depose=0))
+    world.run(400)
+    leader = world.leader
+    assert leader is not None
+    ((_, _, shard),) = leader.runtime.shards()
+    assert isinstance(shard, TransactionShard)
+    assert all(entry.state is not TransactionState.ONGOING for entry in shard.transactions.values())
