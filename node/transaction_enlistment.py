@@ -8,7 +8,7 @@ question and is checked again under the append.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..coordinator.transaction.events import AddPartitions
@@ -61,11 +61,17 @@ class TransactionEnlistment:
         partitions: Sequence[Partition],
         *,
         verify_only: bool,
+        before_asking: Callable[[], None],
     ) -> dict[Partition, ErrorCode]:
         """One code a partition; passing troubles are retried for `PATIENCE_S` and then told as NOT_ENOUGH_REPLICAS, which
-        every client knows to retry."""
+        every client knows to retry.
+
+        `before_asking` runs before every question: the marker of the producer's previous transaction, for which we wait here,
+        takes away the guards that were there when it came.
+        """
         deadline = self._broker.clock.monotonic() + PATIENCE_S
         while True:
+            before_asking()
             codes = await self._ask_once(transactional_id, producer_id, producer_epoch, partitions, verify_only)
             passing = {code for code in codes.values() if code in PASSING}
             if not passing:

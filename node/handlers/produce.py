@@ -107,9 +107,23 @@ async def _enlist(broker: Broker, transactional_id: str, version: int, parts: li
         fresh[part.topic, part.partition] = part
     if not fresh:
         return
-    codes = await broker.enlistment.ask(transactional_id, *producer, list(fresh), verify_only=version < ENLISTED_BY_LEADER_FROM)
+
+    def take_guards() -> None:
+        for part in fresh.values():
+            header = part.header
+            assert header is not None
+            try:
+                log = broker.replicas.leader_log(part.topic, part.partition)
+                part.guard = log.start_verification(header.producer_id, header.producer_epoch, header.base_sequence)
+            except KafkaError as error:
+                _fail(part, error)
+
+    verify_only = version < ENLISTED_BY_LEADER_FROM
+    codes = await broker.enlistment.ask(
+        transactional_id, *producer, list(fresh), verify_only=verify_only, before_asking=take_guards
+    )
     for key, part in fresh.items():
-        if codes[key] is not ErrorCode.NONE:
+        if codes[key] is not ErrorCode.NONE and part.answer.error is ErrorCode.NONE:
             _fail(part, KafkaError(_for_producer(codes[key]), "the partition is not part of the transaction"))
 
 

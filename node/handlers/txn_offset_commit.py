@@ -44,14 +44,21 @@ async def _verified(broker: Broker, context: RequestContext, request: Any, parti
     log = broker.replicas.leader_log(CONSUMER_OFFSETS, partition)
     if log.transaction_open(request.producer_id, request.producer_epoch):
         return None
-    guard = log.start_verification(request.producer_id, request.producer_epoch, -1)
+    guard: VerificationGuard | None = None
     key = (CONSUMER_OFFSETS, partition)
+
+    def take_guard() -> None:
+        nonlocal guard
+        log = broker.replicas.leader_log(CONSUMER_OFFSETS, partition)
+        guard = log.start_verification(request.producer_id, request.producer_epoch, -1)
+
     codes = await broker.enlistment.ask(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
         [key],
         verify_only=context.api_version < 5,
+        before_asking=take_guard,
     )
     if codes[key] is not ErrorCode.NONE:
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if codes[key] is ErrorCode.NOT_ENOUGH_REPLICAS else codes[key]
