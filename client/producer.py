@@ -257,17 +257,17 @@ class Producer:
         try:
             yield self
         except BaseException:
-            await self._abort_after_failure()
+            await self.abort_after_failure()
             raise
         try:
             await self.commit()
         except CommitOutcomeUnknown:
             raise
         except BaseException:
-            await self._abort_after_failure()
+            await self.abort_after_failure()
             raise
 
-    async def _abort_after_failure(self) -> None:
+    async def abort_after_failure(self) -> None:
         """The failure that led here is what the user must see: a failing abort is logged, and made good by the next begin."""
         if self._manager.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             return

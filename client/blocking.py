@@ -1,0 +1,437 @@
+"""Producer, Consumer and Admin for programs without asyncio: the same objects, on an event loop in a thread of their own.
+
+    from tidegate.client.blocking import Consumer, Producer
+
+    with Producer("127.0.0.1:9092", transactional_id="payments-1") as producer:
+        with producer.transaction():
+            producer.send("payments", key="alice", value=b"...")
+
+Constructor arguments and errors are those of `tidegate.client`.  A producer may be shared by threads (its transactions may not);
+a consumer belongs to one thread at a time.  `send` returns a concurrent.futures.Future.  Each call costs a hop between threads
+(some 50 us): for many records use `send_all`, and `poll` with a large `max_records`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, TypeVar
+
+from .admin import (
+    Admin as AsyncAdmin,
+)
+from .admin import (
+    ClusterDescription,
+    ConfigEntry,
+    GroupDescription,
+    GroupListing,
+    NewTopic,
+    ProducerDescription,
+    TopicDescription,
+    TransactionDescription,
+    TransactionListing,
+)
+from .consumer import Consumer as AsyncConsumer
+from .consumer import RebalanceListener
+from .errors import CommitOutcomeUnknown
+from .fetched import ConsumerRecord
+from .metadata import TopicView
+from .offset_requests import OffsetAtTime, TopicPartition
+from .producer import Headers, RecordMetadata
+from .producer import Producer as AsyncProducer
+from .transaction_manager import State
+from .transaction_requests import CommittedOffset, GroupMetadata, Offsets
+
+__all__ = ["Admin", "Consumer", "NewTopic", "Producer", "Send"]
+
+T = TypeVar("T")
+ITERATION_RECORDS: Final = 200
+SEND_CHUNK_RECORDS: Final = 500
+
+
+class _LoopThread:
+    """An event loop in a daemon thread; `call` runs a coroutine there and waits for it."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C while waiting: the work must not go on behind the caller's back
+            raise
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Runs a plain function on the loop's thread."""
+
+        async def work() -> T:
+            return function()
+
+        return self.call(work())
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class Send(NamedTuple):
+    """One record for `Producer.send_all`."""
+
+    value: bytes | str | None
+    key: bytes | str | None = None
+    partition: int | None = None
+    headers: Headers = ()
+    timestamp_ms: int | None = None
+
+
+class Producer:
+    """See `tidegate.client.Producer`."""
+
+    def __init__(self, bootstrap: str, **settings: Any) -> None:
+        self._producer = AsyncProducer(bootstrap, **settings)
+        self._thread = _LoopThread("tidegate-producer")
+
+    def start(self) -> None:
+        try:
+            self._thread.call(self._producer.start())
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    def close(self) -> None:
+        try:
+            self._thread.call(self._producer.close())
+        finally:
+            self._thread.stop()
+
+    def __enter__(self) -> Producer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers | Mapping[str, bytes] = (),
+        timestamp_ms: int | None = None,
+    ) -> Future[RecordMetadata]:
+        """Hands a record over and returns once there is room for it; the future is the acknowledgement."""
+        acknowledged: Future[RecordMetadata] = Future()
+
+        async def work() -> None:
+            _forward(
+                await self._producer.send(
+                    topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+                ),
+                acknowledged,
+            )
+
+        self._thread.call(work())
+        return acknowledged
+
+    def send_and_wait(
+        self, topic: str, value: bytes | str | None = None, key: bytes | str | None = None, **options: Any
+    ) -> RecordMetadata:
+        return self.send(topic, value, key, **options).result()
+
+    def send_all(self, topic: str, records: Iterable[Send]) -> list[Future[RecordMetadata]]:
+        """Many records with few hops between the threads."""
+        futures: list[Future[RecordMetadata]] = []
+        chunk: list[Send] = []
+
+        async def work(part: list[Send]) -> None:
+            for entry in part:
+                acknowledged: Future[RecordMetadata] = Future()
+                sent = await self._producer.send(
+                    topic,
+                    entry.value,
+                    entry.key,
+                    partition=entry.partition,
+                    headers=entry.headers,
+                    timestamp_ms=entry.timestamp_ms,
+                )
+                _forward(sent, acknowledged)
+                futures.append(acknowledged)
+
+        for record in records:
+            chunk.append(record)
+            if len(chunk) >= SEND_CHUNK_RECORDS:
+                self._thread.call(work(chunk))
+                chunk = []
+        if chunk:
+            self._thread.call(work(chunk))
+        return futures
+
+    def flush(self) -> None:
+        self._thread.call(self._producer.flush())
+
+    def partitions_for(self, topic: str) -> list[int]:
+        return self._thread.call(self._producer.partitions_for(topic))
+
+    @property
+    def state(self) -> State:
+        return self._producer.state
+
+    def begin(self) -> None:
+        self._thread.call(self._producer.begin())
+
+    def commit(self) -> None:
+        self._thread.call(self._producer.commit())
+
+    def abort(self) -> None:
+        self._thread.call(self._producer.abort())
+
+    @contextmanager
+    def transaction(self) -> Iterator[Producer]:
+        """begin; commit at the end, or abort when the body or the commit fails."""
+        self.begin()
+        try:
+            yield self
+            self.commit()
+        except CommitOutcomeUnknown:
+            raise
+        except BaseException:
+            self._thread.call(self._producer.abort_after_failure())
+            raise
+
+    def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
+        self._thread.call(self._producer.send_offsets_to_transaction(offsets, group))
+
+
+def _forward(source: asyncio.Future[RecordMetadata], target: Future[RecordMetadata]) -> None:
+    def done(finished: asyncio.Future[RecordMetadata]) -> None:
+        if finished.cancelled():
+            target.cancel()
+            return
+        error = finished.exception()
+        if error is not None:
+            target.set_exception(error)
+        else:
+            target.set_result(finished.result())
+
+    source.add_done_callback(done)
+
+
+class Consumer:
+    """See `tidegate.client.Consumer`.  Rebalance listeners are coroutines and run on the consumer's own thread."""
+
+    def __init__(self, bootstrap: str, **settings: Any) -> None:
+        self._consumer = AsyncConsumer(bootstrap, **settings)
+        self._thread = _LoopThread("tidegate-consumer")
+        self._undelivered: deque[ConsumerRecord] = deque()  # taken by an iteration, not yet handed out
+
+    def start(self) -> None:
+        try:
+            self._thread.call(self._consumer.start())
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    def close(self, *, commit: bool = True) -> None:
+        try:
+            self._rewind()
+            self._thread.call(self._consumer.close(commit=commit))
+        finally:
+            self._thread.stop()
+
+    def __enter__(self) -> Consumer:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(commit=kind is None)
+
+    def subscribe(self, topics: Sequence[str] | str, listener: RebalanceListener | None = None) -> None:
+        self._thread.run(lambda: self._consumer.subscribe(topics, listener))
+
+    def unsubscribe(self) -> None:
+        self._rewind()
+        self._thread.call(self._consumer.unsubscribe())
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        wanted = list(partitions)
+        self._rewind()
+        self._thread.run(lambda: self._consumer.assign(wanted))
+
+    def assignment(self) -> set[TopicPartition]:
+        return self._thread.run(self._consumer.assignment)
+
+    def partitions_for(self, topic: str) -> list[int]:
+        return self._thread.call(self._consumer.partitions_for(topic))
+
+    def poll(self, max_records: int | None = None, timeout_s: float = 1.0) -> list[ConsumerRecord]:
+        self._rewind()
+        return self._thread.call(self._consumer.poll(max_records, timeout_s))
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Records, one by one, for ever.  Fetched in groups, but a commit covers only what was handed out."""
+        try:
+            while True:
+                self._undelivered.extend(self._thread.call(self._consumer.poll(ITERATION_RECORDS, 60.0)))
+                while self._undelivered:
+                    yield self._undelivered.popleft()
+        finally:
+            self._rewind()
+
+    def _rewind(self) -> None:
+        """Gives back what an iteration has taken and not handed out."""
+        first: dict[tuple[str, int], int] = {}
+        while self._undelivered:
+            record = self._undelivered.popleft()
+            first.setdefault((record.topic, record.partition), record.offset)
+
+        def seek() -> None:
+            assigned = self._consumer.assignment()
+            for key, offset in first.items():
+                if key in assigned:
+                    self._consumer.seek(key, offset)
+
+        if first:
+            self._thread.run(seek)
+
+    def seek(self, partition: tuple[str, int], offset: int) -> None:
+        self._rewind()
+        self._thread.run(lambda: self._consumer.seek(partition, offset))
+
+    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        self._rewind()
+        self._thread.call(self._consumer.seek_to_beginning(*partitions))
+
+    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        self._rewind()
+        self._thread.call(self._consumer.seek_to_end(*partitions))
+
+    def position(self, partition: tuple[str, int]) -> int:
+        self._rewind()
+        return self._thread.call(self._consumer.position(partition))
+
+    def positions(self) -> dict[tuple[str, int], int]:
+        """The next offset to hand out, per partition."""
+        found = self._thread.run(self._consumer.positions)
+        for record in reversed(self._undelivered):
+            found[record.topic, record.partition] = record.offset
+        return found
+
+    def lag(self, partition: tuple[str, int]) -> int | None:
+        return self._thread.run(lambda: self._consumer.lag(partition))
+
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        self._thread.run(lambda: self._consumer.pause(*partitions))
+
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        self._thread.run(lambda: self._consumer.resume(*partitions))
+
+    def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return self._thread.call(self._consumer.beginning_offsets(partitions))
+
+    def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return self._thread.call(self._consumer.end_offsets(partitions))
+
+    def offsets_for_times(self, times: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], OffsetAtTime | None]:
+        return self._thread.call(self._consumer.offsets_for_times(times))
+
+    def group_metadata(self) -> GroupMetadata:
+        return self._consumer.group_metadata()
+
+    def commit(self, offsets: Offsets | None = None) -> None:
+        self._thread.call(self._consumer.commit(offsets if offsets is not None else self.positions()))
+
+    def committed(self, partitions: Iterable[tuple[str, int]] | None = None) -> dict[tuple[str, int], CommittedOffset]:
+        return self._thread.call(self._consumer.committed(partitions))
+
+
+class Admin:
+    """See `tidegate.client.Admin`."""
+
+    def __init__(self, bootstrap: str, **settings: Any) -> None:
+        self._admin = AsyncAdmin(bootstrap, **settings)
+        self._thread = _LoopThread("tidegate-admin")
+
+    def __enter__(self) -> Admin:
+        try:
+            self._thread.call(self._admin.start())
+        except BaseException:
+            self._thread.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        try:
+            self._thread.call(self._admin.close())
+        finally:
+            self._thread.stop()
+
+    def create_topics(self, topics: Sequence[NewTopic], *, wait: bool = True) -> None:
+        self._thread.call(self._admin.create_topics(topics, wait=wait))
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        self._thread.call(self._admin.delete_topics(names))
+
+    def create_partitions(self, counts: Mapping[str, int]) -> None:
+        self._thread.call(self._admin.create_partitions(counts))
+
+    def list_topics(self, *, internal: bool = False) -> list[TopicView]:
+        return self._thread.call(self._admin.list_topics(internal=internal))
+
+    def describe_topics(self, names: Iterable[str]) -> list[TopicDescription]:
+        return self._thread.call(self._admin.describe_topics(names))
+
+    def describe_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+        return self._thread.call(self._admin.describe_configs(names))
+
+    def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
+        self._thread.call(self._admin.alter_config(name, changes))
+
+    def list_groups(self) -> list[GroupListing]:
+        return self._thread.call(self._admin.list_groups())
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        return self._thread.call(self._admin.describe_group(group_id))
+
+    def group_offsets(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
+        return self._thread.call(self._admin.group_offsets(group_id))
+
+    def delete_group(self, group_id: str) -> None:
+        self._thread.call(self._admin.delete_group(group_id))
+
+    def list_transactions(self, states: Sequence[str] = ()) -> list[TransactionListing]:
+        return self._thread.call(self._admin.list_transactions(states))
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        return self._thread.call(self._admin.describe_transaction(transactional_id))
+
+    def describe_producers(self, partitions: Iterable[tuple[str, int]]) -> list[ProducerDescription]:
+        return self._thread.call(self._admin.describe_producers(partitions))
+
+    def describe_cluster(self) -> ClusterDescription:
+        return self._thread.call(self._admin.describe_cluster())
+
+    def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return self._thread.call(self._admin.beginning_offsets(partitions))
+
+    def end_offsets(
+        self, partitions: Iterable[tuple[str, int]], *, read_committed: bool = False
+    ) -> dict[tuple[str, int], int]:
+        return self._thread.call(self._admin.end_offsets(partitions, read_committed=read_committed))
