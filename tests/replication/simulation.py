@@ -12,6 +12,7 @@ metadata reaches each node late, crashes that lose unsynced writes, clocks.  The
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
@@ -173,13 +174,15 @@ class World:
         self.batch_ids = 0
         self.committed: list[tuple[int, int]] = []  # per offset: (batch id, position in the batch)
         self.acknowledged: list[tuple[int, int]] = []  # (next offset, batch id)
+        self.seen: Counter[str] = Counter()  # what happened, so that a test can tell whether the world is rough enough
         for node in self.nodes.values():
             self.restart(node)
         self.apply_all()
 
     # -- nodes ---------------------------------------------------------------------------------------------------------------
 
-    def restart(self, node: Node) -> None:
+    def restart(self, node: Node, *, metadata: Assignment | None = None) -> None:
+        """Opens the log and registers; with `metadata`, acts on that instead, as if its registration were still unknown to it."""
         node.log = Log.open(
             node.disk,
             DIRECTORY,
@@ -191,6 +194,11 @@ class World:
             recovery_point=0,
         )
         node.alive = True
+        if metadata is not None:
+            node.replica = Replica(node.node_id, metadata, node.log)
+            node.pending_acks.clear()
+            self.apply(node, metadata)
+            return
         node.broker_epoch = self.controller.register(node.node_id)
         node.applied = len(self.controller.history) - 1  # it acts only on metadata that contains its own registration
         node.replica = Replica(node.node_id, self.controller.now, node.log)
@@ -198,11 +206,13 @@ class World:
         self.apply(node, self.controller.now)
         self.controller.unfence(node.node_id)
 
-    def crash(self, node: Node) -> None:
+    def crash(self, node: Node, *, disk_lost: bool = False, keep: float = 0.5) -> None:
         assert node.log is not None
         node.dark = self.contents(node, node.log.flushed_end_offset)
         node.log.close(clean=False)
-        node.disk.power_cut(self.rng)
+        node.disk.power_cut(self.rng, keep=keep)
+        if disk_lost:
+            node.disk, node.dark = MemoryDisk(), []
         node.alive = False
         node.log = node.replica = None
         node.pending_acks.clear()
@@ -222,26 +232,28 @@ class World:
         assert replica is not None
         epoch, was_following = replica.leader_epoch, replica.follower
         replica.apply(assignment, now_s=self.now_s, lag_max_s=LAG_S)
-        if replica.is_leader and replica.leader_epoch != epoch:
+        if replica.is_leader and epoch != replica.leader_epoch == self.controller.now.leader_epoch:  # not of a past epoch
             self.check_committed_prefix(node, len(self.committed), "the new leader")
         if not self.safeguards.truncate_by_epochs and replica.follower is not None and replica.follower is not was_following:
             replica.log.truncate_to(replica.log.high_watermark)
         self.leader_progress(node)
 
-    def produce(self, node: Node, *, records: int = 1) -> bool:
+    def produce(self, node: Node, *, records: int = 1, acks: int = -1) -> bool:
         replica = node.replica
         if replica is None or replica.leader is None:
             return False
+        batch = encode_batch([NewRecord(None, b"v", (), self.batch_ids + 1) for _ in range(records)])
         try:
-            replica.leader.check_before_append(-1)
-        except KafkaError:
+            replica.leader.check_before_append(acks)
+            info = replica.log.append_leader(
+                bytearray(batch), leader_epoch=replica.leader_epoch, origin=AppendOrigin.CLIENT, now_ms=self.batch_ids
+            )
+        except KafkaError as error:
+            self.seen[f"append {error.code.name}"] += 1
             return False
         self.batch_ids += 1
-        batch = encode_batch([NewRecord(None, b"v", (), self.batch_ids) for _ in range(records)])
-        info = replica.log.append_leader(
-            bytearray(batch), leader_epoch=replica.leader_epoch, origin=AppendOrigin.CLIENT, now_ms=self.batch_ids
-        )
-        node.pending_acks.append((replica.leader_epoch, info.last_offset + 1, self.batch_ids))
+        if acks == -1:
+            node.pending_acks.append((replica.leader_epoch, info.last_offset + 1, self.batch_ids))
         self.leader_progress(node)
         return True
 
@@ -303,6 +315,7 @@ class World:
                 sender.node_id, fetch.broker_epoch, fetch.position, now_s=self.now_s, arrival=True
             )
         except KafkaError as error:
+            self.seen[error.code.name] += 1
             self.messages.append(FetchReply(fetch, Answer(error.code, -1, log.log_start_offset, None, None)))
             return
         leader = replica.require_leader()
@@ -331,6 +344,7 @@ class World:
         action = core.on_answer(sent, reply.answer, replica.log)
         match action:
             case Append() | Truncate() | Restart():
+                self.seen[type(action).__name__] += 1
                 if isinstance(action, Truncate):
                     node.asked_epochs = core.leader_epoch
                 try:
@@ -359,6 +373,7 @@ class World:
 
     def on_alter(self, alter: Alter) -> None:
         result = self.controller.alter(alter.sender.node_id, alter.broker_epoch, alter.change.proposal)
+        self.seen[f"alter {result.error.name}"] += 1
         self.messages.append(AlterReply(alter, result))
 
     def on_alter_reply(self, reply: AlterReply) -> None:
@@ -438,19 +453,21 @@ class World:
         rng = self.rng
         node = rng.choice(tuple(self.nodes.values()))
         action = rng.random()
-        if action < 0.42:
+        if action < 0.44:
             self.deliver_some()
-        elif action < 0.60:
+        elif action < 0.64:
             self.send_fetch(node)
         elif action < 0.74:
-            self.produce(node, records=rng.randint(1, 3))
+            believers = [one for one in self.nodes.values() if one.replica is not None and one.replica.is_leader]
+            if believers:
+                self.produce(rng.choice(believers), records=rng.randint(1, 3), acks=rng.choice((-1, -1, 1)))
         elif action < 0.82 and node.alive:
             self.flush(node)
         elif action < 0.92 and node.alive:
             self.apply_next(node)
         elif action < 0.94:
             self.now_s += rng.choice([0.1, 1.0, LAG_S * 0.6])
-        elif action < 0.96 and node.alive:
+        elif action < 0.97 and node.alive:
             self.maintain(node)
         else:
             self.disturb(node)
@@ -489,7 +506,7 @@ class World:
                 if other.alive:
                     self.crash(other)
 
-    def run(self, steps: int = 260) -> None:
+    def run(self, steps: int = 600) -> None:
         for _ in range(steps):
             self.step()
         self.heal()
