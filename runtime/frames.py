@@ -45,9 +45,13 @@ EAGER_BYTES = 1 << 20
 """A frame up to this size gets its whole buffer at once; a larger one fourfold steps, as its bytes really arrive."""
 FRAMES_PER_TICK = 64
 STALLED_FRAME_S = 30.0
+LINGER_S = 10.0
 COALESCE_BYTES = 64 * 1024
 """Smaller buffers are joined into one write; copying larger ones would cost more than a system call."""
 WRITE_HIGH_BYTES = 1 << 20
+
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+"""A peer that vanished without a word is noticed after two minutes, not after the kernel's two hours."""
 
 _BY_HANDLER, _BY_BUDGET, _BY_WRITER, _BY_TURN = 1, 2, 4, 8  # why reading is paused; it goes on when all are cleared
 
@@ -184,6 +188,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._large_frames = 0  # frames since the last look that the first buffer could not have held
         self._shrink_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
         self._progress = 0
         self._delivering = False
         self._detached = False
@@ -236,11 +241,12 @@ class FrameConnection(asyncio.BufferedProtocol):
         return FrameLease(self._view[start : start + self._frame_bytes], self._budget, reserved)
 
     def close(self, reason: str = "closed here") -> None:
-        """Closes once what was sent has been written; idempotent."""
+        """Closes once what was sent has been written, at the latest after `LINGER_S`; idempotent."""
         if self._transport is not None and not self._transport.is_closing():
             self.close_reason = reason
             self._uncork(self._transport)
             self._transport.close()
+            self._linger_timer = self._loop.call_later(LINGER_S, self.abort)
 
     def abort(self, reason: str = "aborted here") -> None:
         """Closes at once and drops what was not written yet."""
@@ -259,14 +265,18 @@ class FrameConnection(asyncio.BufferedProtocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, seconds in _KEEPALIVE:
+                sock.setsockopt(socket.IPPROTO_TCP, option, seconds)
         self._transport.set_write_buffer_limits(high=self._pause_on_write_bytes or WRITE_HIGH_BYTES)
         self._handler = self._on_made(self)
         if self._handler is None:
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._filled == len(self._buffer):
-            self._make_room()
+        if self._filled == len(self._buffer) or (
+            self._start and self._frame_bytes >= 0 and self._start + LENGTH_BYTES + self._frame_bytes > len(self._buffer)
+        ):
+            self._make_room()  # at once, when the frame will not fit behind what was delivered: one large read, not two
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -325,7 +335,7 @@ class FrameConnection(asyncio.BufferedProtocol):
             while not self._paused and self._next_frame_is_whole():
                 if frames == FRAMES_PER_TICK:
                     self._pause(_BY_TURN)
-                    self._loop.call_soon(self._resume, _BY_TURN)
+                    self._loop.call_soon(self._continue)
                     break
                 frames += 1
                 if not self._deliver_one():
@@ -399,7 +409,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         reserved, self._reserved = self._reserved, 0
         if reserved and self._budget is not None:
             self._budget.give_back(reserved)
-        return self._handler is not None
+        return self.is_open  # a handler that closed wants nothing more
 
     def _make_room(self) -> None:
         """The buffer is full to its end: moves what is left to the front, or to a larger buffer that fits the frame."""
@@ -506,10 +516,10 @@ class FrameConnection(asyncio.BufferedProtocol):
         self.abort(reason)
 
     def _stop_timers(self) -> None:
-        for timer in (self._shrink_timer, self._stall_timer):
+        for timer in (self._shrink_timer, self._stall_timer, self._linger_timer):
             if timer is not None:
                 timer.cancel()
-        self._shrink_timer = self._stall_timer = None
+        self._shrink_timer = self._stall_timer = self._linger_timer = None
 
 
 def _describe_bad_length(prefix: bytes, size: int, max_frame_bytes: int) -> str:

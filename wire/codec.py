@@ -89,7 +89,7 @@ def _decode(entity_type: Any, frame: ReadableBuffer, position: int) -> Any:
             entity, _ = _reader(entity_type)(data, position)
         except KeyError:  # kio does not know a tagged field
             entity, _ = _reader(entity_type)(without_unknown_tags(entity_type, data, position), 0)
-    except (SerialError, ValueError, OverflowError, TypeError) as error:
+    except (SerialError, ValueError, OverflowError, TypeError, KeyError) as error:
         raise _invalid(f"{entity_type.__name__} cannot be decoded: {error}") from error
     return entity
 

@@ -1,0 +1,109 @@
+"""Fault points do nothing unless armed on purpose; log lines are for people and for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from tidegate.runtime import faults, logs
+
+
+@pytest.fixture
+def kills(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    sent: list[int] = []
+    monkeypatch.setattr(faults, "ENABLED", True)
+    monkeypatch.setattr(faults, "_kill", lambda pid, number: sent.append(number))
+    yield sent
+    faults._armed.clear()
+
+
+def test_a_point_that_is_not_armed_does_nothing(kills: list[int]) -> None:
+    faults.point("commit")
+    faults.arm("other", "kill")
+    faults.point("commit")
+    assert kills == []
+
+
+def test_an_armed_point_kills_after_the_skipped_passes_and_only_where_the_context_matches(kills: list[int]) -> None:
+    faults.arm("commit", "kill", skip=1, match={"partition": "3"})
+    for partition in (3, 5, 5):
+        faults.point("commit", partition=partition)
+    assert kills == []
+    faults.point("commit", partition=3)
+    assert kills == [signal.SIGKILL]
+
+
+def test_points_cannot_be_armed_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "ENABLED", False)
+    with pytest.raises(PermissionError, match="TIDEGATE_FAULT_POINTS=1"):
+        faults.arm("commit", "kill")
+
+
+def test_an_unknown_action_is_refused(kills: list[int]) -> None:
+    with pytest.raises(ValueError, match="explode"):
+        faults.arm("commit", "explode")
+
+
+@pytest.mark.parametrize(("enabled", "code"), [("1", -signal.SIGKILL), ("0", 7)])
+def test_the_environment_decides_and_the_kill_is_real(enabled: str, code: int) -> None:
+    script = (
+        "from tidegate.runtime import faults\n"
+        "try: faults.arm('p', 'kill')\n"
+        "except PermissionError: raise SystemExit(7)\n"
+        "faults.point('p')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env={"TIDEGATE_FAULT_POINTS": enabled}, timeout=60)
+    assert done.returncode == code
+
+
+def record_of(**fields: object) -> logging.LogRecord:
+    record = logging.LogRecord("tidegate.storage.log", logging.WARNING, "f.py", 1, "segment_rolled", (), None)
+    record.fields = fields
+    return record
+
+
+def test_a_text_line_has_the_event_and_its_values_quoted_only_where_needed() -> None:
+    line = logs.TextFormatter().format(record_of(topic="flights", partition=3, reason='disk "full"', empty=""))
+    assert line.endswith('WARNING storage.log segment_rolled topic=flights partition=3 reason="disk \\"full\\"" empty=""')
+
+
+def test_a_value_cannot_break_the_line() -> None:
+    line = logs.TextFormatter().format(record_of(reason="two\nlines level=ERROR"))
+    assert "\n" not in line
+
+
+def test_a_json_line_is_one_object() -> None:
+    line = json.loads(logs.JsonFormatter().format(record_of(partition=3, path=logging)))
+    assert (line["level"], line["logger"]) == ("WARNING", "tidegate.storage.log")
+    assert (line["event"], line["partition"]) == ("segment_rolled", 3)
+
+
+def test_the_logger_passes_event_and_fields_and_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    log = logs.get("tidegate.test")
+    with caplog.at_level(logging.INFO):
+        log.debug("too_quiet")
+        log.info("said", n=1)
+        try:
+            raise RuntimeError("boom")
+        except RuntimeError:
+            log.exception("failed", n=2)
+    assert [(r.getMessage(), r.fields) for r in caplog.records] == [("said", {"n": 1}), ("failed", {"n": 2})]  # type: ignore[attr-defined]
+    assert "boom" in logs.JsonFormatter().format(caplog.records[1]) and "boom" in logs.TextFormatter().format(caplog.records[1])
+
+
+def test_configuring_sets_level_and_form_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    level = root.level
+    try:
+        logs.configure(level="warning", json_lines=True)
+        logs.configure(level="warning", json_lines=True)
+        assert root.level == logging.WARNING and len(root.handlers) == 1
+        assert isinstance(root.handlers[0].formatter, logs.JsonFormatter)
+    finally:
+        root.setLevel(level)
