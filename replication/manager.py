@@ -532,7 +532,7 @@ class ReplicaManager:
 
     def _write_checkpoints(self) -> None:
         try:
-            self._directory.checkpoint()
+            self._directory.write_checkpoints()
         except OSError as error:
             _log.error("checkpoint_not_written", error=str(error))  # only costs recovery time; a failing disk shows in appends
 
