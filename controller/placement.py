@@ -6,6 +6,7 @@ cluster has already, so small topics made one after the other fill the brokers a
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -55,19 +56,20 @@ def _place_one(replication_factor: int, brokers: Sequence[BrokerState], load: Lo
         node_id = broker.node_id
         return load.leaderships.get(node_id, 0), load.replicas.get(node_id, 0), node_id
 
-    chosen = [min(brokers, key=as_leader)]
+    leader = min(brokers, key=as_leader)
+    chosen = [leader]
+    # Equal loads: on in a circle, each time beginning one further from the leader, so that the leaderships of a lost broker fall
+    # to all others and not to its neighbour.
+    others = [broker for broker in brokers if broker is not leader]
+    shift = load.leaderships.get(leader.node_id, 0) + bisect(others, leader.node_id, key=lambda broker: broker.node_id)
+    circle = {broker.node_id: (position - shift) % len(others) for position, broker in enumerate(others)}
     for _ in range(replication_factor - 1):
         used_racks = {broker.rack for broker in chosen if broker.rack}
-        chosen_ids = {broker.node_id for broker in chosen}
-        leader_id = chosen[0].node_id
-
-        def as_follower(
-            broker: BrokerState, used: frozenset[str] = frozenset(used_racks), leader: int = leader_id
-        ) -> tuple[bool, int, bool, int]:
-            # Equal loads: continue in a circle from the leader, so that a lost broker's leaderships spread over all others.
-            return broker.rack in used, load.replicas.get(broker.node_id, 0), broker.node_id < leader, broker.node_id
-
-        chosen.append(min((broker for broker in brokers if broker.node_id not in chosen_ids), key=as_follower))
+        left = [broker for broker in others if broker not in chosen]
+        ranked = [
+            (broker.rack in used_racks, load.replicas.get(broker.node_id, 0), circle[broker.node_id], broker) for broker in left
+        ]
+        chosen.append(min(ranked, key=lambda entry: entry[:3])[3])
     return tuple(broker.node_id for broker in chosen)
 
 

@@ -7,7 +7,6 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tidegate.controller.model import FLUSH_POLICY_CONFIG, MIN_IN_SYNC_REPLICAS_CONFIG
 from tidegate.controller.proposers import PROPOSERS_MAX, WINDOW
 from tidegate.controller.state import ApplyResult, ClusterState
@@ -123,9 +122,7 @@ OPERATIONS = st.one_of(
     ),
     st.builds(pb.Operation, fence_broker=st.builds(pb.FenceBroker, node_id=INT32, broker_epoch=INT64)),
     st.builds(pb.Operation, unfence_broker=st.builds(pb.UnfenceBroker, node_id=INT32, broker_epoch=INT64)),
-    st.builds(
-        pb.Operation, begin_controlled_shutdown=st.builds(pb.BeginControlledShutdown, node_id=INT32, broker_epoch=INT64)
-    ),
+    st.builds(pb.Operation, begin_controlled_shutdown=st.builds(pb.BeginControlledShutdown, node_id=INT32, broker_epoch=INT64)),
     st.builds(
         pb.Operation,
         create_topic=st.builds(pb.CreateTopic, topic_id=IDS, name=NAMES, config=CONFIG, partitions=NEW_PARTITIONS),
@@ -151,9 +148,7 @@ OPERATIONS = st.one_of(
     st.builds(
         pb.Operation, allocate_producer_ids=st.builds(pb.AllocateProducerIds, node_id=INT32, broker_epoch=INT64, count=INT32)
     ),
-    st.builds(
-        pb.Operation, set_feature_level=st.builds(pb.SetFeatureLevel, name=NAMES, level=INT32, expected_level=INT32)
-    ),
+    st.builds(pb.Operation, set_feature_level=st.builds(pb.SetFeatureLevel, name=NAMES, level=INT32, expected_level=INT32)),
     st.just(pb.Operation()),
 )
 COMMANDS = st.one_of(
@@ -283,9 +278,7 @@ def test_the_broker_epoch_is_the_index_of_the_registration_and_a_retry_keeps_it(
 def test_a_new_incarnation_waits_until_the_old_one_is_fenced_and_in_no_isr(applier: Applier) -> None:
     applier.topic()
     epoch = applier.state.brokers[1].broker_epoch
-    second = pb.Operation(
-        register_broker=pb.RegisterBroker(node_id=1, incarnation="second", expected_broker_epoch=epoch)
-    )
+    second = pb.Operation(register_broker=pb.RegisterBroker(node_id=1, incarnation="second", expected_broker_epoch=epoch))
     assert applier(second).error == ErrorCode.DUPLICATE_BROKER_REGISTRATION
     applier(fence_of(1, epoch))
     assert applier(second).error == ErrorCode.INVALID_UPDATE_VERSION, "still in an ISR (SEMANTICS 48)"

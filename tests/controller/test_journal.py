@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from simulated_disk import SimulatedDisk
-
 from tidegate.controller.raft.failure import RaftFatal
 from tidegate.controller.raft.journal import DurableJournal
 from tidegate.controller.raft.snapshot_store import Snapshot, SnapshotStore

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pysyncobj.syncobj
 import pysyncobj.version
-
 from tidegate.controller.raft.core import LIBRARY_VERSION
 
 SYNCOBJ_SHA256 = "e8bdf06797085d734df86e24ab4802fe87893dff77268565ec036f7ad4a1cfe4"

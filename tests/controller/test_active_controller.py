@@ -1,0 +1,454 @@
+"""The active controller's plans, each applied to a real state: who is fenced, who leads, who may come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from controller_cluster import registration
+from tidegate.controller import topics
+from tidegate.controller.active import ActiveController, ControllerConfig, Plan
+from tidegate.controller.model import (
+    FLUSH_POLICY_CONFIG,
+    INITIAL_FEATURES,
+    MIN_IN_SYNC_REPLICAS_CONFIG,
+    TRANSACTION_STATE_TOPIC,
+    UNCLEAN_ELECTION_CONFIG,
+    ApplyResult,
+    PartitionState,
+)
+from tidegate.controller.state import ClusterState
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.proto import metadata_pb2 as pb
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+SAFE = {MIN_IN_SYNC_REPLICAS_CONFIG: "2", FLUSH_POLICY_CONFIG: "os"}
+FLUSHED = {MIN_IN_SYNC_REPLICAS_CONFIG: "2"}
+
+
+@dataclass
+class Office:
+    """A state, its active controller and its clock."""
+
+    state: ClusterState = field(default_factory=ClusterState)
+    now: float = 0.0
+    config: ControllerConfig = field(default_factory=ControllerConfig)
+    disks: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.duties = ActiveController(self.state, self.config, self.now)
+        self.carry_out(self.duties.take_office(1, "blue", dict(INITIAL_FEATURES)))
+
+    def carry_out(self, plan: Plan) -> list[ApplyResult]:
+        results = []
+        for command in plan.commands(1):
+            results.append(self.state.apply(self.state.index + 1, 1, command.SerializeToString()))
+            assert results[-1].ok, results[-1]
+            if isinstance(results[-1].value, tuple):
+                assert set(results[-1].value) == {ErrorCode.NONE}
+        assert self.state.violations() == []
+        return results
+
+    def register(self, node_id: int, incarnation: str = "first", clean: bool = False, directory: str | None = None) -> None:
+        known = self.state.brokers.get(node_id)
+        request = registration(node_id, incarnation, directory_id=self.disks.get(node_id, "") if directory is None else directory)
+        if clean and known is not None:
+            request.clean_shutdown_broker_epoch = known.broker_epoch
+        self.carry_out(self.duties.register(request))
+        self.duties.registered(node_id, self.now)
+
+    def beat(self, node_id: int, **fields: object) -> None:
+        self.carry_out(self.duties.heartbeat(self.heartbeat(node_id, **fields), self.now))
+
+    def heartbeat(self, node_id: int, **fields: object) -> rpc.HeartbeatRequest:
+        values = {"broker_epoch": self.state.brokers[node_id].broker_epoch, "applied_index": self.state.index} | fields
+        return rpc.HeartbeatRequest(node_id=node_id, **values)  # type: ignore[arg-type]
+
+    def join(self, *node_ids: int, incarnation: str = "first", clean: bool = False) -> None:
+        for node_id in node_ids:
+            self.register(node_id, incarnation, clean)
+            self.beat(node_id)
+
+    def topic(self, name: str = "t", replicas: tuple[int, ...] = (1, 2, 3), **config: str) -> None:
+        request = rpc.CreateTopicsRequest(
+            topics=[rpc.NewTopic(name=name, partitions=-1, replication_factor=-1, assignments=[{"replicas": replicas}])],
+            allow_internal=True,
+            request_id=rpc.RequestId(client_id="test", sequence=1),
+        )
+        request.topics[0].config.update(config)
+        plans = topics.plan_creation(self.state, self.config, request)
+        assert not plans.results[0].error, plans.results
+        self.carry_out(Plan(plans.operations))
+
+    def partition(self, name: str = "t") -> PartitionState:
+        return self.state.topics[name].partitions[0]
+
+    def lose(self, *node_ids: int) -> None:
+        """These brokers fall silent until their sessions are over; the others go on."""
+        alive = [broker.node_id for broker in self.state.active_brokers() if broker.node_id not in node_ids]
+        for _ in range(40):
+            self.now += 0.25
+            for node_id in alive:
+                self.beat(node_id)
+            self.carry_out(self.duties.tick(self.now))
+        assert all(self.state.brokers[node_id].fenced for node_id in node_ids)
+
+    def shows(self, *, leader: int, isr: tuple[int, ...], elr: tuple[int, ...] = (), name: str = "t") -> None:
+        partition = self.partition(name)
+        assert (partition.leader, partition.isr, tuple(sorted(partition.elr))) == (leader, isr, elr)
+
+
+@pytest.fixture
+def office() -> Office:
+    office = Office()
+    office.join(1, 2, 3)
+    return office
+
+
+# ---- registration ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_is_unfenced_only_when_it_has_applied_its_own_registration() -> None:
+    office = Office()
+    office.register(1)
+    office.beat(1, applied_index=office.state.brokers[1].broker_epoch - 1)
+    assert office.state.brokers[1].fenced
+    office.beat(1, wants_fence=True)
+    assert office.state.brokers[1].fenced
+    office.beat(1)
+    assert not office.state.brokers[1].fenced
+
+
+def test_a_repeated_registration_of_one_incarnation_plans_nothing(office: Office) -> None:
+    assert not office.duties.register(registration(1))
+
+
+def test_a_new_incarnation_first_ends_the_old_one(office: Office) -> None:
+    """SEMANTICS 48, in one plan: fence, out of every ISR, only then a new epoch."""
+    office.topic()
+    old = office.state.brokers[1].broker_epoch
+    plan = office.duties.register(registration(1, "second"))
+    assert [operation.WhichOneof("kind") for operation in plan.operations] == [
+        "fence_broker",
+        "change_partitions",
+        "register_broker",
+    ]
+    office.carry_out(plan)
+    office.shows(leader=2, isr=(2, 3))
+    assert office.state.brokers[1].broker_epoch > old and office.state.brokers[1].fenced
+    with pytest.raises(KafkaError) as refused:
+        office.duties.heartbeat(office.heartbeat(1, broker_epoch=old), office.now)
+    assert refused.value.code == ErrorCode.STALE_BROKER_EPOCH
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"cluster_id": "green"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"supported_features": [rpc.FeatureRange(name="transaction.version", max_level=1)]}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"incarnation": ""}, ErrorCode.INVALID_REQUEST),
+        ({"node_id": -1}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_broker_that_does_not_belong_is_refused(office: Office, fields: dict[str, object], code: ErrorCode) -> None:
+    request = registration(9)
+    for name, value in fields.items():
+        if name == "supported_features":
+            del request.supported_features[:]
+            request.supported_features.extend(value)  # type: ignore[arg-type]
+        else:
+            setattr(request, name, value)
+    with pytest.raises(KafkaError) as refused:
+        office.duties.register(request)
+    assert refused.value.code == code
+
+
+# ---- sessions --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_that_ends_fences_and_elects_in_one_command(office: Office) -> None:
+    for number in range(50):
+        office.topic(f"t{number}", (1, 2, 3))
+    for _ in range(40):
+        office.now += 0.25
+        office.beat(2)
+        office.beat(3)
+        plan = office.duties.tick(office.now)
+        if plan:
+            break
+    assert len(list(plan.commands(1))) == 1
+    (result,) = office.carry_out(plan)
+    assert len(result.changed_partitions) == 50 and result.changed_brokers == {1}
+    assert {office.partition(f"t{number}").leader for number in range(50)} == {2}
+    assert office.now == pytest.approx(6.25, abs=0.5)
+
+
+def test_ten_thousand_partitions_move_in_a_few_commands_that_fit_the_log(office: Office) -> None:
+    request = rpc.CreateTopicsRequest(topics=[rpc.NewTopic(name="wide", partitions=10_000, replication_factor=3)])
+    office.carry_out(Plan(topics.plan_creation(office.state, office.config, request).operations))
+    commands = list(office.duties.fence([1], "test").commands(1))
+    assert len(commands) <= 4 and all(command.ByteSize() < 500_000 for command in commands)
+    office.carry_out(office.duties.fence([1], "test"))
+    assert all(1 not in p.isr for p in office.state.topics["wide"].partitions.values())
+
+
+def test_a_controller_that_slept_does_not_fence_everybody(office: Office) -> None:
+    office.now += 60.0
+    assert not office.duties.tick(office.now)
+    office.now += 1.0
+    assert not office.duties.tick(office.now)
+
+
+def test_a_new_controller_gives_every_broker_a_whole_session(office: Office) -> None:
+    office.now += 5.9
+    office.duties = ActiveController(office.state, office.config, office.now)
+    office.now += 0.25
+    assert not office.duties.tick(office.now)
+    office.lose(1, 2, 3)
+
+
+# ---- elections (KIP-966) ---------------------------------------------------------------------------------------------------
+
+
+def test_isr_then_elr_and_the_last_replica_waits_for_its_return(office: Office) -> None:
+    office.topic(**SAFE)
+    office.lose(1)
+    office.shows(leader=2, isr=(2, 3))
+    office.lose(2)
+    office.shows(leader=3, isr=(3,), elr=(2,))
+    office.lose(3)
+    office.shows(leader=-1, isr=(), elr=(2, 3))
+    assert office.partition().last_known_leader == 3
+    office.beat(2)
+    office.shows(leader=2, isr=(2,), elr=(3,))
+    before = office.partition().leader_epoch
+    office.beat(3)
+    office.shows(leader=2, isr=(2,), elr=(3,))
+    assert office.partition().leader_epoch == before
+
+
+def test_a_sole_replica_with_an_unclean_shutdown_is_not_elected_while_others_are_eligible(office: Office) -> None:
+    """The last replica standing: 1 and 2 stop cleanly, 3 dies, all come back; 3 may have lost what it alone had flushed."""
+    office.topic(**SAFE)
+    office.lose(1)
+    office.lose(2)
+    office.lose(3)
+    office.register(3, "second", clean=False)
+    office.shows(leader=-1, isr=(), elr=(2,))
+    office.beat(3)
+    office.shows(leader=-1, isr=(), elr=(2,))
+    office.join(2, incarnation="second", clean=True)
+    office.shows(leader=2, isr=(2,))
+
+
+def test_a_clean_shutdown_keeps_a_replica_eligible(office: Office) -> None:
+    office.topic(**SAFE)
+    office.lose(1)
+    office.lose(2)
+    office.lose(3)
+    office.join(3, incarnation="second", clean=True)
+    office.shows(leader=3, isr=(3,), elr=(2,))
+
+
+def test_when_nobody_is_eligible_the_last_known_leader_comes_back(office: Office) -> None:
+    office.topic(**SAFE)
+    office.lose(1, 2, 3)
+    for node_id in (2, 3, 1):
+        office.register(node_id, "second")
+    office.shows(leader=-1, isr=())
+    last = office.partition().last_known_leader
+    others = [node_id for node_id in (1, 2, 3) if node_id != last]
+    for node_id in others:
+        office.beat(node_id)
+    office.shows(leader=-1, isr=())
+    office.beat(last)
+    office.shows(leader=last, isr=(last,))
+
+
+def test_a_power_cut_of_all_brokers_leaves_flushed_topics_electable_by_any_isr_member() -> None:
+    """Acknowledged means flushed by the whole ISR, so on the same disks everybody still has it, also without a clean stop."""
+    office = Office(disks={1: "disk-1", 2: "disk-2", 3: "disk-3"})
+    office.join(1, 2, 3)
+    office.topic("flushed", **FLUSHED)
+    office.topic("unflushed", **SAFE)
+    for node_id in (1, 2, 3):
+        office.register(node_id, "second", clean=False)
+    office.beat(1)
+    office.beat(2)
+    assert office.partition("flushed").leader in (1, 2)
+    assert office.partition("unflushed").leader == -1, "3 led last; only it may come back"
+    office.beat(3)
+    assert office.partition("unflushed").leader == 3
+
+
+def test_a_replaced_disk_makes_its_broker_neither_eligible_nor_the_last_leader() -> None:
+    office = Office(disks={1: "disk-1"})
+    office.join(1)
+    office.topic("only", (1,))
+    office.register(1, "second", directory="another disk")
+    office.beat(1)
+    assert office.partition("only").leader == -1 and office.partition("only").elr == ()
+    assert office.partition("only").last_known_leader == -1
+
+
+def test_an_unclean_election_happens_only_by_the_topics_choice_and_never_on_a_state_topic(office: Office) -> None:
+    for name, config in (
+        ("no", SAFE),
+        ("yes", SAFE | {UNCLEAN_ELECTION_CONFIG: "true"}),
+        (TRANSACTION_STATE_TOPIC, SAFE | {UNCLEAN_ELECTION_CONFIG: "true"}),
+    ):
+        office.topic(name, (1, 2, 3), **config)
+    office.lose(1)
+    office.lose(2, 3)
+    office.join(1, incarnation="second")
+    assert office.partition("yes").leader == 1 and office.partition("yes").isr == (1,)
+    assert office.partition("no").leader == -1
+    assert office.partition(TRANSACTION_STATE_TOPIC).leader == -1
+
+
+def test_switching_unclean_election_on_frees_a_stuck_partition_at_the_next_tick(office: Office) -> None:
+    office.topic(**SAFE)
+    office.lose(1)
+    office.lose(2, 3)
+    office.beat(1)
+    office.shows(leader=-1, isr=(), elr=(2, 3))
+    change = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", set={UNCLEAN_ELECTION_CONFIG: "true"})])
+    office.carry_out(Plan(topics.plan_configuration(office.state, change).operations))
+    office.now += 0.25
+    office.carry_out(office.duties.tick(office.now))
+    office.shows(leader=1, isr=(1,))
+
+
+def test_leaderships_return_to_the_preferred_replica_once_it_is_in_sync(office: Office) -> None:
+    office.topic()
+    office.lose(1)
+    office.beat(1)
+    office.now += 31
+    assert not office.duties.rebalance(), "not in sync yet"
+    assert alter(office, 2, (2, 3, 1)) == ErrorCode.NONE
+    for _ in range(130):
+        office.now += 0.25
+        for node_id in (1, 2, 3):
+            office.beat(node_id)
+        office.carry_out(office.duties.tick(office.now))
+    assert office.partition().leader == 1
+
+
+# ---- in-sync replicas ------------------------------------------------------------------------------------------------------
+
+
+def alter(office: Office, node_id: int, isr: tuple[int, ...], **fields: object) -> ErrorCode:
+    partition, topic = office.partition(), office.state.topics["t"]
+    values: dict[str, object] = {
+        "topic_id": topic.topic_id.bytes,
+        "partition": 0,
+        "leader_epoch": partition.leader_epoch,
+        "partition_epoch": partition.partition_epoch,
+        "isr": isr,
+    } | fields
+    request = rpc.AlterPartitionsRequest(
+        node_id=node_id,
+        broker_epoch=office.state.brokers[node_id].broker_epoch,
+        changes=[rpc.IsrChange(**values)],  # type: ignore[arg-type]
+    )
+    plan, (error,) = office.duties.alter_partitions(request)
+    office.carry_out(plan)
+    return error
+
+
+def test_a_leader_shrinks_and_expands_its_isr_and_a_retry_is_a_success(office: Office) -> None:
+    office.topic(**SAFE)
+    assert alter(office, 1, (1,)) == ErrorCode.NONE
+    office.shows(leader=1, isr=(1,), elr=(2, 3))
+    assert alter(office, 1, (1,), partition_epoch=0) == ErrorCode.NONE
+    assert office.partition().partition_epoch == 1
+    assert alter(office, 1, (1, 2)) == ErrorCode.NONE
+    office.shows(leader=1, isr=(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("node_id", "isr", "fields", "error"),
+    [
+        (2, (1, 2), {}, ErrorCode.INVALID_REQUEST),
+        (1, (2, 3), {}, ErrorCode.INVALID_REQUEST),
+        (1, (1, 9), {}, ErrorCode.INVALID_REQUEST),
+        (1, (1, 2), {"leader_epoch": 7}, ErrorCode.INVALID_REQUEST),
+        (1, (1, 2), {"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+        (1, (1, 2), {"partition_epoch": 7}, ErrorCode.INVALID_UPDATE_VERSION),
+        (1, (1, 2), {"partition": 4}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (1, (1, 2), {"topic_id": bytes(16)}, ErrorCode.UNKNOWN_TOPIC_ID),
+        (1, (1, 2), {"isr_broker_epochs": (-1, 99)}, ErrorCode.INELIGIBLE_REPLICA),
+        (1, (1, 2), {"isr_broker_epochs": (-1,)}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_an_isr_change_that_does_not_hold_is_refused(
+    office: Office, node_id: int, isr: tuple[int, ...], fields: dict[str, object], error: ErrorCode
+) -> None:
+    office.topic()
+    assert alter(office, node_id, isr, **fields) == error
+    assert office.partition().partition_epoch == 0
+
+
+def test_a_fenced_broker_does_not_join_an_isr(office: Office) -> None:
+    office.topic()
+    office.lose(3)
+    assert alter(office, 1, (1, 2, 3)) == ErrorCode.INELIGIBLE_REPLICA
+
+
+def test_a_fenced_member_that_an_overtaken_plan_left_in_an_isr_is_removed_by_the_next_tick(office: Office) -> None:
+    office.topic()
+    epoch = office.state.brokers[3].broker_epoch
+    office.carry_out(Plan([pb.Operation(fence_broker=pb.FenceBroker(node_id=3, broker_epoch=epoch))]))
+    assert office.partition().isr == (1, 2, 3)
+    office.now += 0.25
+    office.carry_out(office.duties.tick(office.now))
+    office.shows(leader=1, isr=(1, 2))
+
+
+# ---- controlled shutdown ---------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_stops_only_after_the_others_have_heard_who_leads_now(office: Office) -> None:
+    office.topic(**SAFE)
+    office.beat(1, wants_shutdown=True)
+    office.duties.shutdown_began(1)
+    office.shows(leader=2, isr=(2, 3))
+    assert not office.duties.answer(1).should_shutdown
+    office.beat(1, wants_shutdown=True)
+    assert not office.duties.answer(1).should_shutdown, "2 and 3 have not applied it yet"
+    office.beat(2)
+    office.beat(3)
+    office.beat(1, wants_shutdown=True)
+    assert office.duties.answer(1).should_shutdown and office.state.brokers[1].fenced
+    office.beat(1, wants_shutdown=True)
+    assert office.duties.answer(1).should_shutdown, "a lost answer is given again"
+    office.join(1, incarnation="second", clean=True)
+    assert not office.state.brokers[1].fenced and not office.state.brokers[1].shutting_down
+
+
+def test_the_only_replica_may_stop_and_leads_again_when_it_is_back(office: Office) -> None:
+    office.topic("only", (1,))
+    office.beat(1, wants_shutdown=True)
+    office.duties.shutdown_began(1)
+    office.beat(2)
+    office.beat(3)
+    office.beat(1, wants_shutdown=True)
+    assert office.duties.answer(1).should_shutdown
+    office.shows(leader=-1, isr=(), elr=(1,), name="only")
+    office.join(1, incarnation="second", clean=True)
+    office.shows(leader=1, isr=(1,), name="only")
+
+
+def test_shutting_down_the_whole_cluster_one_by_one_loses_no_partition(office: Office) -> None:
+    office.topic(**SAFE)
+    for node_id in (1, 2, 3):
+        for _ in range(3):
+            for other in (1, 2, 3):
+                if not office.state.brokers[other].fenced:
+                    office.beat(other, wants_shutdown=other == node_id)
+            office.duties.shutdown_began(node_id)
+        assert office.duties.answer(node_id).should_shutdown, node_id
+    office.join(1, incarnation="second", clean=True)
+    office.shows(leader=-1, isr=(), elr=(2, 3))
+    office.join(2, 3, incarnation="second", clean=True)
+    office.shows(leader=2, isr=(2,), elr=(3,))

@@ -1,0 +1,261 @@
+"""The metadata log with real threads, files and sockets: what it acknowledges is kept, what it cannot know it says."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from controller_cluster import QUICK, until
+from tidegate.controller.metadata_log import MetadataLog, MetadataLogUnusable, NotController, ProposalUnknown
+from tidegate.controller.raft.core import RaftTimings
+from tidegate.controller.state import ApplyResult
+from tidegate.proto import metadata_pb2 as pb
+from tidegate.runtime import network
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.disk import RealDisk
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+SNAPSHOTS = RaftTimings(
+    election_s_min=0.3,
+    election_s_max=0.6,
+    heartbeat_s=0.05,
+    leader_fallback_s=0.6,
+    compact_after_entries=60,
+    trailing_entries=5,
+)
+
+
+class Logs:
+    """Several metadata logs in one process."""
+
+    def __init__(self, folder: Path, count: int, timings: RaftTimings = QUICK) -> None:
+        self.folder, self.timings = folder, timings
+        self.voters = {node_id: ("127.0.0.1", network.free_port()) for node_id in range(1, count + 1)}
+        self.running: dict[int, MetadataLog] = {}
+        self.deaths: list[str] = []
+        self.disk = RealDisk()
+
+    def make(self, node_id: int, cluster_id: str = "") -> MetadataLog:
+        return MetadataLog(
+            node_id=node_id,
+            voters=self.voters,
+            listen=self.voters[node_id],
+            directory=self.folder / str(node_id),
+            disk=self.disk,
+            clock=SystemClock(),
+            cluster_id=cluster_id,
+            timings=self.timings,
+            die=self.deaths.append,
+        )
+
+    async def start(self, *node_ids: int) -> None:
+        for node_id in node_ids or self.voters:
+            self.running[node_id] = self.make(node_id)
+            await self.running[node_id].start()
+
+    async def stop(self, *node_ids: int) -> None:
+        for node_id in node_ids or list(self.running):
+            await self.running.pop(node_id).stop()
+
+    async def active(self) -> MetadataLog:
+        await until(lambda: any(log.is_active for log in self.running.values()))
+        return next(log for log in self.running.values() if log.is_active)
+
+    async def same(self) -> None:
+        """Waits until all have applied the same entries, and compares what they led to."""
+        await until(lambda: len({log.applied_index for log in self.running.values()}) == 1)
+        assert len({log.state.state_hash() for log in self.running.values()}) == 1
+
+
+@pytest.fixture
+async def three(tmp_path: Path) -> AsyncIterator[Logs]:
+    logs = Logs(tmp_path, 3)
+    await logs.start()
+    yield logs
+    await logs.stop()
+    assert not logs.deaths
+
+
+def feature(name: str, level: int = 1, expected: int = 0, **fields: object) -> bytes:
+    operation = pb.Operation(set_feature_level=pb.SetFeatureLevel(name=name, level=level, expected_level=expected))
+    return pb.Command(operations=[operation], **fields).SerializeToString()  # type: ignore[arg-type]
+
+
+async def test_a_result_is_in_the_state_when_its_proposer_gets_it(three: Logs) -> None:
+    log = await three.active()
+    seen: list[ApplyResult] = []
+    log.subscribe(lambda command, result: seen.append(result))
+    results = await asyncio.gather(*(log.propose(feature(f"f{n}")) for n in range(200)))
+    assert all(result.ok for result in results) and len(log.state.features) == 200
+    assert [result.index for result in results] == list(range(results[0].index, results[0].index + 200))
+    assert [result.index for result in seen][-200:] == [result.index for result in results]
+    assert await log.barrier() > results[-1].index
+    await three.same()
+
+
+async def test_followers_refuse_and_say_who_leads(three: Logs) -> None:
+    log = await three.active()
+    await until(lambda: all(other.leader_id == log.node_id for other in three.running.values()))
+    for other in three.running.values():
+        if other is not log:
+            with pytest.raises(NotController) as refused:
+                await other.propose(feature("x"))
+            assert refused.value.leader_id == log.node_id
+            with pytest.raises(NotController):
+                await other.barrier()
+
+
+async def test_what_was_acknowledged_survives_the_loss_of_the_leader_again_and_again(three: Logs) -> None:
+    acknowledged: set[str] = set()
+    for round_number in range(3):
+        log = await three.active()
+        for number in range(20):
+            name = f"r{round_number}-{number}"
+            assert (await log.propose(feature(name))).ok
+            acknowledged.add(name)
+        killed = log.node_id
+        await three.stop(killed)
+        successor = await three.active()
+        assert acknowledged <= set(successor.state.features) and successor.term > log.term
+        await three.start(killed)
+        await three.same()
+
+
+async def test_without_a_majority_nothing_is_acknowledged_and_the_leader_steps_down(three: Logs) -> None:
+    log = await three.active()
+    others = [node_id for node_id in three.running if node_id != log.node_id]
+    await three.stop(*others)
+    with pytest.raises((ProposalUnknown, NotController)):
+        await log.propose(feature("lonely"), timeout_s=0.5)
+    await until(lambda: not log.is_active)
+    await three.start(*others)
+    await three.active()
+    await three.same()
+
+
+async def test_every_node_starts_again_with_what_it_had(three: Logs) -> None:
+    log = await three.active()
+    for number in range(30):
+        await log.propose(feature(f"f{number}"))
+    await three.stop()
+    await three.start()
+    log = await three.active()
+    assert len(log.state.features) == 30
+    await three.same()
+
+
+async def test_the_journal_is_trimmed_behind_a_snapshot_and_a_far_follower_gets_that(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 3, SNAPSHOTS)
+    await logs.start()
+    log = await logs.active()
+    behind = next(node_id for node_id in logs.running if node_id != log.node_id)
+    await logs.stop(behind)
+    for start in range(0, 600, 50):
+        await asyncio.gather(*(log.propose(feature(f"f{n}")) for n in range(start, start + 50)))
+    snapshot = log._snapshots
+    await until(lambda: snapshot is not None and snapshot.latest is not None and snapshot.latest.index > 300)
+    await logs.start(behind)
+    returned = logs.running[behind]
+    results: list[ApplyResult] = []
+    returned.subscribe(lambda command, result: results.append(result))
+    await until(lambda: returned.applied_index >= log.applied_index)
+    assert any(result.from_snapshot for result in results)
+    await logs.same()
+    await logs.stop()
+    await logs.start()
+    assert len((await logs.active()).state.features) == 600
+    await logs.same()
+    await logs.stop()
+    assert not logs.deaths
+
+
+async def test_a_quorum_of_one_is_active_at_once_and_listens_nowhere(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 1)
+    began = asyncio.get_running_loop().time()
+    await logs.start()
+    log = await logs.active()
+    assert asyncio.get_running_loop().time() - began < 2.0
+    assert log.port == 0 and (await log.propose(feature("x"))).ok
+    await logs.stop()
+
+
+async def test_an_idle_quorum_costs_its_heartbeats_and_nothing_else(three: Logs) -> None:
+    log = await three.active()
+    await three.same()
+    thread = log._thread
+    assert thread is not None
+    before = thread.rounds
+    await asyncio.sleep(1.0)
+    # one round a heartbeat, and one for the answers of each of the two followers, with as much again for noise
+    assert thread.rounds - before < 2 * 3 / QUICK.heartbeat_s
+
+
+async def test_a_command_too_large_for_the_log_is_refused(three: Logs) -> None:
+    log = await three.active()
+    with pytest.raises(KafkaError) as refused:
+        await log.propose(bytes(600 << 10))
+    assert refused.value.code == ErrorCode.INVALID_REQUEST
+    assert (await log.propose(feature("x"))).ok
+
+
+class FullDisk(RealDisk):
+    """Every write and sync of an open file fails from `full` on."""
+
+    full = False
+
+    def open(self, path: Path, **options: bool):  # type: ignore[no-untyped-def]  # noqa: ANN201
+        file = super().open(path, **options)
+        disk = self
+
+        class File:
+            path = file.path
+            read_at, size, truncate, close, sync_data = file.read_at, file.size, file.truncate, file.close, file.sync_data
+
+            def write_at(self, position: int, data: bytes) -> None:
+                if disk.full:
+                    raise OSError(errno.ENOSPC, "no space left on device")
+                file.write_at(position, data)
+
+        return File()
+
+
+async def test_a_full_disk_stops_the_node_and_the_others_go_on(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 3)
+    await logs.start(2, 3)
+    broken_disk, deaths = FullDisk(), list[str]()
+    logs.disk, healthy = broken_disk, logs.disk
+    broken = logs.make(1)
+    broken._die_now = deaths.append
+    logs.disk = healthy
+    await broken.start()
+    log = await logs.active()
+    assert (await log.propose(feature("before"))).ok
+    broken_disk.full = True
+    for number in range(5):
+        assert (await log.propose(feature(f"after {number}"))).ok
+    await until(lambda: deaths)
+    assert "no space left" in deaths[0]
+    assert broken._thread is not None and broken._thread.join(5.0), "its thread is over"
+    await logs.stop()
+    await broken.stop()
+
+
+async def test_a_folder_in_use_of_another_cluster_or_damaged_is_refused_with_a_reason(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 1)
+    await logs.start()
+    log = await logs.active()
+    with pytest.raises(MetadataLogUnusable, match="in use by another process"):
+        await logs.make(1).start()
+    bootstrap = pb.Operation(bootstrap=pb.Bootstrap(cluster_id="blue"))
+    assert (await log.propose(pb.Command(operations=[bootstrap]).SerializeToString())).ok
+    vote = tmp_path / "1" / "raft" / "vote"
+    await until(lambda: b"blue" in vote.read_bytes())
+    await logs.stop()
+    with pytest.raises(MetadataLogUnusable, match="belongs to cluster blue"):
+        await logs.make(1, cluster_id="green").start()
+    (tmp_path / "1" / "raft" / "entries").unlink()
+    with pytest.raises(MetadataLogUnusable, match="entries is missing"):
+        await logs.make(1).start()

@@ -1,0 +1,184 @@
+"""Strangers, liars and garbage at the quorum's port: refused, counted, and never shown to Raft."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from controller_cluster import until
+from tidegate.controller.raft import transport as module
+from tidegate.controller.raft.messages import AppendEntries, Hello, Ping, VoteRequest, encode
+from tidegate.controller.raft.transport import PeerDown, PeerEvent, PeerUp, QuorumTransport, Received
+from tidegate.runtime import network
+from tidegate.runtime.clock import SystemClock
+
+VOTE = VoteRequest(3, 2, 1, preliminary=False)
+HONEST = Hello(2, "blue", (1, 2, 3))
+
+
+class Voter:
+    """A transport and what it has handed to Raft."""
+
+    def __init__(self, node_id: int, voters: dict[int, tuple[str, int]], cluster_id: str = "blue") -> None:
+        self.events: list[PeerEvent] = []
+        self.takes_messages = True
+        self.transport = QuorumTransport(
+            node_id=node_id,
+            cluster_id=cluster_id,
+            voters=voters,
+            listen=voters[node_id],
+            clock=SystemClock(),
+            inbox=self._take,
+        )
+
+    def _take(self, event: PeerEvent) -> bool:
+        self.events.append(event)
+        return self.takes_messages
+
+    @property
+    def received(self) -> list[object]:
+        return [event.message for event in self.events if isinstance(event, Received)]
+
+    @property
+    def up(self) -> set[int]:
+        links = {event.node_id: event.link for event in self.events if isinstance(event, PeerUp)}
+        for event in self.events:
+            if isinstance(event, PeerDown) and links.get(event.node_id) == event.link:
+                del links[event.node_id]
+        return set(links)
+
+
+def addresses(count: int = 3) -> dict[int, tuple[str, int]]:
+    return {node_id: ("127.0.0.1", network.free_port()) for node_id in range(1, count + 1)}
+
+
+@pytest.fixture
+async def voter() -> AsyncIterator[Voter]:
+    voter = Voter(1, addresses())
+    await voter.transport.start()
+    yield voter
+    await voter.transport.stop()
+
+
+def frame(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+async def talk(voter: Voter, *raw: bytes) -> bytes:
+    """Sends bytes as they are; returns what came back before the other side closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", voter.transport.port)
+    for data in raw:
+        writer.write(data)
+    try:
+        return await asyncio.wait_for(reader.read(), 5)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        [b"GET / HTTP/1.1\r\n\r\n"],
+        [struct.pack(">i", 2**31 - 1)],
+        [struct.pack(">i", -1)],
+        [frame(b"")],
+        [frame(b"\x80\x04\x95cos\nsystem\n")],
+        [frame(encode(VOTE))],
+        [frame(encode(Ping()))],
+        [frame(bytes(5000))],
+        [frame(encode(replace(HONEST, cluster_id="green")))],
+        [frame(encode(replace(HONEST, voters=(1, 2))))],
+        [frame(encode(replace(HONEST, node_id=1)))],
+        [frame(encode(replace(HONEST, node_id=9)))],
+        [frame(encode(HONEST)[:-1])],
+    ],
+    ids=lambda raw: raw[0][4:14].hex(),
+)
+async def test_a_connection_that_does_not_begin_with_an_acceptable_hello_reaches_nobody(voter: Voter, raw: list[bytes]) -> None:
+    assert await talk(voter, *raw) == b""
+    assert voter.events == []
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00",
+        b"\x09" * 9,
+        encode(VOTE) + b"\x00",
+        encode(VOTE)[:-1],
+        encode(AppendEntries(5, 1, 7, 4, ((b"abc", 8, 5),)))[:-1],
+        encode(AppendEntries(5, 1, 7, 4, ((b"abc", 9, 5),))),
+        encode(HONEST),
+        b"\x80\x04.",
+    ],
+    ids=lambda garbage: garbage[:10].hex(),
+)
+async def test_garbage_after_a_good_hello_ends_the_connection_and_only_what_came_before_it_counts(
+    voter: Voter, garbage: bytes
+) -> None:
+    await talk(voter, frame(encode(HONEST)), frame(encode(VOTE)), frame(garbage), frame(encode(VOTE)))
+    await until(lambda: voter.up == set())
+    assert voter.received == [VOTE]
+
+
+async def test_malformed_frames_are_counted(voter: Voter) -> None:
+    before = voter.transport.malformed_frames
+    await talk(voter, frame(b"\xff\xff"))
+    await talk(voter, frame(encode(HONEST)), frame(b"\x00"))
+    assert voter.transport.malformed_frames == before + 2
+
+
+async def test_without_the_schema_check_garbage_would_reach_raft(voter: Voter, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = module.decode
+    monkeypatch.setattr(module, "decode", lambda raw: VOTE if raw == b"\x00" else real(raw))
+    reader, writer = await asyncio.open_connection("127.0.0.1", voter.transport.port)
+    writer.write(frame(encode(HONEST)) + frame(b"\x00"))
+    await until(lambda: voter.received == [VOTE])
+    writer.close()
+
+
+async def test_voters_find_each_other_and_a_replaced_connection_is_ignored() -> None:
+    voters = addresses()
+    nodes = [Voter(node_id, voters) for node_id in voters]
+    for node in nodes:
+        await node.transport.start()
+    for node in nodes:
+        await until(lambda node=node: node.up == set(voters) - {node.transport.node_id})
+    nodes[0].transport.send(2, VOTE)
+    nodes[1].transport.send(1, VOTE)
+    nodes[2].transport.send(1, replace(VOTE, term=9))
+    await until(lambda: len(nodes[0].received) == 2 and nodes[1].received == [VOTE])
+    first = next(event.link for event in nodes[0].events if isinstance(event, PeerUp) and event.node_id == 2)
+    reader, writer = await asyncio.open_connection(*voters[1])
+    writer.write(frame(encode(HONEST)))
+    await until(lambda: PeerDown(2, first) in nodes[0].events)
+    writer.close()
+    await until(lambda: nodes[0].up == {2, 3})
+    await nodes[2].transport.stop()
+    await until(lambda: nodes[0].up == {2} and nodes[1].up == {1})
+    for node in nodes[:2]:
+        await node.transport.stop()
+
+
+async def test_a_silent_connection_is_closed(voter: Voter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENCE_S_MAX", 0.5)
+    assert await talk(voter, frame(encode(HONEST))) != b"", "a hello and pings came back until it was closed"
+    await until(lambda: voter.up == set())
+
+
+async def test_a_peer_that_sends_more_than_raft_can_take_is_cut_off(voter: Voter) -> None:
+    voter.takes_messages = False
+    await talk(voter, frame(encode(HONEST)), frame(encode(VOTE)))
+    await until(lambda: voter.up == set())
+
+
+async def test_a_port_in_use_is_reported_at_the_start(voter: Voter) -> None:
+    second = Voter(1, {**addresses(), 1: ("127.0.0.1", voter.transport.port)})
+    with pytest.raises(network.PortInUse, match=str(voter.transport.port)):
+        await second.transport.start()
+    await second.transport.stop()

@@ -1,0 +1,173 @@
+"""What users may ask about topics, and what they are told when they may not."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from test_active_controller import Office
+from tidegate.controller import topics
+from tidegate.controller.active import Plan
+from tidegate.controller.model import BrokerState
+from tidegate.controller.placement import Load, place
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+
+@pytest.fixture
+def office() -> Office:
+    office = Office()
+    office.join(1, 2, 3)
+    return office
+
+
+def create(office: Office, *wanted: rpc.NewTopic, client: str = "c", sequence: int = 1, **fields: bool) -> list[rpc.TopicResult]:
+    request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id=client, sequence=sequence), topics=wanted, **fields)
+    plans = topics.plan_creation(office.state, office.config, request)
+    office.carry_out(Plan(plans.operations))
+    return plans.results
+
+
+def simple(name: str = "t", partitions: int = 2, factor: int = 2, **config: str) -> rpc.NewTopic:
+    return rpc.NewTopic(name=name, partitions=partitions, replication_factor=factor, config=config)
+
+
+def test_a_topic_is_made_with_defaults_and_each_problem_is_its_own_answer(office: Office) -> None:
+    results = create(office, simple("good"), simple("bad name"), rpc.NewTopic(name="plain", partitions=-1, replication_factor=-1))
+    assert [result.error for result in results] == [0, int(ErrorCode.INVALID_TOPIC_EXCEPTION), 0]
+    assert len(office.state.topics["plain"].partitions) == 1
+    assert office.state.topics["good"].topic_id.bytes == results[0].topic_id
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "says"),
+    [
+        (simple("", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION, "empty"),
+        (simple("..", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION, "'..'"),
+        (simple("ü", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII"),
+        (simple("x" * 250, 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION, "249"),
+        (simple("t", 0, 1), ErrorCode.INVALID_PARTITIONS, "0 partitions"),
+        (simple("t", 10**6, 1), ErrorCode.INVALID_PARTITIONS, "1000000"),
+        (simple("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "at least 1"),
+        (simple("t", 1, 4), ErrorCode.INVALID_REPLICATION_FACTOR, "3 are available"),
+        (simple("t", 1, 1, **{"retention.mss": "1"}), ErrorCode.INVALID_CONFIG, "retention.ms"),
+        (simple("t", 1, 1, **{"min.insync.replicas": "x"}), ErrorCode.INVALID_CONFIG, "min.insync.replicas"),
+        (simple("__consumer_offsets", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION, "brokers"),
+        (rpc.NewTopic(name="t", partitions=3, assignments=[{"replicas": [1]}]), ErrorCode.INVALID_REQUEST, "either"),
+        (rpc.NewTopic(name="t", assignments=[{"replicas": [1, 1]}]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "distinct"),
+        (rpc.NewTopic(name="t", assignments=[{"replicas": [9]}]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "unknown"),
+        (
+            rpc.NewTopic(name="t", assignments=[{"replicas": [1]}, {"replicas": [1, 2]}]),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "same number",
+        ),
+    ],
+)
+def test_bad_topics_are_refused_with_a_reason(office: Office, wanted: rpc.NewTopic, error: ErrorCode, says: str) -> None:
+    (result,) = create(office, wanted)
+    assert result.error == int(error) and says in result.message
+    assert not office.state.topics
+
+
+def test_a_retry_is_answered_with_the_topic_its_first_attempt_made_and_another_request_is_not(office: Office) -> None:
+    (first,) = create(office, simple())
+    (retry,) = create(office, simple())
+    assert retry == first
+    (other,) = create(office, simple(), sequence=2)
+    assert other.error == int(ErrorCode.TOPIC_ALREADY_EXISTS)
+
+
+def test_validation_alone_makes_nothing(office: Office) -> None:
+    (result,) = create(office, simple(), validate_only=True)
+    assert not result.error and not office.state.topics
+
+
+def test_internal_topics_are_made_for_brokers_only_and_never_deleted_or_enlarged(office: Office) -> None:
+    (result,) = create(office, simple("__transaction_state"), allow_internal=True)
+    assert not result.error
+    request = rpc.DeleteTopicsRequest(names=["__transaction_state"])
+    (refused,) = topics.plan_deletion(office.state, request, applied_before=False).results
+    assert refused.error == int(ErrorCode.INVALID_REQUEST)
+    more = rpc.CreatePartitionsRequest(topics=[rpc.PartitionsToCreate(name="__transaction_state", total=9)])
+    (refused,) = topics.plan_enlargement(office.state, office.config, more, applied_before=False).results
+    assert refused.error == int(ErrorCode.INVALID_PARTITIONS)
+
+
+def test_deletion_by_name_and_id_and_its_retry(office: Office) -> None:
+    a, b = create(office, simple("a"), simple("b"))
+    request = rpc.DeleteTopicsRequest(names=["a", "nope"], topic_ids=[b.topic_id])
+    plans = topics.plan_deletion(office.state, request, applied_before=False)
+    assert [result.error for result in plans.results] == [0, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0]
+    office.carry_out(Plan(plans.operations))
+    assert not office.state.topics and office.state.topic_by_raw_id(a.topic_id) is None
+    again = topics.plan_deletion(office.state, request, applied_before=True)
+    assert not again.operations and not any(result.error for result in again.results)
+
+
+def test_partitions_are_added_and_never_taken_away(office: Office) -> None:
+    create(office, simple("t", 2, 2))
+
+    def enlarge(total: int, before: bool = False) -> rpc.TopicResult:
+        request = rpc.CreatePartitionsRequest(topics=[rpc.PartitionsToCreate(name="t", total=total)])
+        plans = topics.plan_enlargement(office.state, office.config, request, applied_before=before)
+        office.carry_out(Plan(plans.operations))
+        return plans.results[0]
+
+    assert not enlarge(5).error and len(office.state.topics["t"].partitions) == 5
+    assert enlarge(5).error == int(ErrorCode.INVALID_PARTITIONS)
+    assert not enlarge(5, before=True).error
+    assert enlarge(3).error == int(ErrorCode.INVALID_PARTITIONS)
+
+
+def test_configurations_are_validated_as_they_will_be(office: Office) -> None:
+    create(office, simple("t", **{"retention.ms": "5", "cleanup.policy": "compact"}))
+
+    def configure(**change: object) -> rpc.TopicResult:
+        request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", **change)])  # type: ignore[arg-type]
+        plans = topics.plan_configuration(office.state, request)
+        office.carry_out(Plan(plans.operations))
+        return plans.results[0]
+
+    assert not configure(set={"segment.bytes": "1048576"}, remove=["retention.ms"]).error
+    assert office.state.topics["t"].config == {"cleanup.policy": "compact", "segment.bytes": "1048576"}
+    assert configure(set={"segment.byte": "1"}).error == int(ErrorCode.INVALID_CONFIG)
+    assert not configure(set={"retention.ms": "9"}, replace_all=True).error
+    assert office.state.topics["t"].config == {"retention.ms": "9"}
+
+
+# ---- placement ----------------------------------------------------------------------------------------------------------------
+
+
+def brokers(count: int, racks: int = 0) -> list[BrokerState]:
+    return [BrokerState(n, "i", n, False, f"rack-{n % racks}" if racks else "", "h", 1, "h", 1) for n in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(("partitions", "factor", "count"), [(12, 3, 3), (30, 3, 5), (7, 2, 4), (100, 3, 10)])
+def test_replicas_and_leaderships_are_spread_evenly(partitions: int, factor: int, count: int) -> None:
+    placed = place(partitions, factor, brokers(count), Load())
+    assert all(len(set(replicas)) == factor for replicas in placed)
+    for loads, difference in ((Counter(r[0] for r in placed), 1), (Counter(n for r in placed for n in r), 2)):
+        assert max(loads.values()) - min(loads[n] for n in range(1, count + 1)) <= difference
+
+
+def test_many_small_topics_are_spread_like_one_large_one() -> None:
+    load, leaders = Load(), Counter[int]()
+    for _ in range(30):
+        leaders.update(replicas[0] for replicas in place(1, 2, brokers(3), load))
+    assert set(leaders.values()) == {10}
+
+
+def test_every_rack_gets_a_replica_when_there_are_enough() -> None:
+    for replicas in place(24, 3, brokers(6, racks=3), Load()):
+        assert len({node_id % 3 for node_id in replicas}) == 3
+
+
+def test_the_partitions_of_a_lost_leader_fall_to_different_brokers() -> None:
+    placed = place(60, 3, brokers(6), Load())
+    heirs = Counter(replicas[1] for replicas in placed if replicas[0] == 1)
+    assert len(heirs) >= 2
+
+
+def test_too_few_brokers_are_named_in_the_refusal() -> None:
+    with pytest.raises(KafkaError, match="needs as many brokers, 2 are available"):
+        place(1, 3, brokers(2), Load())
