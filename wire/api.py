@@ -4,7 +4,7 @@ One table, `TABLE`.  What a node advertises is this table cut down to the reques
 than what is served:
 
 * Produce is advertised from version 0 because librdkafka 2.0 otherwise sends compressed batches uncompressed without a word;
-  versions 0 to 2 carry record formats of the time before 0.11 and are answered with UNSUPPORTED_VERSION by their handler;
+  versions 0 to 2 carry record formats of the time before 0.11 and are answered by `produce.refuse_old_produce`;
 * AddPartitionsToTxn 4 and 5 is what brokers say to each other (KIP-890); clients stop at 3 by themselves.
 
 Fetch ends at 12, the last version without topic ids.

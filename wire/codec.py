@@ -24,8 +24,8 @@ from kio.serial.errors import SerialError
 from .api import ApiKey, advertised, is_flexible, response_header_version
 from .encode import message_encoder
 from .errors import ErrorCode
+from .primitives import READ_ERRORS, skip_tags, unreadable
 from .primitives import invalid as _invalid
-from .primitives import reading, skip_tags
 from .schema import request_class, response_class
 from .skim import check_message, without_unknown_tags
 
@@ -68,8 +68,10 @@ def parse_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]
     elif length < -1:
         raise _invalid(f"the client id has the length {length}")
     if is_flexible(api_key, version):
-        with reading("request header"):
+        try:
             position = skip_tags(frame, position)
+        except READ_ERRORS as error:
+            raise unreadable("request header", error) from None
     return RequestHeader(api_key, version, correlation_id, client_id), position
 
 
@@ -123,8 +125,10 @@ def parse_response_header(api_key: int, version: int, frame: bytes | memoryview)
         raise _invalid(f"{len(frame)} bytes are too few for a response") from None
     if not response_header_version(api_key, version):
         return correlation_id, 4
-    with reading("response header"):
+    try:
         return correlation_id, skip_tags(frame, 4)
+    except READ_ERRORS as error:
+        raise unreadable("response header", error) from None
 
 
 # ---------------------------------------------------------------------------------------------------------------- writing

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from .errors import ErrorCode
 from .primitives import (
     INT32,
+    READ_ERRORS,
     Data,
     expect_end,
     invalid,
@@ -31,8 +32,8 @@ from .primitives import (
     read_nullable_text,
     read_tags,
     read_text,
-    reading,
     skip_tags,
+    unreadable,
     write_length,
     write_text,
     write_varint,
@@ -175,7 +176,7 @@ def parse_fetch_request(version: int, frame: Data, position: int = 0) -> FetchRe
     """The request whose body starts at `position` and ends with `frame`; INVALID_REQUEST for anything else."""
     flexible = _check_version(version)
     request = FetchRequest()
-    with reading("Fetch request"):
+    try:
         head = _REQUEST_HEAD.unpack_from(frame, position)
         request.replica_id, request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level = head
         position += _REQUEST_HEAD.size
@@ -195,6 +196,8 @@ def parse_fetch_request(version: int, frame: Data, position: int = 0) -> FetchRe
             request.rack_id, position = read_text(frame, position, flexible)
         if flexible:
             position = _parse_request_tags(request, frame, position)
+    except READ_ERRORS as error:
+        raise unreadable("Fetch request", error) from None
     expect_end(frame, position, "Fetch request")
     return request
 
@@ -392,7 +395,7 @@ def parse_fetch_response(version: int, frame: memoryview, position: int = 0) -> 
     """The answer whose body starts at `position` and ends with `frame`; records are views into it."""
     flexible = _check_version(version)
     response = FetchResponse()
-    with reading("Fetch response"):
+    try:
         response.throttle_ms = INT32.unpack_from(frame, position)[0]
         position += 4
         if version >= 7:
@@ -412,6 +415,8 @@ def parse_fetch_response(version: int, frame: memoryview, position: int = 0) -> 
                 position = skip_tags(frame, position)
         if flexible:
             position = skip_tags(frame, position)
+    except READ_ERRORS as error:
+        raise unreadable("Fetch response", error) from None
     expect_end(frame, position, "Fetch response")
     return response
 

@@ -1,8 +1,8 @@
 """The protocol's basic types for messages that are read and written by hand: varints, text, byte strings, array lengths.
 
 Readers take (data, position) and return (value, position after it); they raise KafkaError(INVALID_REQUEST) for a length that
-does not fit into the data, and IndexError or struct.error at the data's end: `reading` turns those into INVALID_REQUEST, once
-per message instead of once per field.  Writers append to a bytearray.  "Compact" is the form of flexible messages (KIP-482).
+does not fit into the data, and one of `READ_ERRORS` at the data's end: the parser of a message turns those into INVALID_REQUEST,
+once per message instead of once per field.  Writers append to a bytearray.  "Compact" is the form of flexible messages (KIP-482).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct
 from struct import error as struct_error
-from types import TracebackType
 
 from .errors import ErrorCode, KafkaError
 
@@ -26,22 +25,15 @@ def invalid(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-class reading:  # noqa: N801 - reads as a statement: `with reading("Fetch request"):`
-    """Turns the end of the data, and text that is none, into INVALID_REQUEST.  A class: contextlib's costs more."""
+READ_ERRORS = (IndexError, struct_error, UnicodeDecodeError)
+"""What readers raise at the end of the data, and for text that is none: caught once per message, see `unreadable`."""
 
-    __slots__ = ("_what",)
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if isinstance(error, (IndexError, struct_error)):
-            raise invalid(f"the {self._what} is cut off") from None
-        if isinstance(error, UnicodeDecodeError):
-            raise invalid(f"the {self._what} holds text that is not UTF-8: {error}") from error
+def unreadable(what: str, error: Exception) -> KafkaError:
+    """INVALID_REQUEST for one of `READ_ERRORS`."""
+    if isinstance(error, UnicodeDecodeError):
+        return invalid(f"the {what} holds text that is not UTF-8: {error}")
+    return invalid(f"the {what} is cut off")
 
 
 def read_varint(data: Data, position: int) -> tuple[int, int]:

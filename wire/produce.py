@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from .errors import ErrorCode
 from .primitives import (
     INT32,
+    READ_ERRORS,
     Data,
     expect_end,
     invalid,
@@ -27,8 +28,8 @@ from .primitives import (
     read_nullable_text,
     read_tags,
     read_text,
-    reading,
     skip_tags,
+    unreadable,
     write_length,
     write_text,
     write_varint,
@@ -95,28 +96,66 @@ def parse_produce_request(version: int, frame: memoryview, position: int = 0) ->
     Records that are null are given as an empty view: what that means is the log's to say.
     """
     flexible = _check_version(version)
-    with reading("Produce request"):
+    try:
         transactional_id, position = read_nullable_text(frame, position, flexible)
         acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(frame, position)
         topic_count, position = read_count(frame, position + 6, flexible)
         topics: list[tuple[str, list[tuple[int, memoryview]]]] = []
         for _ in range(topic_count):
             topic, position = read_text(frame, position, flexible)
-            partition_count, position = read_count(frame, position, flexible)
+            if flexible and 0 < (byte := frame[position]) < 0x80:  # one byte says it nearly always
+                partition_count, position = byte - 1, position + 1
+            else:
+                partition_count, position = read_count(frame, position, flexible)
             partitions: list[tuple[int, memoryview]] = []
             for _ in range(partition_count):
                 partition: int = INT32.unpack_from(frame, position)[0]
                 length, position = read_length(frame, position + 4, flexible)
                 end = position + max(0, length)
                 partitions.append((partition, frame[position:end]))
-                position = skip_tags(frame, end) if flexible else end
+                position = end
+                if flexible:
+                    position = end + 1 if frame[end] == 0 else skip_tags(frame, end)
             topics.append((topic, partitions))
             if flexible:
-                position = skip_tags(frame, position)
+                position = position + 1 if frame[position] == 0 else skip_tags(frame, position)
         if flexible:
-            position = skip_tags(frame, position)
+            position = position + 1 if frame[position] == 0 else skip_tags(frame, position)
+    except READ_ERRORS as error:
+        raise unreadable("Produce request", error) from None
     expect_end(frame, position, "Produce request")
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def refuse_old_produce(version: int, frame: Data, position: int = 0) -> bytes | None:
+    """The body that answers a Produce of version 0 to 2: UNSUPPORTED_VERSION for every partition; None when acks=0 wants none.
+
+    These versions are advertised (see `api`) and carry message formats 0 and 1, which are not stored.
+    """
+    if not 0 <= version < VERSION_LOW:
+        raise invalid(f"Produce version {version} is no old version")
+    body = bytearray()
+    try:
+        acks, _ = _ACKS_AND_TIMEOUT.unpack_from(frame, position)
+        topic_count, position = read_count(frame, position + 6, False)
+        write_length(body, topic_count, False)
+        for _ in range(topic_count):
+            topic, position = read_text(frame, position, False)
+            partition_count, position = read_count(frame, position, False)
+            write_text(body, topic, False)
+            write_length(body, partition_count, False)
+            for _ in range(partition_count):
+                partition: int = INT32.unpack_from(frame, position)[0]
+                length, position = read_length(frame, position + 4, False)
+                position += max(0, length)
+                head = _ANSWER_HEAD.pack(partition, ErrorCode.UNSUPPORTED_VERSION, -1, -1)
+                body += head if version == 2 else head[:-8]  # the append time came with version 2
+    except READ_ERRORS as error:
+        raise unreadable("Produce request", error) from None
+    expect_end(frame, position, "Produce request")
+    if version >= 1:
+        body += INT32.pack(0)
+    return None if acks == 0 else bytes(body)
 
 
 def encode_produce_request(
@@ -213,7 +252,7 @@ def _write_endpoints(out: bytearray, endpoints: Sequence[tuple[int, str, int, st
 def parse_produce_response(version: int, frame: Data, position: int = 0) -> ProduceResponse:
     """The answer whose body starts at `position` and ends with `frame`; INVALID_REQUEST for anything else."""
     flexible = _check_version(version)
-    with reading("Produce response"):
+    try:
         topic_count, position = read_count(frame, position, flexible)
         topics: list[tuple[str, list[ProduceResponsePartition]]] = []
         for _ in range(topic_count):
@@ -234,6 +273,8 @@ def parse_produce_response(version: int, frame: Data, position: int = 0) -> Prod
                 if tag == 0:
                     endpoints = _parse_endpoints(frame, start, end)
                 position = end
+    except READ_ERRORS as error:
+        raise unreadable("Produce response", error) from None
     expect_end(frame, position, "Produce response")
     return ProduceResponse(topics, throttle_ms, endpoints)
 
@@ -282,5 +323,5 @@ def _parse_endpoints(frame: Data, position: int, end: int) -> list[tuple[int, st
 
 __all__ = [
     "VERSION_HIGH", "VERSION_LOW", "ProduceRequest", "ProduceResponse", "ProduceResponsePartition",
-    "encode_produce_request", "encode_produce_response", "parse_produce_request", "parse_produce_response",
+    "encode_produce_request", "encode_produce_response", "parse_produce_request", "parse_produce_response", "refuse_old_produce",
 ]  # fmt: skip

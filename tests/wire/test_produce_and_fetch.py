@@ -147,6 +147,24 @@ def test_versions_that_are_not_served_are_refused(version: int) -> None:
         assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_produce_of_the_time_before_record_batches_is_answered_with_an_error_for_every_partition(version: int) -> None:
+    """Layouts by hand: neither kio nor Kafka 4 know these versions any more."""
+    request = struct.pack(">hi", 1, 5000) + struct.pack(">i", 1) + b"\0\1t" + struct.pack(">i", 2)
+    request += struct.pack(">ii", 7, 3) + b"old" + struct.pack(">ii", 8, -1)
+    append_time = struct.pack(">q", -1) if version == 2 else b""
+    answer = struct.pack(">i", 1) + b"\0\1t" + struct.pack(">i", 2)
+    answer += struct.pack(">ihq", 7, 35, -1) + append_time + struct.pack(">ihq", 8, 35, -1) + append_time
+    answer += struct.pack(">i", 0) if version >= 1 else b""
+    assert produce.refuse_old_produce(version, b"head" + request, 4) == answer
+    assert produce.refuse_old_produce(version, b"\0\0" + request[2:]) is None, "acks=0 wants no answer"
+    for cut in range(len(request)):
+        with pytest.raises(KafkaError):
+            produce.refuse_old_produce(version, request[:cut])
+    with pytest.raises(KafkaError):
+        produce.refuse_old_produce(3, request)
+
+
 # ---------------------------------------------------------------------------------------------------------------- fetch
 
 
