@@ -95,6 +95,7 @@ class Producer:
         self._manager = TransactionManager(transactional_id)
         self._requests = TransactionRequests(self._cluster, transactional_id, transaction_timeout_ms, max_block_s)
         self._numbered = numbered
+        request_timeout_s = min(request_timeout_s, delivery_timeout_s)
         settings = SenderSettings(ACKS[acks], Compression[compression.upper()], request_bytes_max, request_timeout_s)
         self._sender = Sender(
             self._cluster, self._accumulator, self._manager, self._requests, settings, self._renew_identity
@@ -377,6 +378,11 @@ class Producer:
             case Family.ABORTABLE if not commit:
                 # Nothing is open under this identity: what was to be aborted is aborted.
                 manager.identity_lost()
+            case Family.ABORTABLE if answer.code is ErrorCode.INVALID_TXN_STATE:
+                # The coordinator has ended it the other way; had an earlier attempt committed it, this one were confirmed.
+                timed_out = TransactionTimedOut(answer.code, sentence(answer.code, what))
+                manager.abortable(timed_out)
+                raise timed_out
             case Family.ABORTABLE if answer.uncertain:
                 manager.outcome_unknown()
                 raise self._unknown(commit, error_for(answer.code, what))

@@ -41,6 +41,7 @@ log = logs.get(__name__)
 RETRY_FIRST_S: Final = 0.02
 RETRY_LAST_S: Final = 1.0
 EXPIRE_INTERVAL_S: Final = 1.0
+ANSWER_GRACE_S: Final = 5.0
 _MOVED: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -309,7 +310,8 @@ class Sender:
             return
         self._in_flight[node_id] += 1
         # The broker itself answers after timeout_ms; only a broker that says nothing at all loses its connection.
-        answer = connection.send(ApiKey.PRODUCE, version, body, timeout_s=settings.request_timeout_s + 5)
+        patience_s = settings.request_timeout_s + min(ANSWER_GRACE_S, settings.request_timeout_s)
+        answer = connection.send(ApiKey.PRODUCE, version, body, timeout_s=patience_s)
         answer.add_done_callback(partial(self._answered, node_id, version, batches))
 
     def _encoded(self, batch: ProducerBatch, transactional: bool) -> bytes:

@@ -212,7 +212,8 @@ class TransactionManager:
     def ended(self, identity: Identity | None, *, doubtful: bool = False) -> None:
         """The transaction is over.  `identity`: the next transaction's, as EndTxn returned it (TV2), None: unchanged.
         `doubtful`: sequence numbers were given out whose fate is unknown, so an unchanged identity will not do."""
-        self.on(Event.ENDED_WITHOUT_IDENTITY if doubtful and identity is None else Event.ENDED)
+        unchanged = identity is None or identity == self.identity
+        self.on(Event.ENDED_WITHOUT_IDENTITY if doubtful and unchanged else Event.ENDED)
         if identity is not None:
             self.identity = identity
         self.unresolved = None

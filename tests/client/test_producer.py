@@ -1,0 +1,330 @@
+"""The producer on the wire: resending, transactions under TV1 and TV2, and every way in which the end of one can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tidegate.client.accumulator import Identity
+from tidegate.client.errors import (
+    AbortableError,
+    BufferExhausted,
+    CommitOutcomeUnknown,
+    ConnectionFailed,
+    DeliveryTimeout,
+    FatalError,
+    ProducerFenced,
+    RequestError,
+    TransactionTimedOut,
+)
+from tidegate.client.producer import GroupMetadata, Producer
+from tidegate.client.transaction_manager import State
+from tidegate.wire.api import ApiKey
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.produce import ProduceResponse, ProduceResponsePartition, encode_produce_response
+from tidegate.wire.records import Compression, decode_batch, parse_header
+
+
+def transactional(broker: Any, **settings: Any) -> Producer:
+    return Producer(broker.bootstrap, transactional_id="tx", linger_ms=0, **settings)
+
+
+async def test_records_arrive_once_and_in_order_although_answers_are_lost(broker: Any, misbehaviour: Any) -> None:
+    broker.script(ApiKey.PRODUCE, misbehaviour.NORMAL, misbehaviour.DO_THEN_DROP, misbehaviour.DROP, misbehaviour.DO_THEN_DROP)
+    async with Producer(broker.bootstrap, linger_ms=0, batch_bytes=200) as producer:
+        futures = [await producer.send("t", b"%03d" % number, partition=0) for number in range(100)]
+        await producer.flush()
+    assert [value for _, value in broker.logs["t", 0]] == [b"%03d" % number for number in range(100)]
+    assert [future.result().offset for future in futures] == list(range(100))
+
+
+async def test_a_producer_without_idempotence_sends_one_batch_at_a_time_and_no_sequence(broker: Any) -> None:
+    async with Producer(broker.bootstrap, linger_ms=0, idempotent=False, acks=1, batch_bytes=100) as producer:
+        for number in range(20):
+            await producer.send("t", b"%d" % number, partition=0)
+    assert len(broker.logs["t", 0]) == 20
+    headers = [parse_header(seen.body.topics[0][1][0][1]) for seen in broker.sent(ApiKey.PRODUCE)]
+    assert {header.base_sequence for header in headers} == {-1}
+
+
+@pytest.mark.parametrize("codec", [codec.name.lower() for codec in Compression])
+async def test_every_codec_arrives_readable(broker: Any, codec: str) -> None:
+    async with Producer(broker.bootstrap, compression=codec) as producer:
+        await producer.send_and_wait("t", b"x" * 1000, key="k", headers={"a": b"1"}, timestamp_ms=5)
+    (topic, ((_, records),)) = broker.sent(ApiKey.PRODUCE)[0].body.topics[0]
+    assert parse_header(records).compression is Compression[codec.upper()]
+    (record,) = decode_batch(records)
+    assert (record.key, record.value, record.timestamp_ms, tuple(record.headers)) == (b"k", b"x" * 1000, 5, (("a", b"1"),))
+
+
+async def test_tv2_sends_no_add_partitions_and_uses_the_epoch_that_end_txn_gave(broker: Any) -> None:
+    async with transactional(broker) as producer:
+        for _ in range(3):
+            async with producer.transaction():
+                await producer.send("t", b"v")
+        assert producer.identity == Identity(7, 3)
+    assert broker.sent(ApiKey.ADD_PARTITIONS_TO_TXN) == []
+    assert {seen.version for seen in broker.sent(ApiKey.PRODUCE)} == {12}
+    assert {seen.version for seen in broker.sent(ApiKey.END_TXN)} == {5}
+    assert {seen.body.transactional_id for seen in broker.sent(ApiKey.PRODUCE)} == {"tx"}
+    assert [committed for _, _, committed in broker.outcomes] == [True] * 3
+
+
+async def test_tv2_is_gated_on_the_finalised_feature_and_not_on_api_versions(broker: Any) -> None:
+    broker.transaction_version = 1  # the API versions would allow TV2
+    async with transactional(broker) as producer:
+        async with producer.transaction():
+            await producer.send("t", b"v", partition=1)
+        assert producer.transaction_version == 1
+    kinds = [seen.key for seen in broker.seen]
+    assert kinds.index(ApiKey.ADD_PARTITIONS_TO_TXN) < kinds.index(ApiKey.PRODUCE) < kinds.index(ApiKey.END_TXN)
+    assert max(seen.version for seen in broker.sent(ApiKey.PRODUCE)) < 12
+    assert max(seen.version for seen in broker.sent(ApiKey.END_TXN)) < 5
+
+
+async def test_an_empty_transaction_costs_no_request(broker: Any) -> None:
+    async with transactional(broker) as producer:
+        async with producer.transaction():
+            pass
+    assert broker.sent(ApiKey.END_TXN) == []
+
+
+async def test_a_failing_body_aborts_and_shows_the_failure(broker: Any) -> None:
+    async with transactional(broker) as producer:
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction():
+                await producer.send_and_wait("t", b"v")
+                raise ZeroDivisionError
+        assert producer.state is State.READY
+    assert [committed for _, _, committed in broker.outcomes] == [False]
+
+
+async def test_a_commit_whose_answer_is_lost_is_repeated_and_recognised(broker: Any, misbehaviour: Any) -> None:
+    async with transactional(broker) as producer:
+        broker.script(ApiKey.END_TXN, misbehaviour.DO_THEN_DROP)
+        async with producer.transaction():
+            await producer.send("t", b"v")
+        assert producer.state is State.READY
+    assert [committed for _, _, committed in broker.outcomes] == [True]
+    assert len(broker.sent(ApiKey.END_TXN)) == 2
+
+
+async def test_an_unknown_outcome_can_be_learnt_by_committing_again(broker: Any, misbehaviour: Any) -> None:
+    async with transactional(broker, max_block_s=0.3, request_timeout_s=0.2) as producer:
+        await producer.begin()
+        await producer.send_and_wait("t", b"v")
+        broker.script(ApiKey.END_TXN, misbehaviour.DO_THEN_DROP, *[misbehaviour.DROP] * 10)
+        with pytest.raises(CommitOutcomeUnknown, match="commit\\(\\) again"):
+            await producer.commit()
+        broker._scripts.clear()
+        await producer.commit()
+        assert producer.state is State.READY
+    assert [committed for _, _, committed in broker.outcomes] == [True]
+
+
+async def test_after_an_unknown_outcome_the_next_transaction_has_a_new_epoch(broker: Any, misbehaviour: Any) -> None:
+    """KAFKA-17754: else a late copy of the old EndTxn could end the next transaction."""
+    async with transactional(broker, max_block_s=0.3, request_timeout_s=0.2) as producer:
+        await producer.begin()
+        await producer.send_and_wait("t", b"v")
+        epoch = producer.identity.producer_epoch
+        broker.script(ApiKey.END_TXN, *[misbehaviour.DROP] * 20)
+        with pytest.raises(CommitOutcomeUnknown):
+            await producer.commit()
+        broker._scripts.clear()
+        await producer.begin()
+        assert producer.identity.producer_epoch > epoch
+        init = broker.sent(ApiKey.INIT_PRODUCER_ID)[-1]
+        assert (init.body.producer_id, init.body.producer_epoch) == (7, epoch), "asked for with the old identity (KIP-360)"
+        await producer.send("t", b"w")
+        await producer.commit()
+    assert [committed for _, _, committed in broker.outcomes] == [False, True]
+
+
+async def test_a_producer_that_was_fenced_meanwhile_stays_fenced_after_an_unknown_outcome(broker: Any, misbehaviour: Any) -> None:
+    async with transactional(broker, max_block_s=0.3, request_timeout_s=0.2) as producer:
+        await producer.begin()
+        await producer.send_and_wait("t", b"v")
+        broker.script(ApiKey.END_TXN, *[misbehaviour.DROP] * 20)
+        with pytest.raises(CommitOutcomeUnknown):
+            await producer.commit()
+        broker._scripts.clear()
+        broker.producer, broker.last_epoch = (7, 9), -1  # another one came
+        with pytest.raises(ProducerFenced, match="took over"):
+            await producer.begin()
+        assert producer.state is State.FATAL_ERROR
+        with pytest.raises(ProducerFenced):
+            await producer.begin()
+
+
+async def test_a_cancelled_commit_counts_as_unknown(broker: Any, misbehaviour: Any) -> None:
+    async with transactional(broker) as producer:
+        await producer.begin()
+        await producer.send_and_wait("t", b"v")
+        broker.script(ApiKey.END_TXN, misbehaviour.SILENCE)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.commit(), 0.1)
+        assert producer.state is State.UNINITIALIZED
+        await producer.begin()
+        assert broker.sent(ApiKey.INIT_PRODUCER_ID)[-1].body.producer_epoch == 0, "a new epoch, asked for with the old one"
+
+
+@pytest.mark.parametrize("told_as", [None, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
+async def test_a_timed_out_transaction_is_not_the_end_of_the_producer(broker: Any, told_as: ErrorCode | None) -> None:
+    """KIP-588: the coordinator aborted and raised the epoch; asking with the old identity shows that nobody took over."""
+    async with transactional(broker) as producer:
+        await producer.begin()
+        await producer.send_and_wait("t", b"v")
+        broker.last_epoch, broker.producer, broker.transaction_open, broker.last_committed = 0, (7, 1), False, False
+        if told_as is not None:
+            broker.script(ApiKey.END_TXN, {"error_code": told_as, "producer_id": -1, "producer_epoch": -1})
+        with pytest.raises(TransactionTimedOut):
+            await producer.commit()
+        assert producer.state is State.ABORTABLE_ERROR
+        await producer.abort()
+        async with producer.transaction():
+            await producer.send("t", b"again")
+    assert [committed for _, _, committed in broker.outcomes] == [True]
+
+
+async def test_a_fenced_commit_is_fatal(broker: Any) -> None:
+    async with transactional(broker) as producer:
+        await producer.begin()
+        await producer.send_and_wait("t", b"v")
+        broker.producer, broker.last_epoch = (7, 5), -1
+        with pytest.raises(ProducerFenced):
+            await producer.commit()
+        assert producer.state is State.FATAL_ERROR
+        with pytest.raises(ProducerFenced):
+            await producer.send("t", b"v")
+
+
+async def test_a_lost_record_makes_the_transaction_abortable_and_commit_refuses(broker: Any) -> None:
+    def refuse(body: Any) -> bytes:
+        (topic, ((partition, _),)) = body.topics[0]
+        answer = ProduceResponsePartition(partition, ErrorCode.TRANSACTION_ABORTABLE)
+        return encode_produce_response(12, ProduceResponse([(topic, [answer])]))
+
+    async with transactional(broker) as producer:
+        await producer.begin()
+        broker.script(ApiKey.PRODUCE, refuse)
+        await producer.send("t", b"v")
+        with pytest.raises(AbortableError, match="run it again"):
+            await producer.commit()
+        with pytest.raises(AbortableError, match="call abort"):
+            await producer.send("t", b"w")
+        await producer.abort()
+        async with producer.transaction():
+            await producer.send("t", b"v")
+    assert broker.outcomes[-1][2] is True
+
+
+async def test_offsets_travel_with_the_transaction_and_the_fence_of_the_group(broker: Any) -> None:
+    async with transactional(broker) as producer:
+        async with producer.transaction():
+            await producer.send_offsets_to_transaction({("in", 2): 41}, GroupMetadata("g", 3, "me"))
+    (seen,) = broker.sent(ApiKey.TXN_OFFSET_COMMIT)
+    assert (seen.version, seen.body.generation_id, seen.body.member_id) == (5, 3, "me")
+    assert broker.offsets == {("in", 2): 41}
+    assert broker.sent(ApiKey.ADD_OFFSETS_TO_TXN) == []
+    assert [committed for _, _, committed in broker.outcomes] == [True]
+
+
+async def test_offsets_of_a_removed_member_make_the_transaction_abortable(broker: Any) -> None:
+    def refuse(body: Any) -> dict[str, Any]:
+        part = {"partition_index": 2, "error_code": ErrorCode.ILLEGAL_GENERATION}
+        return {"topics": [{"name": "in", "partitions": [part]}]}
+
+    async with transactional(broker) as producer:
+        broker.script(ApiKey.TXN_OFFSET_COMMIT, refuse)
+        with pytest.raises(AbortableError, match="rebalanced"):
+            async with producer.transaction():
+                await producer.send_offsets_to_transaction({("in", 2): 41}, GroupMetadata("g", 3, "me"))
+        assert producer.state is State.READY
+    assert broker.offsets == {}
+
+
+async def test_a_moving_coordinator_is_followed(broker: Any) -> None:
+    async with transactional(broker) as producer:
+        code = {"error_code": ErrorCode.NOT_COORDINATOR, "producer_id": -1, "producer_epoch": -1}
+        busy = {"error_code": ErrorCode.CONCURRENT_TRANSACTIONS, "producer_id": -1, "producer_epoch": -1}
+        broker.script(ApiKey.END_TXN, code, busy)
+        async with producer.transaction():
+            await producer.send("t", b"v")
+    assert len(broker.sent(ApiKey.FIND_COORDINATOR)) == 2
+    assert len(broker.sent(ApiKey.END_TXN)) == 3
+
+
+async def test_a_batch_that_is_too_large_for_the_broker_is_halved_until_it_fits(broker: Any) -> None:
+    def too_large(body: Any) -> bytes:
+        (topic, ((partition, _),)) = body.topics[0]
+        return encode_produce_response(
+            12, ProduceResponse([(topic, [ProduceResponsePartition(partition, ErrorCode.MESSAGE_TOO_LARGE)])])
+        )
+
+    async with Producer(broker.bootstrap, linger_ms=20) as producer:
+        broker.script(ApiKey.PRODUCE, too_large, too_large)
+        for number in range(8):
+            await producer.send("t", b"%d" % number, partition=0)
+        await producer.flush()
+    assert [value for _, value in broker.logs["t", 0]] == [b"%d" % number for number in range(8)]
+
+
+async def test_delivery_timeout_is_told_and_the_producer_goes_on(broker: Any, misbehaviour: Any) -> None:
+    async with Producer(broker.bootstrap, linger_ms=0, delivery_timeout_s=0.3, request_timeout_s=0.2) as producer:
+        broker.script(ApiKey.PRODUCE, *[misbehaviour.DROP] * 50)
+        future = await producer.send("t", b"v", partition=0)
+        with pytest.raises(DeliveryTimeout, match="may or may not"):
+            await future
+        broker._scripts.clear()
+        assert (await producer.send_and_wait("t", b"w", partition=0)).offset == 0
+        assert len(broker.sent(ApiKey.INIT_PRODUCER_ID)) == 2, "a batch of unknown fate: a new producer id, or a gap"
+
+
+async def test_a_full_buffer_waits_and_then_says_so(broker: Any, misbehaviour: Any) -> None:
+    settings: dict[str, Any] = {"memory_bytes": 4000, "max_block_s": 0.2, "batch_bytes": 500}
+    async with Producer(broker.bootstrap, linger_ms=0, delivery_timeout_s=0.5, **settings) as producer:
+        broker.script(ApiKey.PRODUCE, *[misbehaviour.SILENCE] * 50)
+        with pytest.raises(BufferExhausted, match="memory_bytes"):
+            for _ in range(100):
+                await producer.send("t", b"x" * 200, partition=0)
+        broker._scripts.clear()
+
+
+async def test_wrong_use_is_refused_with_advice(broker: Any) -> None:
+    async with transactional(broker) as producer:
+        with pytest.raises(RequestError, match="begin"):
+            await producer.send("t", b"v")
+        with pytest.raises(RequestError, match="begin"):
+            await producer.commit()
+        await producer.begin()
+        with pytest.raises(RequestError, match="commit"):
+            await producer.begin()
+        with pytest.raises(RequestError, match="0 to 2"):
+            await producer.send("t", b"v", partition=9)
+        with pytest.raises(RequestError, match="request_bytes_max"):
+            await producer.send("t", b"x" * (2 << 20))
+    async with Producer(broker.bootstrap, max_block_s=0.2) as plain:
+        with pytest.raises(RequestError, match="transactional_id"):
+            await plain.begin()
+        with pytest.raises(KafkaError, match="topics create"):
+            await plain.send("absent", b"v")
+    with pytest.raises(RequestError, match="closed"):
+        await plain.flush()
+    for wrong in ({"acks": 2}, {"transactional_id": "x", "acks": 1}, {"compression": "brotli"}, {"transactional_id": ""}):
+        with pytest.raises(ValueError):
+            Producer(broker.bootstrap, **wrong)  # type: ignore[arg-type]
+
+
+async def test_no_broker_is_said_in_one_sentence() -> None:
+    with pytest.raises(ConnectionFailed, match="cannot reach any of 127.0.0.1:1: connection refused: is the node running"):
+        async with Producer("127.0.0.1:1"):
+            pass
+
+
+async def test_an_id_that_the_cluster_refuses_ends_the_start(broker: Any) -> None:
+    broker.script(ApiKey.INIT_PRODUCER_ID, {"error_code": ErrorCode.INVALID_TRANSACTION_TIMEOUT})
+    with pytest.raises(FatalError, match="transaction.max.timeout.ms"):
+        async with transactional(broker, transaction_timeout_ms=10**9):
+            pass
