@@ -1,0 +1,198 @@
+"""Fetch sessions: a fetch names only what changed; every way to lose a session ends in a full list, not in a stuck follower."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from tidegate.replication.fetch_session import SessionTable
+from tidegate.storage.log import AppendOrigin
+from tidegate.wire.errors import ErrorCode
+from tidegate.wire.fetch import FetchPartition, FetchRequest
+
+from .cluster import Cluster, WireTransport, batch_of, eventually
+
+
+def request(session_id: int, session_epoch: int, *partitions: int, offset: int = 0, epoch: int = 1) -> FetchRequest:
+    parts = [FetchPartition(p, offset, 1000, current_leader_epoch=epoch, last_fetched_epoch=-1) for p in partitions]
+    return FetchRequest(
+        replica_id=9, session_id=session_id, session_epoch=session_epoch, topics=[("t", parts)] if parts else [], replica_epoch=1
+    )
+
+
+def answered(response: object) -> dict[int, ErrorCode]:
+    return {part.partition: part.error for _, parts in response.topics for part in parts}  # type: ignore[attr-defined]
+
+
+async def write(cluster: Cluster, partition: int, value: str = "v", *, leader: int = 1) -> ErrorCode:
+    manager = cluster.managers[leader]
+    info = manager.append_now("t", partition, batch_of(value), origin=AppendOrigin.CLIENT)
+    epoch = manager.replica("t", partition).leader_epoch
+    return await manager.wait_committed("t", partition, epoch, info.next_offset, 5000)
+
+
+# -- the table -----------------------------------------------------------------------------------------------------------------
+
+
+def test_sessions_are_counted_and_replaced() -> None:
+    table = SessionTable(first_id=7)
+    session = table.open(request(0, 0, 0, 1))
+    assert not isinstance(session, ErrorCode) and session.session_id == 7 and len(session.parts) == 2
+    assert table.open(request(7, 1, 1)) is session
+    assert table.open(request(7, 1)) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert table.open(request(8, 2)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    newer = table.open(request(0, 0, 0))
+    assert newer is not session and session.closed and len(table) == 1
+    assert table.open(request(7, 2)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    once = table.open(request(0, -1, 0))
+    assert not isinstance(once, ErrorCode) and once.session_id == 0 and len(table) == 1
+
+
+def test_forgotten_partitions_leave_the_session() -> None:
+    table = SessionTable()
+    session = table.open(request(0, 0, 0, 1))
+    assert not isinstance(session, ErrorCode)
+    forgetting = request(session.session_id, 1)
+    forgetting.forgotten_topics = [("t", [0])]
+    table.open(forgetting)
+    assert list(session.parts) == [("t", 1)]
+
+
+# -- at the leader -------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_incremental_answer_names_only_what_changed(cluster: Cluster) -> None:
+    cluster.broker_epochs[9] = 1
+    cluster.create(partitions=3, replicas=(1, 9), isr=(1,), min_isr=1)
+    manager = cluster.managers[1]
+    full = await manager.fetch(request(0, 0, 0, 1, 2))
+    assert answered(full) == {0: ErrorCode.NONE, 1: ErrorCode.NONE, 2: ErrorCode.NONE}
+    await asyncio.sleep(0.01)
+    await manager.fetch(request(full.session_id, 1))
+    manager.append_now("t", 1, batch_of("a"), origin=AppendOrigin.CLIENT, required_acks=1)
+    changed = await manager.fetch(request(full.session_id, 2))
+    assert answered(changed) == {1: ErrorCode.NONE} and changed.topics[0][1][0].records
+    again = await manager.fetch(request(full.session_id, 3, 1, offset=1))
+    assert not any(part.records for _, parts in again.topics for part in parts)
+
+
+async def test_a_waiting_incremental_fetch_is_woken_by_a_change(cluster: Cluster) -> None:
+    cluster.broker_epochs[9] = 1
+    cluster.create(partitions=2, replicas=(1, 9), isr=(1,), min_isr=1)
+    manager = cluster.managers[1]
+    full = await manager.fetch(request(0, 0, 0, 1))
+    settled = request(full.session_id, 1)
+    settled.max_wait_ms = 50
+    await manager.fetch(settled)
+    waiting_request = request(full.session_id, 2)
+    waiting_request.max_wait_ms = 5000
+    waiting = asyncio.ensure_future(manager.fetch(waiting_request))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    manager.append_now("t", 0, batch_of("a"), origin=AppendOrigin.CLIENT, required_acks=1)
+    assert answered(await asyncio.wait_for(waiting, 1)) == {0: ErrorCode.NONE}
+
+
+async def test_a_partition_with_an_error_is_said_once_and_leaves_the_session(cluster: Cluster) -> None:
+    cluster.broker_epochs[9] = 1
+    cluster.create(partitions=2, replicas=(1, 9, 2), isr=(1, 2), min_isr=1)
+    manager = cluster.managers[1]
+    full = await manager.fetch(request(0, 0, 0, 1))
+    cluster.elect(2, partition=0)
+    lost = await manager.fetch(request(full.session_id, 1))
+    assert answered(lost)[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert 0 not in answered(await manager.fetch(request(full.session_id, 2)))
+
+
+async def test_what_the_byte_budget_left_out_comes_next(cluster: Cluster) -> None:
+    cluster.broker_epochs[9] = 1
+    cluster.create(partitions=3, replicas=(1, 9), isr=(1,), min_isr=1)
+    manager = cluster.managers[1]
+    for partition in range(3):
+        manager.append_now("t", partition, batch_of("x" * 500), origin=AppendOrigin.CLIENT, required_acks=1)
+    small = request(0, 0, 0, 1, 2)
+    small.max_bytes = 100
+    response = await manager.fetch(small)
+    got: set[int] = set()
+    for count in range(1, 5):
+        got |= {part.partition for _, parts in response.topics for part in parts if part.records}
+        incremental = request(response.session_id, count, *sorted(got), offset=1)
+        incremental.max_bytes = 100
+        response = await manager.fetch(incremental)
+    assert got == {0, 1, 2}
+
+
+# -- at the follower -----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_idle_follower_lists_nothing(cluster: Cluster) -> None:
+    listed: list[int] = []
+    original = WireTransport.fetch
+
+    async def counting(transport: WireTransport, request: FetchRequest) -> object:
+        listed.append(sum(len(specs) for _, specs in request.topics))
+        return await original(transport, request)
+
+    WireTransport.fetch = counting  # type: ignore[assignment,method-assign]
+    try:
+        cluster.create(partitions=30)
+        await asyncio.gather(*(write(cluster, p) for p in range(30)))
+        await eventually(lambda: all(cluster.log(3, "t", p).high_watermark == 1 for p in range(30)), "everything is replicated")
+        listed.clear()
+        await write(cluster, 5)
+        await eventually(lambda: all(cluster.log(node, "t", 5).high_watermark == 2 for node in (2, 3)), "replicated")
+        assert sum(listed) <= 8, listed
+    finally:
+        WireTransport.fetch = original  # type: ignore[method-assign]
+
+
+async def test_a_broken_connection_ends_the_session_and_replication_goes_on(cluster: Cluster) -> None:
+    cluster.create(partitions=4)
+    for round_number in range(1, 4):
+        cluster.cut = {(2, 1), (3, 1)}
+        waiting = [asyncio.ensure_future(write(cluster, p)) for p in range(4)]
+        await asyncio.sleep(0.02)
+        cluster.cut = set()
+        assert set(await asyncio.gather(*waiting)) == {ErrorCode.NONE}
+        assert cluster.log(2, "t", 3).flushed_end_offset == round_number
+
+
+async def test_a_restarted_leader_does_not_know_the_session(cluster: Cluster) -> None:
+    cluster.create(replicas=(1, 2), isr=(1, 2))
+    await write(cluster, 0)
+    await cluster.stop(1)
+    cluster.start(1)
+    now = cluster.partitions[("t", 0)]
+    cluster.partitions[("t", 0)] = replace(now, leader_epoch=now.leader_epoch + 1, partition_epoch=now.partition_epoch + 1)
+    cluster.publish(cluster.partitions.values())
+    assert await asyncio.wait_for(write(cluster, 0), 5) is ErrorCode.NONE
+
+
+async def test_the_same_leader_in_a_new_epoch_is_followed_at_once(cluster: Cluster) -> None:
+    cluster.create(partitions=2)
+    await write(cluster, 0)
+    await write(cluster, 1)
+    started = asyncio.get_running_loop().time()
+    cluster.elect(1, partition=0)
+    assert await write(cluster, 0) is ErrorCode.NONE
+    assert asyncio.get_running_loop().time() - started < 0.4, "it did not wait for the long poll to end"
+
+
+async def test_a_follower_that_hears_first_finds_its_leader_soon(cluster: Cluster) -> None:
+    cluster.create(partitions=2)
+    await write(cluster, 0)
+    now = cluster.elect(2, to=[3, 1])
+    await asyncio.sleep(0.05)
+    cluster.publish([now], to=[2])
+    started = asyncio.get_running_loop().time()
+    assert await write(cluster, 0, leader=2) is ErrorCode.NONE
+    assert asyncio.get_running_loop().time() - started < 0.4
+
+
+async def test_one_partition_in_trouble_does_not_hold_up_the_others(cluster: Cluster) -> None:
+    cluster.create(partitions=3)
+    await write(cluster, 0)
+    cluster.managers[1].delete("t", 1)
+    for _ in range(5):
+        assert await asyncio.wait_for(write(cluster, 0), 2) is ErrorCode.NONE
+        assert await asyncio.wait_for(write(cluster, 2), 2) is ErrorCode.NONE
