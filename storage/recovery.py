@@ -5,11 +5,11 @@ that is not the end that was noted at the close, the log is treated as unclean.
 
 After an unclean stop:
 
-1. Segments wholly below the recovery point are trusted: they and their derived files were durable before the point moved past.
-2. From the segment that holds the recovery point on, every batch is checked (length, checksum, offsets).  The first one that is
-   not right ends the log: the file is cut there and later segments are removed -- **if** that place is at or above the recovery
-   point. Below it the data was flushed, perhaps acknowledged, and is not silently cut: `CorruptLog`, naming file, position and
-   offset.
+1. Segments that end below the recovery point are trusted: they and their derived files were durable before the point moved past.
+2. From the segment that holds the recovery point (or ends at it) on, every batch is checked (length, checksum, offsets).  The
+   first one that is not right ends the log: the file is cut there and later segments are removed -- **if** that place is at or
+   above the recovery point. Below it the data was flushed, perhaps acknowledged, and is not silently cut: `CorruptLog`, naming
+   file, position and offset.
 3. Indexes, transaction index, epoch history and producer state of what was scanned are built again from the batches.
 4. What was scanned is synced: a process that was killed leaves its writes in the page cache, readable but not yet durable.
 
@@ -228,8 +228,12 @@ def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
 
 
 def _first_to_scan(segments: list[Segment], recovery_point: int) -> int:
-    """Index of the segment that holds the recovery point, or an earlier one whose transaction index is not sane."""
-    holding = max((i for i, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
+    """Index of the segment that holds the recovery point, or an earlier one whose transaction index is not sane.
+
+    A segment that ends exactly at the recovery point counts as holding it: it may have been completed after the point was noted,
+    and then the indexes on the disk, if any, are of an earlier life.
+    """
+    holding = max((i for i, segment in enumerate(segments) if segment.base_offset < recovery_point), default=0)
     for index in range(holding):
         try:
             len(segments[index].transactions)

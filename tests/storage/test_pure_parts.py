@@ -1,0 +1,174 @@
+"""Topic configuration, epoch history, indexes and checkpoint files: pure parts against tables and plain models."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.epoch_cache import EpochCache
+from tidegate.storage.log import FlushPolicy, LogConfig
+from tidegate.storage.offset_index import OffsetIndex
+from tidegate.storage.time_index import TimeIndex
+from tidegate.storage.topic_config import TOPIC_CONFIGS, CleanupPolicy, validate_topic_config
+from tidegate.storage.transaction_index import TransactionIndexEntry, decode_transaction_index
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+# ---------------------------------------------------------------------------------------------------- topic configuration
+
+
+def test_every_default_is_valid_and_makes_a_log_configuration() -> None:
+    defaults = {name: row.default for name, row in TOPIC_CONFIGS.items()}
+    validate_topic_config(defaults)
+    assert LogConfig.from_topic_config(defaults) == LogConfig.from_topic_config({}) == LogConfig()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("retention.mss", "1", "did you mean 'retention.ms'?"),
+        ("min.insync.replica", "1", "did you mean 'min.insync.replicas'?"),
+        ("flush.policy", "alwys", "did you mean 'always'?"),
+        ("nonsense", "1", "unknown topic configuration 'nonsense'"),
+        ("segment.bytes", "many", "whole number"),
+        ("segment.bytes", "1", "between 1024 and"),
+        ("segment.bytes", str(2**31), "between 1024 and"),
+        ("min.cleanable.dirty.ratio", "1.5", "between 0 and 1"),
+        ("cleanup.policy", "delete,shred", "one of delete, compact"),
+        ("cleanup.policy", "", "must name delete, compact, or both"),
+        ("unclean.leader.election.enable", "yes", "true or false"),
+        ("compression.type", "zstd", "one of producer"),
+        ("min.compaction.lag.ms", str(2**63 - 1), None),
+        ("max.compaction.lag.ms", "1", None),
+    ],
+)
+def test_a_wrong_configuration_is_refused_and_says_what_to_do(key: str, value: str, says: str | None) -> None:
+    if says is None:
+        validate_topic_config({key: value})
+        return
+    with pytest.raises(KafkaError) as caught:
+        validate_topic_config({key: value})
+    assert caught.value.code == ErrorCode.INVALID_CONFIG and says in caught.value.message
+
+
+def test_a_configuration_reaches_the_log() -> None:
+    config = LogConfig.from_topic_config({"cleanup.policy": "compact, delete", "flush.policy": "os", "segment.ms": "5"})
+    assert config.cleanup_policy == {CleanupPolicy.COMPACT, CleanupPolicy.DELETE}
+    assert (config.flush_policy, config.segment_ms, config.is_compacted) == (FlushPolicy.OS, 5, True)
+
+
+# ----------------------------------------------------------------------------------------------------------- epoch history
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (-1, (-1, -1)),
+        (0, (0, 0)),
+        (1, (0, 0)),
+        (2, (2, 10)),
+        (3, (2, 10)),
+        (4, (2, 10)),
+        (5, (5, 25)),
+        (6, (6, 40)),
+        (7, (-1, -1)),
+    ],
+)
+def test_where_an_epoch_ends(asked: int, answer: tuple[int, int]) -> None:
+    cache = EpochCache([(2, 0), (5, 10), (6, 25)])
+    assert tuple(cache.end_of(asked, 40)) == answer
+
+
+def test_an_epoch_that_never_had_data_gives_way() -> None:
+    cache = EpochCache([(1, 0), (2, 10)])
+    assert cache.assign(3, 10) and cache.entries() == [(1, 0), (3, 10)]
+    assert not cache.assign(2, 20) and not cache.assign(3, 30)
+    assert cache.entries() == [(1, 0), (3, 10)]
+
+
+def test_truncation_of_the_history_at_both_ends() -> None:
+    cache = EpochCache([(1, 0), (2, 10), (4, 20)])
+    assert cache.truncate_from_end(20) and cache.entries() == [(1, 0), (2, 10)]
+    assert cache.truncate_from_start(12) and cache.entries() == [(2, 12)]
+    assert not cache.truncate_from_start(12) and not cache.truncate_from_end(13)
+    assert cache.epoch_at(11) == -1 and cache.epoch_at(12) == 2
+    assert cache.truncate_from_end(0) and cache.latest == -1
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(1, 5)), max_size=30))
+def test_the_history_agrees_with_the_batches(batches: list[tuple[int, int]]) -> None:
+    """Written epoch by epoch, every offset's epoch and every epoch's end are those of the batches."""
+    cache, end = EpochCache(), 0
+    written: list[int] = []
+    for epoch, count in sorted(batches):
+        cache.assign(epoch, end)
+        written += [epoch] * count
+        end += count
+    for offset, epoch in enumerate(written):
+        assert cache.epoch_at(offset) == epoch
+        assert tuple(cache.end_of(epoch, end)) == (epoch, max(i for i, e in enumerate(written) if e == epoch) + 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------- indexes
+
+ENTRIES = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 5000)), max_size=40)
+
+
+@given(ENTRIES, st.integers(0, 2**40))
+def test_an_offset_index_finds_what_a_scan_finds_and_survives_its_file(steps: list[tuple[int, int]], base: int) -> None:
+    index, rows = OffsetIndex(base), []
+    offset, position = base, 0
+    for gap, size in steps:
+        index.append(offset, position)
+        rows.append((offset, position))
+        offset, position = offset + gap, position + size
+    again = OffsetIndex.decode(index.encode(), base, position)
+    for probe in range(base, offset + 2, 7):
+        assert again.floor(probe) == index.floor(probe) == sum(1 for row in rows if row[0] <= probe) - 1
+        assert again.ceiling(probe) == sum(1 for row in rows if row[0] < probe)
+    for probe in range(0, position + 2, 99):
+        assert again.floor_position(probe) == sum(1 for row in rows if row[1] <= probe) - 1
+    assert [again.entry(i) for i in range(len(again))] == rows
+
+
+@pytest.mark.parametrize(
+    "data", [b"\0" * 7, b"", b"\0\0\0\1" + b"\0" * 4, b"\0" * 16, (b"\0" * 8) + b"\0\0\0\1\0\0\1\0"], ids=range(5)
+)
+def test_an_offset_index_that_cannot_be_right_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        OffsetIndex.decode(data, 0, 100)
+
+
+@given(st.lists(st.integers(0, 100), max_size=40), st.integers(0, 101))
+def test_before_the_scan_start_every_timestamp_is_smaller(timestamps: list[int], asked: int) -> None:
+    index, greatest, at = TimeIndex(5), -1, 5
+    for offset, timestamp in enumerate(timestamps, 5):
+        if timestamp > greatest:
+            greatest, at = timestamp, offset
+        index.append(greatest, at)
+    again = TimeIndex.decode(index.encode(), 5)
+    assert again.last == index.last == (greatest, at)
+    assert all(timestamp < asked for timestamp in timestamps[: again.scan_start(asked) - 5])
+
+
+def test_a_transaction_index_has_34_bytes_an_entry_and_notices_damage() -> None:
+    entries = [TransactionIndexEntry(7, 3, 9, 5), TransactionIndexEntry(8, 5, 12, 13)]
+    data = b"".join(entry.encode() for entry in entries)
+    assert len(data) == 68 and decode_transaction_index(data) == entries
+    for damaged in (data[:-1], data[34:] + data[:34], b"\1" + data[1:]):
+        with pytest.raises(ValueError):
+            decode_transaction_index(damaged)
+
+
+# ------------------------------------------------------------------------------------------------------------- checkpoints
+
+
+def test_a_checkpoint_reads_back_and_any_damage_is_noticed() -> None:
+    rows = [["flights", "0", "1500"], ["late-arrivals", "11", "0"]]
+    data = encode_checkpoint(rows)
+    assert decode_checkpoint(data, 3) == rows and decode_checkpoint(encode_checkpoint([]), 3) == []
+    for position in range(len(data) - 1):
+        with pytest.raises(CheckpointInvalid):
+            decode_checkpoint(data[:position], 3)
+        with pytest.raises(CheckpointInvalid):
+            decode_checkpoint(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :], 3)
