@@ -145,7 +145,7 @@ class MetadataLog:
         self._turn_scheduled = False
         self._pending: deque[LogEntry] = deque()  # committed entries that are not applied yet
         self._waiting: dict[int, tuple[int, asyncio.Future[ApplyResult]]] = {}
-        self._proposed = 0
+        self._proposed: set[asyncio.Future[ApplyResult]] = set()
         self._subscribers: list[Subscriber] = []
         self._role_listeners: list[Callable[[bool], None]] = []
         self._tail: deque[LogEntry] = deque()
@@ -216,7 +216,7 @@ class MetadataLog:
                 log.error("raft_thread_does_not_stop", waited_s=STOP_S_MAX)
         if self._snapshot_task is not None:
             await asyncio.gather(self._snapshot_task, return_exceptions=True)
-        for _, future in self._waiting.values():
+        for future in self._proposed:
             if not future.done():
                 future.set_exception(ProposalUnknown("the node is stopping"))
         self._waiting.clear()
@@ -313,7 +313,7 @@ class MetadataLog:
         """Raises NotController (surely not applied) or ProposalUnknown (nobody can say yet)."""
         if not self.is_active or self._thread is None:
             raise NotController(self.leader_id)
-        if self._proposed >= PROPOSALS_IN_FLIGHT_MAX:
+        if len(self._proposed) >= PROPOSALS_IN_FLIGHT_MAX:
             raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too many metadata changes are under way: try again later")
         future: asyncio.Future[ApplyResult] = asyncio.get_running_loop().create_future()
         proposal = Proposal(
@@ -321,14 +321,14 @@ class MetadataLog:
             accepted=lambda index, term: self._cross(_Accepted(future, index, term)),
             refused=lambda reason: self._cross(_Refused(future, reason)),
         )
-        self._proposed += 1
+        self._proposed.add(future)
         try:
             self._thread.post(proposal)
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
             raise ProposalUnknown(f"the quorum did not commit within {timeout_s:g} s; the outcome is unknown") from None
         finally:
-            self._proposed -= 1
+            self._proposed.discard(future)
 
     async def barrier(self, timeout_s: float = 10.0) -> int:
         """A linearizable read: returns once everything committed before this call is in `state`; the index of the barrier."""

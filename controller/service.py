@@ -111,7 +111,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     # ---- brokers --------------------------------------------------------------------------------------------------------------
 
-    async def RegisterBroker(self, request: rpc.RegisterBrokerRequest, context: Any) -> rpc.RegisterBrokerReply:  # noqa: N802
+    async def RegisterBroker(self, request: rpc.RegisterBrokerRequest, context: Any) -> rpc.RegisterBrokerReply:
         async def work(duties: ActiveController) -> rpc.RegisterBrokerReply:
             plan = duties.register(request)
             self._require(await self.carry_out(plan))
@@ -128,7 +128,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         return await self._answer(rpc.RegisterBrokerReply, work)
 
-    async def Heartbeat(self, request: rpc.HeartbeatRequest, context: Any) -> rpc.HeartbeatReply:  # noqa: N802
+    async def Heartbeat(self, request: rpc.HeartbeatRequest, context: Any) -> rpc.HeartbeatReply:
         """Most heartbeats change nothing and never wait for a plan under way."""
         try:
             duties = self.require_duties()
@@ -154,7 +154,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         if request.wants_shutdown:
             duties.shutdown_began(request.node_id)
 
-    async def AlterPartitions(self, request: rpc.AlterPartitionsRequest, context: Any) -> rpc.AlterPartitionsReply:  # noqa: N802
+    async def AlterPartitions(self, request: rpc.AlterPartitionsRequest, context: Any) -> rpc.AlterPartitionsReply:
         async def work(duties: ActiveController) -> rpc.AlterPartitionsReply:
             plan, errors = duties.alter_partitions(request)
             self._require(await self.carry_out(plan))
@@ -184,9 +184,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         view.elr.extend(partition.elr)
         return view
 
-    async def AllocateProducerIds(  # noqa: N802
-        self, request: rpc.AllocateProducerIdsRequest, context: Any
-    ) -> rpc.AllocateProducerIdsReply:
+    async def AllocateProducerIds(self, request: rpc.AllocateProducerIdsRequest, context: Any) -> rpc.AllocateProducerIdsReply:
         async def work(duties: ActiveController) -> rpc.AllocateProducerIdsReply:
             plan = duties.producer_ids(request)
             result = await self.carry_out(plan)
@@ -197,7 +195,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         return await self._answer(rpc.AllocateProducerIdsReply, work)
 
-    async def ElectLeaders(self, request: rpc.ElectLeadersRequest, context: Any) -> rpc.ElectLeadersReply:  # noqa: N802
+    async def ElectLeaders(self, request: rpc.ElectLeadersRequest, context: Any) -> rpc.ElectLeadersReply:
         async def work(duties: ActiveController) -> rpc.ElectLeadersReply:
             plan = duties.rebalance(request.topic, frozenset(request.partitions))
             result = await self.carry_out(plan)
@@ -209,7 +207,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     # ---- topics ---------------------------------------------------------------------------------------------------------------
 
-    async def CreateTopics(self, request: rpc.CreateTopicsRequest, context: Any) -> rpc.CreateTopicsReply:  # noqa: N802
+    async def CreateTopics(self, request: rpc.CreateTopicsRequest, context: Any) -> rpc.CreateTopicsReply:
         async def work(duties: ActiveController) -> rpc.CreateTopicsReply:
             self._name_request(request)
             plans = topics.plan_creation(self._log.state, self._config, request)
@@ -221,7 +219,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         return await self._answer(rpc.CreateTopicsReply, work)
 
-    async def DeleteTopics(self, request: rpc.DeleteTopicsRequest, context: Any) -> rpc.DeleteTopicsReply:  # noqa: N802
+    async def DeleteTopics(self, request: rpc.DeleteTopicsRequest, context: Any) -> rpc.DeleteTopicsReply:
         async def work(duties: ActiveController) -> rpc.DeleteTopicsReply:
             before = self._applied_before(request.request_id)
             plans = topics.plan_deletion(self._log.state, request, applied_before=before)
@@ -231,9 +229,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         return await self._answer(rpc.DeleteTopicsReply, work)
 
-    async def CreatePartitions(  # noqa: N802
-        self, request: rpc.CreatePartitionsRequest, context: Any
-    ) -> rpc.CreatePartitionsReply:
+    async def CreatePartitions(self, request: rpc.CreatePartitionsRequest, context: Any) -> rpc.CreatePartitionsReply:
         async def work(duties: ActiveController) -> rpc.CreatePartitionsReply:
             before = self._applied_before(request.request_id)
             plans = topics.plan_enlargement(self._log.state, self._config, request, applied_before=before)
@@ -243,7 +239,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         return await self._answer(rpc.CreatePartitionsReply, work)
 
-    async def AlterConfigs(self, request: rpc.AlterConfigsRequest, context: Any) -> rpc.AlterConfigsReply:  # noqa: N802
+    async def AlterConfigs(self, request: rpc.AlterConfigsRequest, context: Any) -> rpc.AlterConfigsReply:
         async def work(duties: ActiveController) -> rpc.AlterConfigsReply:
             plans = topics.plan_configuration(self._log.state, request)
             if not self._applied_before(request.request_id):
@@ -293,9 +289,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     # ---- the metadata stream --------------------------------------------------------------------------------------------------
 
-    async def FollowMetadata(  # noqa: N802
-        self, request: rpc.FollowMetadataRequest, context: Any
-    ) -> AsyncIterator[rpc.MetadataUpdate]:
+    async def FollowMetadata(self, request: rpc.FollowMetadataRequest, context: Any) -> AsyncIterator[rpc.MetadataUpdate]:
         """Committed entries in order; a keep-alive when there are none; ends with a status when this node is not active."""
         if self._followers >= FOLLOWERS_MAX:
             error = KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{FOLLOWERS_MAX} followers are served already")
@@ -341,7 +335,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             updates.append(update)
         return updates
 
-    async def DescribeQuorum(self, request: rpc.DescribeQuorumRequest, context: Any) -> rpc.DescribeQuorumReply:  # noqa: N802
+    async def DescribeQuorum(self, request: rpc.DescribeQuorumRequest, context: Any) -> rpc.DescribeQuorumReply:
         view = await self._log.quorum()
         status = view.status
         reply = rpc.DescribeQuorumReply(

@@ -358,19 +358,19 @@ class RaftCore(SyncObj):  # type: ignore[misc]
 
     # ---- overrides: time, terms, elections ------------------------------------------------------------------------------------
 
-    def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
+    def _SyncObj__generateRaftTimeout(self) -> float:
         """Replaced: randomness comes from the Clock port."""
         low, high = self._timings.election_s_min, self._timings.election_s_max
         return low + (high - low) * self._random()
 
-    def _SyncObj__setCurrentTerm(self, term: int, vote: int | None) -> None:  # noqa: N802
+    def _SyncObj__setCurrentTerm(self, term: int, vote: int | None) -> None:
         """Replaced: durable first (stock writes without fsync), and the votes counted belong to one term."""
         self._journal.setCurrentTerm(term, vote)
         self._SyncObj__raftCurrentTerm = term
         self._SyncObj__votedForNodeId = vote
         self._votes = {self.selfNode.id} if vote == self.selfNode.id else set()
 
-    def _SyncObj__connectedToAnyone(self) -> bool:  # noqa: N802
+    def _SyncObj__connectedToAnyone(self) -> bool:
         """Replaced: stock asks this when the election timer has run out; it became the PreVote gate.  A node that could not win
         does not raise the term, so one that comes back from a cut does not depose a good leader."""
         if not self._SyncObj__otherNodes:
@@ -389,7 +389,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
                 self._outbox.send(node.id, VoteRequest(wanted_term, last_index, last_term, preliminary=True))
         return False
 
-    def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802
+    def _SyncObj__onBecomeLeader(self) -> None:
         """Extended: the followers' progress begins anew, and the no-op is durable before this tick counts this node for it."""
         self._replication.begin(self._SyncObj__otherNodes, self._SyncObj__raftNextIndex, self._SyncObj__raftMatchIndex)
         super()._SyncObj__onBecomeLeader()
@@ -436,7 +436,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
 
     # ---- overrides: commands, apply, compaction -------------------------------------------------------------------------------
 
-    def _checkCommandsToApply(self) -> None:  # noqa: N802
+    def _checkCommandsToApply(self) -> None:
         """Replaced: only the active leader takes commands, nothing is forwarded, and every proposal is answered."""
         for _ in range(min(len(self._proposals), PROPOSALS_PER_TICK_MAX)):
             proposal = self._proposals.popleft()
@@ -449,7 +449,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
                 self._journal.add(REGULAR + proposal.command, index, self.term)
                 proposal.accepted(index, self.term)
 
-    def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802
+    def _SyncObj__applyLogEntries(self) -> bool:
         """Replaced: each entry exactly once and in order (stock applies one twice when a callback raises), as bytes."""
         applied, commit, first = self.applied_index, self.commit_index, self._journal[0][1]
         if commit == applied:
@@ -468,7 +468,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             self._active_term = self.term
         return True
 
-    def _SyncObj__tryLogCompaction(self) -> None:  # noqa: N802
+    def _SyncObj__tryLogCompaction(self) -> None:
         """Replaced: the state machine makes the snapshot when asked, without a fork, and the journal is trimmed afterwards."""
         if self._snapshot_pending:
             return
@@ -479,10 +479,10 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             self._snapshot_pending = True
             self._machine.snapshot_wanted()
 
-    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:  # noqa: N802, N803
+    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
         raise RaftFatal("PySyncObj's own dump files are never used")
 
-    def _SyncObj__onMessageReceived(self, node: Any, message: Any) -> None:  # noqa: N802
+    def _SyncObj__onMessageReceived(self, node: Any, message: Any) -> None:
         raise RaftFatal("PySyncObj's own messages are never used")
 
     # ---- the follower ---------------------------------------------------------------------------------------------------------
@@ -608,7 +608,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._SyncObj__lastResponseTime[node] = self.now()
         return True
 
-    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
+    def _SyncObj__sendAppendEntries(self) -> None:
         """Replaced: stock never reconciles a divergent tail with a backlog above its batch size, and sends a snapshot again with
         every heartbeat."""
         now = self.now()

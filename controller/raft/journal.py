@@ -204,7 +204,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._written_bytes += len(data)
             self._pending.clear()
 
-    def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803 (PySyncObj's names)
+    def deleteEntriesFrom(self, entryFrom: int) -> None:
         """Cuts the entries from this position of the list on: a conflict with the leader.  Durable before it returns, because a
         new record beside the remains of the old tail could not be told from damage."""
         if entryFrom >= len(self._entries):
@@ -222,7 +222,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         self.durable_index = self._entries[-1][1]
         self._dirty = False
 
-    def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803
+    def deleteEntriesTo(self, entryTo: int) -> None:
         """Forgets the entries before this position; the caller has made the snapshot that holds them durable."""
         if entryTo > 0:
             self._rewrite(self._entries[entryTo:])
@@ -268,7 +268,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
 
     # ---- term and vote ------------------------------------------------------------------------------------------------------
 
-    def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:  # noqa: N802, N803
+    def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:
         """Durable before it returns.  A term never goes back and a vote within a term never changes."""
         vote = NO_VOTE if votedForNodeId is None else votedForNodeId
         if (term, vote) == (self._term, self._vote):
@@ -285,16 +285,16 @@ class DurableJournal(Journal):  # type: ignore[misc]
             raise
         self._term, self._vote = term, vote
 
-    def getCurrentTerm(self) -> int:  # noqa: N802
+    def getCurrentTerm(self) -> int:
         return self._term
 
-    def getVotedForNodeId(self) -> int | None:  # noqa: N802
+    def getVotedForNodeId(self) -> int | None:
         return None if self._vote == NO_VOTE else self._vote
 
-    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803
+    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
         """Not kept: it is volatile in Raft, and one beyond the end of the log would be dangerous."""
 
-    def getRaftCommitIndex(self) -> int:  # noqa: N802
+    def getRaftCommitIndex(self) -> int:
         return 1
 
     @property

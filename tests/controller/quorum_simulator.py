@@ -359,7 +359,7 @@ def _virtual_clock(simulation: Simulation) -> Iterator[None]:
 
 
 class _ForgetsVotes(DurableJournal):
-    def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:  # noqa: N802, N803
+    def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:
         self._term, self._vote = term, -1 if votedForNodeId is None else votedForNodeId
 
 
@@ -391,7 +391,7 @@ class _CommitsWhatItHasNotSeen(RaftCore):
 
 
 class _TrimsBeforeSnapshot(RaftCore):
-    def _SyncObj__tryLogCompaction(self) -> None:  # noqa: N802
+    def _SyncObj__tryLogCompaction(self) -> None:
         if len(self._journal) > 40:
             self._journal.deleteEntriesTo(len(self._journal) - 20)
 

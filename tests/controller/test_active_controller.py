@@ -452,3 +452,46 @@ def test_shutting_down_the_whole_cluster_one_by_one_loses_no_partition(office: O
     office.shows(leader=-1, isr=(), elr=(2, 3))
     office.join(2, 3, incarnation="second", clean=True)
     office.shows(leader=2, isr=(2,), elr=(3,))
+
+
+# ---- ablations: what happens without the rules above ------------------------------------------------------------------------
+
+
+def test_without_the_proof_of_a_clean_stop_the_lossy_last_replica_would_lead(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ActiveController, "_changes_after_restart", lambda *_: [])
+    office.topic(**SAFE)
+    office.lose(1)
+    office.lose(2)
+    office.lose(3)
+    office.join(3, incarnation="second")
+    office.shows(leader=3, isr=(3,), elr=(2,))
+
+
+def test_without_the_check_of_broker_epochs_an_earlier_life_would_enter_the_isr(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ActiveController, "_isr_change_error", lambda *_: None)
+    monkeypatch.setattr(ClusterState, "_membership_error", lambda *_: ErrorCode.NONE)
+    office.topic()
+    office.lose(3)
+    assert alter(office, 1, (1, 2, 3), isr_broker_epochs=(-1, -1, 99)) == ErrorCode.NONE
+    assert 3 in office.partition().isr and office.state.brokers[3].fenced
+
+
+def test_without_waiting_for_the_others_a_broker_would_stop_while_it_is_still_asked(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ActiveController, "_may_stop", lambda *_: True)
+    office.topic(**SAFE)
+    office.beat(1, wants_shutdown=True)
+    office.beat(1, wants_shutdown=True)
+    assert office.duties.answer(1).should_shutdown
+    assert office.duties.sessions[2].applied_index < office.state.index
+
+
+def test_without_the_grace_after_a_sleep_everybody_would_be_fenced(office: Office) -> None:
+    office.now += 60.0
+    office.duties._last_tick = office.now
+    assert office.duties.tick(office.now).reason == "fence brokers: session expired"

@@ -16,7 +16,7 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 @pytest.fixture(params=[1, 3])
-async def cluster(request: pytest.FixtureRequest, tmp_path: Path):  # noqa: ANN201
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path):
     cluster = ControllerCluster(tmp_path, request.param)
     await cluster.start()
     yield cluster
@@ -25,7 +25,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path):  # noqa: ANN2
 
 
 @pytest.fixture
-async def three(tmp_path: Path):  # noqa: ANN201
+async def three(tmp_path: Path):
     cluster = ControllerCluster(tmp_path, 3)
     await cluster.start()
     yield cluster

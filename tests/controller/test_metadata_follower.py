@@ -143,11 +143,11 @@ class Forgetful(controller_pb2_grpc.ControllerServicer):
         self._real = real
         self.lost = 0
 
-    def __getattribute__(self, name: str):  # type: ignore[no-untyped-def]  # noqa: ANN204
+    def __getattribute__(self, name: str):  # type: ignore[no-untyped-def]
         if not name[:1].isupper():
             return super().__getattribute__(name)
 
-        async def call(request, context):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        async def call(request, context):  # type: ignore[no-untyped-def]
             reply = await getattr(self._real, name)(request, context)
             self.lost += 1
             if self.lost % 2:

@@ -136,6 +136,16 @@ async def test_without_a_majority_nothing_is_acknowledged_and_the_leader_steps_d
     await three.same()
 
 
+async def test_a_proposal_under_way_when_the_node_stops_ends_as_unknown(three: Logs) -> None:
+    log = await three.active()
+    await three.stop(*(node_id for node_id in three.running if node_id != log.node_id))
+    proposal = asyncio.create_task(log.propose(feature("late")))
+    await asyncio.sleep(0)
+    await three.stop(log.node_id)
+    with pytest.raises((ProposalUnknown, NotController)):
+        await asyncio.wait_for(proposal, 1.0)
+
+
 async def test_every_node_starts_again_with_what_it_had(three: Logs) -> None:
     log = await three.active()
     for number in range(30):
@@ -206,7 +216,7 @@ class FullDisk(RealDisk):
 
     full = False
 
-    def open(self, path: Path, **options: bool):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    def open(self, path: Path, **options: bool):  # type: ignore[no-untyped-def]
         file = super().open(path, **options)
         disk = self
 
