@@ -287,10 +287,14 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
 
     def submit(self, partition: int, event: EventT, reply: Reply[ReplyT] | None, now_ms: int | None = None) -> None:
         """Hands an event to the shard.  `reply` is called exactly once, perhaps before this returns; with a KafkaError when
-        the event was refused.  `now_ms` defaults to the time of the last tick."""
+        the event was refused.  `now_ms` defaults to the time of the last tick.
+
+        An event without a reply is the coordinator's own (markers written): back-pressure does not refuse it, because nobody
+        would repeat it, and there is at most one for each prepared transaction.
+        """
         self._advance(now_ms)
         state = self._shards.get(partition)
-        refusal = self._refusal(partition, state)
+        refusal = self._refusal(partition, state, own=reply is None)
         if refusal is not None or state is None:
             if reply is not None and refusal is not None:
                 self._deliver(_answer(reply, refusal), refusal)
@@ -298,13 +302,15 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         state.inbox.append((event, reply))
         self._run(state)
 
-    def _refusal(self, partition: int, state: _ShardState[EventT, ReplyT, EffectT] | None) -> KafkaError | None:
+    def _refusal(
+        self, partition: int, state: _ShardState[EventT, ReplyT, EffectT] | None, *, own: bool
+    ) -> KafkaError | None:
         if state is None or state.phase is Phase.FAILED:
             return KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{partition} is not coordinated here")
         if state.phase is not Phase.ACTIVE:
             self.metrics.rejected_loading += 1
             return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.name}-{partition} is being loaded")
-        if self._is_full(state):
+        if not own and self._is_full(state):
             self.metrics.rejected_busy += 1
             return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.name}-{partition} waits for its replicas: retry")
         return None

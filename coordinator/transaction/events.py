@@ -198,6 +198,7 @@ class TransactionConfig:
     max_timeout_ms: int = 900_000
     expiration_ms: int = 7 * 24 * 3600 * 1000
     timeout_scan_interval_ms: int = 1_000
+    completion_retry_interval_ms: int = 100
     expiration_scan_interval_ms: int = 3_600_000
     expiration_batch_max: int = 500
     timeouts_per_scan_max: int = 1_000

@@ -9,6 +9,7 @@ Promises
 - Exactly one epoch is spent by a fence, in one record with PREPARE_ABORT; a refused append spends none (KAFKA-9666, 19367).
 - A bump that would go past the last epoch of a producer id rotates to a fresh id instead, in every path: InitProducerId, EndTxn
   of TV2, and fences (KAFKA-20090, SEMANTICS 30).
+- COMPLETE is tried until it is in the log: an append that is refused (NOT_ENOUGH_REPLICAS) is repeated by the timer.
 - COMPLETE is written only for the very PREPARE whose markers are written: `TransactionIdentity`, not the transactional id
   (KAFKA-16352).
 
@@ -88,8 +89,10 @@ class TransactionShard:
         self.transactions: dict[str, TransactionMetadata] = {}
         self.ongoing: dict[str, None] = {}
         self.prepared: dict[str, None] = {}
+        self._marked: dict[str, TransactionIdentity] = {}  # volatile: markers are written, COMPLETE is not in the log yet
         self._take_producer_id = take_producer_id
         self._next_timeout_scan_ms = 0
+        self._next_completion_ms = 0
         self._next_expiration_scan_ms = 0
 
     # --- replay: the only mutator --------------------------------------------------------------------------------------
@@ -100,6 +103,7 @@ class TransactionShard:
             return  # a key version that this release does not know: a later one wrote it
         self.ongoing.pop(transactional_id, None)
         self.prepared.pop(transactional_id, None)
+        self._marked.pop(transactional_id, None)
         if record.value is None:
             self.transactions.pop(transactional_id, None)
             return
@@ -120,6 +124,9 @@ class TransactionShard:
 
     def due(self, now_ms: int) -> Sequence[TransactionEvent]:
         events: list[TransactionEvent] = []
+        if self._marked and now_ms >= self._next_completion_ms:
+            self._next_completion_ms = now_ms + self.config.completion_retry_interval_ms
+            events += [MarkersWritten(identity) for identity in self._marked.values()]
         if now_ms >= self._next_timeout_scan_ms:
             self._next_timeout_scan_ms = now_ms + self.config.timeout_scan_interval_ms
             late = [name for name in self.ongoing if self._timed_out(self.transactions[name], now_ms)]
@@ -385,6 +392,7 @@ class TransactionShard:
             return Outcome(reply=Done())  # of another transaction, or of an older coordinator: compare by identity, never by key
         if RULES[(current.state, Stimulus.MARKERS_WRITTEN)] is not Action.COMPLETE:
             return Outcome(reply=Done())
+        self._marked[identity.transactional_id] = identity
         committed = current.state is TransactionState.PREPARE_COMMIT
         following = replace(
             current,

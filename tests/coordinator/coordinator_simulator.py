@@ -50,16 +50,18 @@ class Faults:
 
     transaction_version: int = 2
     duplicate: float = 0.15
-    lose: float = 0.05
+    late: float = 0.03
+    late_markers: float = 0.05
+    lose: float = 0.03
     resend: float = 0.05
-    crash_client: float = 0.01
-    kill: float = 0.01
-    depose: float = 0.01
+    refuse: float = 0.02
+    crash_client: float = 0.003
+    kill: float = 0.003
+    depose: float = 0.004
     max_epoch: int = 4
     skip_barrier: bool = False
     check_marker_epoch: bool = True
     check_coordinator_epoch: bool = True
-    check_guard: bool = True
     queue: type[MarkerQueue] = MarkerQueue
     shard: type[TransactionShard] = TransactionShard
 
@@ -180,7 +182,8 @@ class Node:
     def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
         if self.leads != leader_epoch:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "deposed")
-        if self.world.leader is self and len(self.world.in_sync) < 2:
+        refused = not self.world.healing and self.world.random.random() < self.world.faults.refuse
+        if refused or (self.world.leader is self and len(self.world.in_sync) < 2):
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "alone")
         copy = bytearray(batch)
         assign_in_place(memoryview(copy), 0, self.end, leader_epoch)
@@ -220,8 +223,14 @@ class Node:
 
     def send_markers(self) -> None:
         for batch in self.queue.take(self.world.now_ms):
-            incarnation = self.incarnation
-            self.world.post(lambda b=batch, i=incarnation: self.deliver_markers(b, i), on_lost=lambda b=batch, i=incarnation: self.lost(b, i))
+            self.post_markers(batch, self.incarnation)
+
+    def post_markers(self, batch: MarkerBatch, incarnation: int) -> None:
+        """A late request is one that the sender still waits for; meanwhile the coordinator may have moved."""
+        if not self.world.healing and self.world.random.random() < self.world.faults.late_markers:
+            self.world.postpone(lambda: self.deliver_markers(batch, incarnation))
+        else:
+            self.world.post(lambda: self.deliver_markers(batch, incarnation), on_lost=lambda: self.lost(batch, incarnation))
 
     def deliver_markers(self, batch: MarkerBatch, incarnation: int) -> None:
         errors: dict[tuple[int, str, int], ErrorCode] = {}
@@ -387,6 +396,7 @@ class World:
         self.values, self.producer_ids = count(1), count(100)
         self.partitions = [DataPartition(TransactionPartition("t", index), self.faults) for index in range(3)]
         self.network: list[Callable[[], None]] = []
+        self.late: list[tuple[int, Callable[[], None]]] = []
         self.transactions: list[Transaction] = []
         self.epoch = 0
         self.committed = 0
@@ -402,11 +412,18 @@ class World:
         if not self.healing and on_lost is not None and self.random.random() < self.faults.lose:
             self.network.append(on_lost)
             if self.random.random() < 0.5:
-                self.network.append(deliver)  # the sender gave up, and it arrives nevertheless
+                self.postpone(deliver)  # the sender gave up, and it arrives nevertheless
             return
-        self.network.append(deliver)
-        if not self.healing and self.random.random() < self.faults.duplicate:
+        if not self.healing and self.random.random() < self.faults.late:
+            self.postpone(deliver)
+        else:
             self.network.append(deliver)
+        if not self.healing and self.random.random() < self.faults.duplicate:
+            self.postpone(deliver)
+
+    def postpone(self, deliver: Callable[[], None]) -> None:
+        """Out of order by anything up to several transactions."""
+        self.late.append((self.now_ms + int(10 ** self.random.uniform(0, 3.3)), deliver))
 
     def to_coordinator(self, event: Any, reply: Callable[[Any], None]) -> None:
         believers = [node for node in self.nodes if node.alive and node.leads]
@@ -441,7 +458,7 @@ class World:
             code = answer.code if isinstance(answer, KafkaError) else next(iter(answer.errors.values()))
             if code is not ErrorCode.NONE:
                 self.post(lambda: reply(code))
-            elif self.faults.check_guard and partition.guards.get(pid) is not guard and not partition.is_open(pid, epoch):
+            elif partition.guards.get(pid) is not guard and not partition.is_open(pid, epoch):
                 self.post(lambda: reply(ErrorCode.CONCURRENT_TRANSACTIONS))
             else:
                 append()
@@ -522,12 +539,15 @@ class World:
             if node.alive and self.random.random() < 0.3:
                 node.runtime.tick(self.now_ms)
                 node.send_markers()
-            if self.random.random() < 0.4:
+            if self.random.random() < 0.7:
                 self.fetch(node)
         for client in self.clients:
-            if self.random.random() < 0.5:
+            if self.random.random() < 0.7:
                 client.step()
-        for _ in range(min(len(self.network), self.random.randint(0, 4))):
+        arrived = [deliver for due_ms, deliver in self.late if due_ms <= self.now_ms]
+        self.late = [(due_ms, deliver) for due_ms, deliver in self.late if due_ms > self.now_ms]
+        self.network += arrived
+        for _ in range(min(len(self.network), self.random.randint(0, 6))):
             self.network.pop(self.random.randrange(len(self.network)))()
 
     def break_something(self, draw: float) -> None:
@@ -559,7 +579,7 @@ class World:
             self.elect(next(node for node in self.nodes if node.number in self.in_sync))
         for _ in range(1_500):
             self.step()
-            if not self.unfinished() and not self.network:
+            if not self.unfinished() and not self.network and not self.late:
                 return
 
     def unfinished(self) -> list[str]:
