@@ -1,0 +1,242 @@
+"""The data service over real logs: what it gives out, what it refuses, and what happens when leadership ends in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import grpc
+import pytest
+from tidegate.node import data_service
+from tidegate.proto import data_pb2 as pb
+from tidegate.proto import data_pb2_grpc
+from tidegate.runtime.network import grpc_channel_blocking
+from tidegate.spark.connection import DataClient, ReadError, offset_query
+from tidegate.spark.fetch import RangeRequest, fetch_range
+from tidegate.wire.errors import ErrorCode
+from tidegate.wire.records import NewRecord, decode_batch, encode_batch
+
+from .served import FIRST_TIMESTAMP_MS, TOPIC_ID, ServedCluster, Step, committed, history
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCluster]:
+    with ServedCluster(tmp_path_factory.mktemp("nodes")) as served:
+        for partition in (0, 1):
+            served.fill("flights", partition, history(partition, 400), leader=1 + partition)
+        served.fill("open", 0, history(5, 120, leave_open=True), leader=1)
+        yield served
+
+
+@pytest.fixture
+def client(cluster: ServedCluster) -> Iterator[DataClient]:
+    client = DataClient([cluster.bootstrap.split(",")[0]], retry_timeout_ms=5_000)
+    yield client
+    client.close()
+
+
+def stub_of(cluster: ServedCluster, node: int) -> data_pb2_grpc.DataStub:
+    return data_pb2_grpc.DataStub(grpc_channel_blocking(f"127.0.0.1:{cluster.nodes[node].port}"))
+
+
+def detail_of(failure: grpc.RpcError) -> pb.ErrorDetail:
+    found = dict(failure.trailing_metadata())["tidegate-error-bin"]  # type: ignore[attr-defined]
+    return pb.ErrorDetail.FromString(found)
+
+
+def read(client: DataClient, partition: int, start: int, end: int, *, topic: str = "flights") -> list[tuple[int, bytes | None]]:
+    request = RangeRequest(topic, TOPIC_ID.bytes, partition, start, end, True, True)
+    return [
+        (record.offset, record.value)
+        for chunk in fetch_range(client, request)
+        for position, _ in chunk.visible
+        for record in decode_batch(chunk.records, position)
+        if start <= record.offset < end
+    ]
+
+
+def wanted(steps: list[Step], start: int = 0, end: int = 1 << 60) -> list[tuple[int, bytes | None]]:
+    return [(offset, record.value) for offset, record in committed(steps) if start <= offset < end]
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_exactly_the_committed_records_are_read(client: DataClient, partition: int) -> None:
+    topic = client.describe(["flights"])["flights"]
+    end = client.offsets(topic, [offset_query(partition)], read_committed=True)[partition].offset
+    assert read(client, partition, 0, end) == wanted(history(partition, 400))
+
+
+def test_any_range_gives_its_committed_records_although_transactions_begin_before_it(client: DataClient) -> None:
+    steps = history(0, 400)
+    for start, end in [(1, 2), (17, 800), (333, 334), (1500, 3000), (2999, 4000)]:
+        assert read(client, 0, start, end) == wanted(steps, start, end)
+
+
+def test_splits_adjoin_and_together_give_the_whole(client: DataClient) -> None:
+    topic = client.describe(["flights"])["flights"]
+    end = client.offsets(topic, [offset_query(1)], read_committed=True)[1].offset
+    ranges = client.plan_ranges(topic, 1, 5, end, 20_000)
+    assert len(ranges) > 5 and (ranges[0].start, ranges[-1].end) == (5, end)
+    assert all(10_000 < part.bytes_estimated < 40_000 for part in ranges[:-1])
+    parts = [record for part in ranges for record in read(client, 1, part.start, part.end)]
+    assert parts == wanted(history(1, 400), start=5)
+
+
+def test_an_open_transaction_ends_what_is_committed(cluster: ServedCluster, client: DataClient) -> None:
+    topic = client.describe(["open"])["open"]
+    answer = client.offsets(topic, [offset_query(0)], read_committed=True)[0]
+    assert answer.offset == answer.last_stable_offset < answer.high_watermark
+    assert client.offsets(topic, [offset_query(0)], read_committed=False)[0].offset == answer.high_watermark
+    assert read(client, 0, 0, answer.offset, topic="open") == wanted(history(5, 120, leave_open=True))
+    request = pb.ReadRangeRequest(topic="open", partition=0, leader_epoch=-1, start=0, end=answer.last_stable_offset + 1)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stub_of(cluster, 1).ReadRange(request))
+    assert detail_of(caught.value).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+def test_offsets_by_timestamp(client: DataClient) -> None:
+    topic = client.describe(["flights"])["flights"]
+    first = client.offsets(topic, [offset_query(0, timestamp_ms=FIRST_TIMESTAMP_MS)], read_committed=True)[0]
+    never = client.offsets(topic, [offset_query(0, timestamp_ms=FIRST_TIMESTAMP_MS * 2)], read_committed=True)[0]
+    assert (first.offset, never.offset) == (0, -1)
+    records = [pair for step in history(0, 400) for pair in step.records]
+    middle = records[len(records) // 2].timestamp_ms
+    found = client.offsets(topic, [offset_query(0, timestamp_ms=middle)], read_committed=True)[0].offset
+    every = {}
+    offset = 0
+    for step in history(0, 400):
+        every |= {offset + n: record.timestamp_ms for n, record in enumerate(step.records)}
+        offset += len(step.records) or 1
+    assert found == min(number for number, time in every.items() if time >= middle)
+
+
+def test_a_node_that_does_not_lead_says_who_does(cluster: ServedCluster) -> None:
+    other = stub_of(cluster, 2)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(other.ReadRange(pb.ReadRangeRequest(topic="flights", partition=0, leader_epoch=-1, start=0, end=5)))
+    detail = detail_of(caught.value)
+    assert (detail.error_code, detail.leader.node_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)
+    assert detail.leader.endpoint == f"127.0.0.1:{cluster.nodes[1].port}"
+    answer = other.Offsets(pb.OffsetsRequest(topic="flights", queries=[pb.OffsetQuery(partition=0, leader_epoch=-1)])).offsets[0]
+    assert (answer.error_code, answer.leader.node_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"leader_epoch": 1}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"leader_epoch": 99}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"topic_id": UUID(int=9).bytes}, ErrorCode.INCONSISTENT_TOPIC_ID),
+        ({"topic_id": b"short"}, ErrorCode.INCONSISTENT_TOPIC_ID),
+        ({"topic": "nosuch"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"partition": 9}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"start": 7, "end": 5}, ErrorCode.INVALID_REQUEST),
+        ({"start": -1}, ErrorCode.INVALID_REQUEST),
+        ({"end": 1 << 40}, ErrorCode.OFFSET_NOT_AVAILABLE),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_with_its_code(
+    cluster: ServedCluster, change: dict[str, object], code: ErrorCode
+) -> None:
+    fields: dict[str, object] = {"topic": "flights", "partition": 0, "leader_epoch": -1, "start": 0, "end": 5} | change
+    for call in (pb.ReadRangeRequest, pb.PlanRangesRequest):
+        with pytest.raises(grpc.RpcError) as caught:
+            if call is pb.ReadRangeRequest:
+                list(stub_of(cluster, 1).ReadRange(pb.ReadRangeRequest(**fields)))
+            else:
+                stub_of(cluster, 1).PlanRanges(pb.PlanRangesRequest(**fields))
+        assert detail_of(caught.value).error_code == code
+
+
+def test_unknown_topics_are_named_not_left_out(cluster: ServedCluster) -> None:
+    reply = stub_of(cluster, 1).DescribeTopics(pb.DescribeTopicsRequest(topics=["nosuch", "flights"]))
+    assert [topic.error_code for topic in reply.topics] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]
+    assert [partition.leader.node_id for partition in reply.topics[1].partitions] == [1, 2]
+    assert len(reply.endpoints) == 2
+    everything = stub_of(cluster, 1).DescribeTopics(pb.DescribeTopicsRequest())
+    assert [topic.name for topic in everything.topics] == ["flights", "open"]
+
+
+def test_a_batch_larger_than_a_chunk_travels_whole(tmp_path: Path) -> None:
+    big = NewRecord(b"big", b"x" * 6_000_000)
+    steps = [Step(encode_batch([record]), [record], -1) for record in (NewRecord(b"a", b"1"), big, NewRecord(b"z", b"2"))]
+    with ServedCluster(tmp_path, nodes=1, **{"max.message.bytes": "8000000", "segment.bytes": "10000000"}) as cluster:
+        cluster.fill("flights", 0, steps, leader=1)
+        client = DataClient([cluster.bootstrap], retry_timeout_ms=5_000)
+        assert read(client, 0, 0, 3) == [(0, b"1"), (1, big.value), (2, b"2")]
+        client.close()
+
+
+def test_a_stream_ends_when_leadership_does_and_resumes_at_the_new_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_service, "CHUNK_BYTES_DEFAULT", 2_000)
+    steps = history(3, 300)
+    with ServedCluster(tmp_path) as cluster:
+        cluster.fill("flights", 0, steps, leader=1)
+        client = DataClient([cluster.bootstrap.split(",")[1]], retry_timeout_ms=10_000)
+        topic = client.describe(["flights"])["flights"]
+        end = client.offsets(topic, [offset_query(0)], read_committed=True)[0].offset
+        request = RangeRequest("flights", TOPIC_ID.bytes, 0, 0, end, True, True)
+        seen: list[tuple[int, bytes | None]] = []
+        for number, chunk in enumerate(fetch_range(client, request)):
+            for position, _ in chunk.visible:
+                seen += [(record.offset, record.value) for record in decode_batch(chunk.records, position)]
+            if number == 2:
+                cluster.move("flights", 0, 2)
+            elif number == 20:
+                cluster.move("flights", 0, 1)
+            elif number == 40:
+                cluster.kill_server(1)
+                cluster.move("flights", 0, 2)
+        assert seen == wanted(steps)
+        client.close()
+
+
+def test_records_below_the_log_start_are_out_of_range(tmp_path: Path) -> None:
+    with ServedCluster(tmp_path, nodes=1) as cluster:
+        cluster.fill("flights", 0, history(4, 200), leader=1)
+
+        async def cut() -> None:
+            cluster.nodes[1].replicas.replica("flights", 0).log.advance_log_start(900)
+
+        cluster.run(cut())
+        client = DataClient([cluster.bootstrap], retry_timeout_ms=3_000)
+        with pytest.raises(ReadError) as caught:
+            read(client, 0, 100, 1200)
+        assert (caught.value.code, caught.value.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 900)
+        assert read(client, 0, 900, 1200) == wanted(history(4, 200), 900, 1200)
+        client.close()
+
+
+def test_more_streams_than_allowed_are_asked_to_wait(cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_service, "STREAMS_MAX", 0)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stub_of(cluster, 1).ReadRange(pb.ReadRangeRequest(topic="flights", partition=0, leader_epoch=-1, start=0, end=5)))
+    assert detail_of(caught.value).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+def test_without_the_second_look_a_read_of_a_lost_leadership_would_be_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ablation, and the rule: leadership is lost while the thread reads; what was read must not be sent."""
+    with ServedCluster(tmp_path) as cluster:
+        cluster.fill("flights", 0, history(6, 50), leader=1)
+
+        def lose_leadership(read: object) -> tuple[bytes, int]:
+            monkeypatch.setattr(data_service.begin_bulk_read.__globals__["BulkRead"], "run", original)
+            cluster.move("flights", 0, 2)
+            return original(read)
+
+        bulk_read = data_service.begin_bulk_read.__globals__["BulkRead"]
+        original = bulk_read.run
+        request = pb.ReadRangeRequest(topic="flights", partition=0, leader_epoch=-1, start=0, end=20)
+        monkeypatch.setattr(bulk_read, "run", lose_leadership)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub_of(cluster, 1).ReadRange(request))
+        assert detail_of(caught.value).error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+        cluster.move("flights", 0, 1)
+        monkeypatch.setattr(bulk_read, "run", lose_leadership)
+        monkeypatch.setattr(data_service.DataService, "_require_still_pinned", lambda *_: None)
+        assert list(stub_of(cluster, 1).ReadRange(request))

@@ -1,0 +1,144 @@
+"""Spark reads real logs through the real data service, by one session for all tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from tidegate.node import data_service
+from tidegate.spark import local_session
+from tidegate.storage.bulk_read import BulkRead
+from tidegate.wire.records import NewRecord
+
+from .served import ServedCluster, Step, committed, history
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+PARTITIONS = 3
+STEPS = {partition: history(partition, 250) for partition in range(PARTITIONS)}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session = local_session("tidegate-tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCluster]:
+    with ServedCluster(tmp_path_factory.mktemp("nodes")) as served:
+        for partition, steps in STEPS.items():
+            served.fill("flights", partition, steps, leader=1 + partition % 2)
+        yield served
+
+
+@pytest.fixture
+def load(spark: SparkSession, cluster: ServedCluster) -> Callable[..., DataFrame]:
+    def make(schema: str | None = None, **options: str) -> DataFrame:
+        reader = (
+            spark.read.format("tidegate").option("bootstrap", cluster.bootstrap).options(**({"subscribe": "flights"} | options))
+        )
+        return (reader.schema(schema) if schema else reader).load()
+
+    return make
+
+
+def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def wanted(steps: dict[int, list[Step]] = STEPS) -> list[tuple[int, int, bytes | None, bytes | None, int]]:
+    return sorted(
+        (partition, offset, record.key, record.value, record.timestamp_ms)
+        for partition, script in steps.items()
+        for offset, record in committed(script)
+    )
+
+
+def data_rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    rows = frame.selectExpr("partition", "offset", "key", "value", "unix_millis(timestamp)").collect()
+    return sorted((p, o, k and bytes(k), v if v is None else bytes(v), t) for p, o, k, v, t in rows)
+
+
+def test_every_committed_record_is_read_once_with_all_its_columns(load: Callable[..., DataFrame]) -> None:
+    frame = load(includeHeaders="true", maxBytesPerPartition="50k")
+    assert frame.rdd.getNumPartitions() > PARTITIONS  # split inside partitions
+    assert data_rows(frame) == wanted()
+    assert [tuple(row) for row in frame.select("topic", "timestampType").distinct().collect()] == [("flights", 0)]
+    headers = {(row.partition, row.offset): row.headers for row in frame.select("partition", "offset", "headers").collect()}
+    for partition, steps in STEPS.items():
+        for offset, record in committed(steps):
+            found = headers[partition, offset]
+            assert (found and [(entry.key, bytes(entry.value)) for entry in found]) == (list(record.headers) or None)
+
+
+def test_read_uncommitted_sees_the_aborted_records_too(load: Callable[..., DataFrame]) -> None:
+    everything = sum(len(step.records) for steps in STEPS.values() for step in steps)
+    assert load("offset long", isolation="read_uncommitted").count() == everything > len(wanted())
+
+
+def test_bounds_and_assignment_choose_the_records(spark: SparkSession, cluster: ServedCluster) -> None:
+    reader = spark.read.format("tidegate").option("bootstrap", cluster.bootstrap).option("assign", '{"flights":[1]}')
+    frame = reader.option("startingOffsets", '{"flights":{"1":100}}').option("endingOffsets", '{"flights":{"1":900}}').load()
+    assert data_rows(frame) == [row for row in wanted() if row[0] == 1 and 100 <= row[1] < 900]
+
+
+def test_the_user_schema_is_a_projection(load: Callable[..., DataFrame]) -> None:
+    assert load("value binary").columns == ["value"]
+    assert rows_of(load("offset long, partition int")) == [(o, p) for o, p in sorted((w[1], w[0]) for w in wanted())]
+    with pytest.raises(AnalysisException, match="cast it in Spark"):
+        load("value string").count()
+
+
+def test_latest_is_frozen_by_the_first_action(cluster: ServedCluster, load: Callable[..., DataFrame]) -> None:
+    cluster.fill("growing", 0, history(9, 30), leader=1)
+    frame = load("offset long", subscribe="growing")
+    before = frame.count()
+    cluster.append("growing", 0, [NewRecord(b"k", b"v", (), 1_700_000_900_000)] * 7)
+    assert frame.count() == before
+    assert load("offset long", subscribe="growing").count() == before + 7
+    assert load("offset long", subscribe="growing", startingTimestamp="1700000900000").count() == 7
+
+
+def test_mistakes_are_told_at_load(load: Callable[..., DataFrame]) -> None:
+    with pytest.raises(AnalysisException, match="did you mean 'startingOffsets'"):
+        load(startingOfsets="earliest")
+    with pytest.raises(AnalysisException, match="topic 'nosuch' does not exist"):
+        load(subscribe="nosuch", retryTimeoutMs="100").count()
+
+
+def test_a_leader_that_moves_and_a_server_that_dies_change_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both in the middle of streams: partition 0 moves to node 2, then node 1 dies and node 2 takes over all it led."""
+    monkeypatch.setattr(data_service, "CHUNK_BYTES_DEFAULT", 4_000)
+    steps = {partition: history(20 + partition, 200) for partition in range(2)}
+    reads, lock = 0, threading.Lock()
+    original = BulkRead.run
+    with ServedCluster(tmp_path) as cluster:
+        for partition, script in steps.items():
+            cluster.fill("flights", partition, script, leader=1)
+
+        def run(read: BulkRead) -> tuple[bytes, int]:
+            nonlocal reads
+            with lock:
+                reads += 1
+                now = reads
+            if now == 6:
+                cluster.move("flights", 0, 2)
+            elif now == 25:
+                cluster.move("flights", 1, 2)
+                cluster.kill_server(1)
+            return original(read)
+
+        monkeypatch.setattr(BulkRead, "run", run)
+        reader = spark.read.format("tidegate").option("bootstrap", cluster.bootstrap).option("subscribe", "flights")
+        found = data_rows(reader.load())
+        assert reads > 30
+    assert found == wanted(steps)
