@@ -49,7 +49,7 @@ async def commit(op: OpenOp, producer: Producer, sent: Sent) -> Settled:
     await producer.flush()
     note_acknowledged(op, sent)
     if producer.state is not State.IN_TRANSACTION:
-        return await abort(op, producer, "a record was not delivered")
+        return await abort(op, producer, f"a record was not delivered: {_first_failure(sent)}")
     op.ending()
     unknown: KafkaError | None = None
     for _ in range(COMMIT_QUESTIONS_MAX):
@@ -102,6 +102,11 @@ def note_acknowledged(op: OpenOp, sent: Sent) -> None:
     for number, future in sent:
         if future.done() and not future.cancelled() and future.exception() is None:
             op.acknowledged(number, future.result().offset)
+
+
+def _first_failure(sent: Sent) -> BaseException | None:
+    failures = (future.exception() for _, future in sent if future.done() and not future.cancelled())
+    return next((failure for failure in failures if failure is not None), None)
 
 
 def hear(future: asyncio.Future[RecordMetadata]) -> None:

@@ -1,0 +1,88 @@
+"""`tidegate chaos`: hurt a cluster of real processes on this machine and check what its clients saw."""
+
+from __future__ import annotations
+
+import json as json_module
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from .outcome import Outcome
+
+ALL = "all"
+SEED_BITS = 32
+
+app = typer.Typer(no_args_is_help=True, help="Hurt a cluster on this machine on purpose and check what its clients saw.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+@app.command("list")
+def list_scenarios(json: Json = False) -> None:
+    """Show the scenarios."""
+    from ..client.command_output import show_json, show_table
+    from .scenarios import SCENARIOS
+
+    if json:
+        show_json([{"name": scenario.name, "summary": scenario.summary} for scenario in SCENARIOS.values()])
+    else:
+        show_table(("scenario", "what happens"), [(scenario.name, scenario.summary) for scenario in SCENARIOS.values()])
+
+
+@app.command("run")
+def run_scenarios(
+    name: Annotated[str, typer.Argument(help="A scenario's name, or 'all'.")] = ALL,
+    seconds: Annotated[float, typer.Option(help="Load per scenario, in seconds.", min=1.0)] = 20.0,
+    seed: Annotated[int | None, typer.Option(help="What the workload chooses; default: a new one, which is printed.")] = None,
+    directory: Annotated[Path, typer.Option(help="Where histories, reports and the nodes' logs go.")] = Path("tidegate-chaos"),
+    json: Json = False,
+) -> None:
+    """Run scenarios, one after the other.  Exit code 1 when anything that was checked does not hold."""
+    from ..client.command_output import complain, run
+    from .scenarios import SCENARIOS
+
+    names = list(SCENARIOS) if name == ALL else [name]
+    if name != ALL and name not in SCENARIOS:
+        complain(f"no scenario is called {name!r}: choose {', '.join(SCENARIOS)}, or {ALL}")
+        raise typer.Exit(1)
+    chosen = secrets.randbits(SEED_BITS) if seed is None else seed
+    outcomes = run(_run_all(names, seconds, chosen, directory, quiet=json))
+    if json:
+        print(json_module.dumps([outcome.document() for outcome in outcomes], ensure_ascii=False))
+    failed = [outcome.scenario for outcome in outcomes if not outcome.passed]
+    if failed:
+        complain(f"{', '.join(failed)} failed: see {directory}, and repeat with --seed {chosen}")
+        raise typer.Exit(1)
+
+
+async def _run_all(names: list[str], seconds: float, seed: int, directory: Path, *, quiet: bool) -> list[Outcome]:
+    from .harness import run_scenario
+    from .scenarios import SCENARIOS
+
+    outcomes: list[Outcome] = []
+    for name in names:
+        folder = _fresh(directory / f"{name}-{seed}")
+        say = (lambda _: None) if quiet else _say
+        outcome = await run_scenario(SCENARIOS[name], folder, seconds, seed, say=say)
+        outcomes.append(outcome)
+        if not quiet:
+            print(outcome.table())
+            print(f"  history, report and logs: {folder}\n", flush=True)
+    return outcomes
+
+
+def _say(sentence: str) -> None:
+    print(f"... {sentence}", file=sys.stderr, flush=True)
+
+
+def _fresh(folder: Path) -> Path:
+    """`folder`, or the first of folder-2, folder-3, ... that does not exist: an old cluster is never continued."""
+    candidate, number = folder, 1
+    while candidate.exists():
+        number += 1
+        candidate = folder.with_name(f"{folder.name}-{number}")
+    return candidate

@@ -1,0 +1,278 @@
+"""Runs one scenario on a cluster of real processes: load, hurt, heal, demand progress, stop, read everything, judge.
+
+The order matters:
+
+1. three nodes with fault points, topics, workload; the scenario begins when everybody has committed once;
+2. the scenario hurts the cluster, as often as fits into `seconds`, and notes what it saw;
+3. heal: every node runs, is ready, and every partition has all its replicas in sync again;
+4. progress: every transactional process commits once more within a bound.  A cluster that is safe because it does nothing fails
+   here;
+5. the workload stops, and nothing may be left open: a transaction that nobody ends holds up readers for ever;
+6. all partitions are read from beginning to end, and the history is checked;
+7. every node stops on SIGTERM, cleanly; then what the replicas hold on disk is compared, byte by byte.
+
+Whatever happens, no process is left behind, and history, report and table are written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import grpc
+
+from ..client.admin import Admin
+from ..client.local_cluster import LocalCluster, LocalClusterError, LocalNode
+from ..client.metadata import PartitionView
+from ..proto.admin_pb2 import StatusReply
+from ..runtime import logs
+from ..wire.errors import KafkaError
+from .aimed import AimedKill, AimedKillError
+from .checker import check
+from .history import History, Partition
+from .outcome import Outcome, Recovery
+from .processes import Plan
+from .progress import Commit
+from .replicas import compare_replicas
+from .workload import Workload
+
+log = logs.get(__name__)
+
+NODES: Final = 3
+READY_TIMEOUT_S: Final = 60.0
+FIRST_COMMIT_TIMEOUT_S: Final = 30.0
+RECOVERY_TIMEOUT_S: Final = 30.0
+PROGRESS_TIMEOUT_S: Final = 30.0
+LOOK_AGAIN_S: Final = 0.1
+
+# Failures are noticed soon, so that a short run sees what a long one would.  Two cores carry all nodes and the workload: shorter
+# sessions would fence nodes that are only slow.
+QUICK: Final[Mapping[str, object]] = {
+    "broker.session.timeout.ms": 2500,
+    "broker.heartbeat.interval.ms": 300,
+    "replica.lag.time.max.ms": 4000,
+    "transaction.state.log.num.partitions": 4,
+    "offsets.topic.num.partitions": 4,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+    "controlled.shutdown.timeout.ms": 8000,
+}
+
+Say = Callable[[str], None]
+
+
+class Scenario(Protocol):
+    """What is done to the cluster.  `inject` may be called several times in one run."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def settings(self) -> Mapping[str, object]: ...
+    async def inject(self, run: Run) -> None:
+        """Hurts the cluster once and heals what it hurt; what must hold is said by `run.outcome.require`."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What a scenario works with."""
+
+    cluster: LocalCluster
+    workload: Workload
+    outcome: Outcome
+    chance: random.Random
+    say: Say
+    rounds: int = 0
+    until: float = 0.0
+
+    def now(self) -> float:
+        return self.cluster.clock.monotonic()
+
+    async def load(self, seconds: float) -> None:
+        """Lets the workload go on undisturbed."""
+        await self.cluster.clock.sleep(seconds)
+
+    async def recovery(
+        self, fault: str, kill: AimedKill, affected: str, is_affected: Callable[[Commit], bool], *, restart: bool = True
+    ) -> Recovery:
+        """Waits for the next commits after a kill, starts the node again and waits until it is ready; notes the times."""
+        begin = kill.killed_at_monotonic
+        next_affected, next_any = await asyncio.gather(
+            self.workload.progress.first(lambda c: c.acknowledged > begin and is_affected(c), RECOVERY_TIMEOUT_S),
+            self.workload.progress.first(lambda c: c.acknowledged > begin, RECOVERY_TIMEOUT_S),
+        )
+        back_s = await self.restart(self.cluster.node(kill.node_id)) if restart else None
+        recovery = Recovery(
+            fault,
+            kill.node_id,
+            affected,
+            next_affected.acknowledged - begin if next_affected is not None else None,
+            next_any.acknowledged - begin if next_any is not None else None,
+            back_s,
+        )
+        self.outcome.recoveries.append(recovery)
+        self.outcome.require(
+            f"commits go on after: {fault}",
+            next_affected is not None,
+            f"{recovery.affected_s:.2f} s" if recovery.affected_s is not None else f"not within {RECOVERY_TIMEOUT_S:g} s",
+        )
+        return recovery
+
+    async def restart(self, node: LocalNode) -> float:
+        """Starts a node and waits until it is ready; how long that took."""
+        begin = self.now()
+        await node.start()
+        await node.wait_ready(READY_TIMEOUT_S)
+        return self.now() - begin
+
+    async def leaders(self) -> dict[Partition, int]:
+        """Who leads the workload's partitions now."""
+        views = await self.partition_views()
+        return {partition: view.leader for partition, view in views.items()}
+
+    async def partition_views(self) -> dict[Partition, PartitionView]:
+        plan = self.workload.plan
+        async with Admin(self.cluster.bootstrap, client_id="chaos-harness", clock=self.cluster.clock) as admin:
+            described = await admin.describe_topics([plan.topic, plan.derived_topic], config=False)
+        return {(topic.name, view.partition): view for topic in described for view in topic.partitions}
+
+    async def wait_in_sync(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Waits until every partition has all its replicas in sync.  Raises LocalClusterError when that takes too long."""
+        deadline = self.now() + timeout_s
+        while True:
+            statuses = await asyncio.gather(*(_status(node) for node in self.cluster.nodes))
+            known = [status for status in statuses if status is not None]
+            behind = sum(status.under_replicated for status in known)
+            if len(known) == len(statuses) and behind == 0 and all(status.ready for status in known):
+                return
+            if self.now() >= deadline:
+                raise LocalClusterError(
+                    f"{behind} partitions have not all replicas in sync {timeout_s:g} s after the cluster was healed, and "
+                    f"{len(statuses) - len(known)} nodes do not answer: see the logs in {self.cluster.directory}"
+                )
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def _status(node: LocalNode) -> StatusReply | None:
+    if not node.running:
+        return None
+    try:
+        return await node.status()
+    except grpc.aio.AioRpcError:
+        return None  # it is starting or busy: asked again
+
+
+async def run_scenario(
+    scenario: Scenario,
+    directory: Path,
+    seconds: float = 20.0,
+    seed: int = 0,
+    *,
+    plan: Plan | None = None,
+    say: Say = lambda _: None,
+    settings: Mapping[str, object] | None = None,
+) -> Outcome:
+    """Runs a scenario for about `seconds` of load and says what was found.
+
+    `directory` must be new or empty: it gets the nodes' folders, history.jsonl, report.json and table.txt.  `seed` fixes what the
+    workload and the scenario choose, not the machine's timing.  Raises only when the run could not be made at all.
+    """
+    outcome = Outcome(scenario.name, seed, seconds, directory)
+    cluster = LocalCluster(directory / "cluster", NODES, {**QUICK, **scenario.settings, **(settings or {})}, fault_points=True)
+    history = History(cluster.clock.monotonic)
+    workload = Workload(cluster.bootstrap, history, plan or Plan(), cluster.clock, seed)
+    run = Run(cluster, workload, outcome, random.Random(f"{seed}/{scenario.name}"), say)
+    try:
+        await _run(scenario, run, history, seconds)
+    except (LocalClusterError, AimedKillError, KafkaError, grpc.aio.AioRpcError) as error:
+        outcome.require("the run came to its end", False, str(error))
+    finally:
+        await workload.kill()
+        say("stopping the nodes")
+        codes = await cluster.down()
+    outcome.require("every node stops cleanly on SIGTERM", all(code == 0 for code in codes.values()), _codes(codes))
+    if outcome.passed:
+        differences, compared = await asyncio.to_thread(compare_replicas, cluster, workload.plan.all_partitions)
+        outcome.require("all replicas hold the same bytes", not differences, "; ".join(differences[:3]))
+        outcome.figures["replica_bytes_compared"] = compared
+    outcome.disturbances = workload.progress.disturbances
+    outcome.write(history.ops())
+    return outcome
+
+
+async def _run(scenario: Scenario, run: Run, history: History, seconds: float) -> None:
+    workload, outcome = run.workload, run.outcome
+    run.say("starting three nodes")
+    await run.cluster.up(READY_TIMEOUT_S)
+    await workload.prepare()
+    workload.start()
+    begin = run.now()
+    if not await _everybody_commits(run, begin, "everybody commits at first", FIRST_COMMIT_TIMEOUT_S):
+        return  # there is no point in hurting what does not work
+    loaded = run.now()
+    run.until = loaded + seconds
+    while run.rounds == 0 or run.now() + (run.now() - loaded) / run.rounds < run.until:
+        run.rounds += 1
+        run.say(f"{scenario.name}: round {run.rounds}")
+        await scenario.inject(run)
+        await run.wait_in_sync()
+    await run.load(max(0.0, run.until - run.now()))
+    run.say("healed: everybody must commit again")
+    await _heal(run)
+    await _everybody_commits(run, run.now(), "everybody commits after healing", PROGRESS_TIMEOUT_S)
+    end = run.now()
+    await workload.stop()
+    outcome.require("no client is broken", not workload.progress.defects, "; ".join(workload.progress.defects[:3]))
+    run.say("looking for open transactions")
+    rest = await workload.come_to_rest()
+    outcome.require("0 transactions hang", not rest.hanging, "; ".join(rest.hanging[:3]))
+    run.say("reading everything")
+    found = await workload.final_read()
+    names = ", ".join(f"{topic}-{number}" for topic, number in found.incomplete)
+    outcome.require("every partition can be read to its end", not found.incomplete, names)
+    run.say("checking the history")
+    report = await asyncio.to_thread(check, history.ops(), found.logs, found.offsets)
+    outcome.judge(report)
+    outcome.require("there was something to check", report.counts.records_final > 0, f"{report.counts.records_final} records")
+    commits = len(workload.progress.commits)
+    outcome.figures |= {
+        "rounds": run.rounds,
+        "commits_per_second": commits / (end - begin),
+        "longest_pause_s": workload.progress.longest_pause_s(loaded, end),
+        "operations_disturbed": workload.progress.disturbed,
+    }
+
+
+async def _everybody_commits(run: Run, since: float, what: str, timeout_s: float) -> bool:
+    """Every transactional process begins and commits a transaction after `since`; notes and says whether they did."""
+    expected = {name: frozenset({name}) for name in run.workload.writer_ids}
+    if run.workload.transform_ids:
+        # Which member of a group has work is the group's business: one of them must get on.
+        expected["the consume-transform-produce job"] = frozenset(run.workload.transform_ids)
+
+    def first(ids: frozenset[str]) -> Awaitable[Commit | None]:
+        return run.workload.progress.first(lambda c: c.transactional_id in ids and c.invoked >= since, timeout_s)
+
+    found = await asyncio.gather(*(first(ids) for ids in expected.values()))
+    missing = [name for name, commit in zip(expected, found, strict=True) if commit is None]
+    took = max((commit.acknowledged - since for commit in found if commit is not None), default=0.0)
+    detail = f"{took:.2f} s" if not missing else f"not within {timeout_s:g} s: {', '.join(missing)}"
+    run.outcome.require(what, not missing, detail)
+    return not missing
+
+
+async def _heal(run: Run) -> None:
+    for node in run.cluster.nodes:
+        node.resume()
+        if not node.running:
+            await node.start()
+    await asyncio.gather(*(node.wait_ready(READY_TIMEOUT_S) for node in run.cluster.nodes))
+    await run.wait_in_sync()
+
+
+def _codes(codes: Mapping[int, int | None]) -> str:
+    return ", ".join(f"node {node_id}: {code}" for node_id, code in sorted(codes.items()) if code != 0)

@@ -1,0 +1,148 @@
+"""The result of one chaos run, for people and for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from .anomaly import Kind
+from .checker import Report
+from .history import Op, to_json
+
+PROMISES: Final[Mapping[str, tuple[Kind, ...]]] = {
+    "0 records lost": (Kind.LOST_WRITE, Kind.UNSEEN),
+    "0 records duplicated": (Kind.DUPLICATE, Kind.INCONSISTENT_OFFSETS),
+    "0 records that nobody wrote": (Kind.UNWRITTEN_VALUE,),
+    "0 aborted or uncommitted records visible": (Kind.ABORTED_READ, Kind.PRECOMMITTED_READ),
+    "0 transactions torn": (Kind.TORN_TRANSACTION,),
+    "0 reads or writes out of order": (
+        Kind.INTERNAL_POLL_SKIP,
+        Kind.INTERNAL_NONMONOTONIC_POLL,
+        Kind.POLL_SKIP,
+        Kind.NONMONOTONIC_POLL,
+        Kind.INTERNAL_NONMONOTONIC_SEND,
+        Kind.NONMONOTONIC_SEND,
+        Kind.G0,
+        Kind.G0_PROCESS,
+        Kind.G0_REALTIME,
+        Kind.G1C,
+        Kind.G1C_PROCESS,
+        Kind.G1C_REALTIME,
+    ),
+    "offsets and outputs move together": (Kind.TORN_OFFSET_COMMIT, Kind.CONSUMED_TWICE, Kind.CONSUMED_NEVER),
+    "0 commits of zombies acknowledged": (Kind.ZOMBIE_ACKNOWLEDGED,),
+}
+"""Every kind of anomaly, under the promise that it breaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One thing that was checked."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How long a fault was felt.  Seconds from the fault; None: not within the time that was waited."""
+
+    fault: str
+    node_id: int
+    affected: str
+    """Whose commits were affected."""
+    affected_s: float | None
+    """Until the next acknowledged commit of the affected."""
+    any_s: float | None
+    """Until the next acknowledged commit of anybody."""
+    back_s: float | None = None
+    """From the restart of the node until it was ready."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Everything that is known of one run."""
+
+    scenario: str
+    seed: int
+    seconds: float
+    directory: Path
+    recoveries: list[Recovery] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    figures: dict[str, float | int] = field(default_factory=dict)
+    anomalies: list[str] = field(default_factory=list)
+    disturbances: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """True when something was checked and every check passed."""
+        return bool(self.verdicts) and all(verdict.passed for verdict in self.verdicts)
+
+    def require(self, name: str, passed: bool, detail: str = "") -> None:
+        self.verdicts.append(Verdict(name, passed, detail))
+
+    def judge(self, report: Report) -> None:
+        """Takes over the checker's verdict, one line per promise."""
+        for promise, kinds in PROMISES.items():
+            found = report.count(*kinds)
+            first = next((str(anomaly) for anomaly in report.anomalies if anomaly.kind in kinds), "")
+            self.require(promise, found == 0, f"{found} found, the first: {first}" if found else "")
+        self.anomalies = [str(anomaly) for anomaly in report.anomalies]
+        self.figures |= asdict(report.counts)
+
+    def document(self) -> dict[str, Any]:
+        """The outcome as plain JSON values."""
+        return {
+            "scenario": self.scenario,
+            "passed": self.passed,
+            "seed": self.seed,
+            "seconds": self.seconds,
+            "directory": str(self.directory),
+            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "recoveries": [asdict(recovery) for recovery in self.recoveries],
+            "figures": self.figures,
+            "anomalies": self.anomalies,
+            "disturbances": self.disturbances,
+        }
+
+    def write(self, history: Sequence[Op]) -> None:
+        """history.jsonl, report.json and table.txt into the run's directory."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps(to_json(op), ensure_ascii=False) for op in history]
+        (self.directory / "history.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        report = json.dumps(self.document(), ensure_ascii=False, indent=1)
+        (self.directory / "report.json").write_text(report + "\n", encoding="utf-8")
+        (self.directory / "table.txt").write_text(self.table(), encoding="utf-8")
+
+    def table(self) -> str:
+        """What was checked, in lines for people."""
+        width = max((len(verdict.name) for verdict in self.verdicts), default=0)
+        lines = [f"{self.scenario} (seed {self.seed}): {'passed' if self.passed else 'FAILED'}"]
+        for verdict in self.verdicts:
+            mark = "ok    " if verdict.passed else "FAILED"
+            lines.append(f"  {mark}  {verdict.name:<{width}}  {verdict.detail}".rstrip())
+        for recovery in self.recoveries:
+            lines.append(f"  {_sentence(recovery)}")
+        counted = ", ".join(f"{name.replace('_', ' ')} {_number(value)}" for name, value in self.figures.items())
+        lines.append(f"  {counted}")
+        return "\n".join(lines) + "\n"
+
+
+def _sentence(recovery: Recovery) -> str:
+    parts = [f"{recovery.affected} committed again after {_seconds(recovery.affected_s)}"]
+    parts.append(f"anybody after {_seconds(recovery.any_s)}")
+    if recovery.back_s is not None:
+        parts.append(f"the node was ready {_seconds(recovery.back_s)} after its restart")
+    return f"node {recovery.node_id}: {recovery.fault}: " + ", ".join(parts)
+
+
+def _seconds(value: float | None) -> str:
+    return "never (while it was waited for)" if value is None else f"{value:.2f} s"
+
+
+def _number(value: float | int) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,126 @@
+"""What `tidegate chaos run` does to a cluster, by name.
+
+A scenario hurts the cluster once per call and heals what it hurt; the harness repeats it as often as fits into the time, and
+judges.  What a scenario itself must prove (that the kill hit where it was aimed, that a restart was clean) it says by
+`run.outcome.require`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from .aimed import AimedKill, kill_active_controller, kill_coordinator_mid_commit, kill_node, wait_completed
+from .harness import Run
+from .progress import Commit
+
+BETWEEN_S: Final = 1.0
+"""Load between two faults, so that the second does not hide the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedScenario:
+    """A scenario of the table: a name, a sentence, and what it does."""
+
+    name: str
+    summary: str
+    hurt: Callable[[Run], Awaitable[None]]
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    async def inject(self, run: Run) -> None:
+        await self.hurt(run)
+
+
+async def coordinator_mid_commit(run: Run) -> None:
+    """The aimed kill, and the proof that the decided transaction was finished by another node."""
+    transactional_id = run.chance.choice(run.workload.writer_ids)
+    await run.load(BETWEEN_S)
+    kill = await kill_coordinator_mid_commit(run.cluster, transactional_id)
+    run.outcome.require(
+        "the coordinator died between PREPARE_COMMIT and its markers",
+        kill.by_sigkill,
+        f"node {kill.node_id}, at the fault point, in a commit of {transactional_id}",
+    )
+    await run.recovery(
+        "coordinator killed mid-commit", kill, transactional_id, lambda c: c.transactional_id == transactional_id, restart=False
+    )
+    completed = await wait_completed(run.cluster, kill)
+    run.outcome.require(
+        "another coordinator finished the transaction",
+        completed.coordinator != kill.node_id,
+        f"node {completed.coordinator}, {completed.seen_at_monotonic - kill.killed_at_monotonic:.2f} s after the kill",
+    )
+    await run.restart(run.cluster.node(kill.node_id))
+    await run.load(BETWEEN_S)
+
+
+async def data_leader(run: Run) -> None:
+    """Kills the leader of a partition that transactions write to, no controller if that can be avoided."""
+    await run.load(BETWEEN_S)
+    leaders = await run.leaders()
+    controller = await run.cluster.active_controller()
+    candidates = sorted({leader for leader in leaders.values() if leader > 0} - {controller.id}) or [controller.id]
+    node = run.cluster.node(run.chance.choice(candidates))
+    led = {partition for partition, leader in leaders.items() if leader == node.id}
+    kill = await kill_node(run.cluster, node)
+    await run.recovery("data leader killed", kill, f"writers of its {len(led)} partitions", _begun_after(kill, led))
+    await run.load(BETWEEN_S)
+
+
+async def controller(run: Run) -> None:
+    """Kills the active controller, which leads partitions as well."""
+    await run.load(BETWEEN_S)
+    leaders = await run.leaders()
+    kill = await kill_active_controller(run.cluster)
+    led = {partition for partition, leader in leaders.items() if leader == kill.node_id}
+    successor = await run.cluster.active_controller()
+    run.outcome.require(
+        "another node became the controller",
+        successor.id != kill.node_id,
+        f"node {successor.id}, seen {run.now() - kill.killed_at_monotonic:.2f} s after the kill",
+    )
+    await run.recovery("active controller killed", kill, f"writers of its {len(led)} partitions", _begun_after(kill, led))
+    await run.load(BETWEEN_S)
+
+
+async def rolling_restart(run: Run) -> None:
+    """SIGTERM to one node after the other under load.  Nobody may notice more than a pause."""
+    disturbed_before = run.workload.progress.disturbed
+    for node in run.cluster.nodes:
+        await run.load(BETWEEN_S)
+        run.say(f"rolling restart: node {node.id}")
+        begin = run.now()
+        code = await node.terminate()
+        run.outcome.require(
+            "a stop by SIGTERM is clean", code == 0, f"node {node.id}: {run.now() - begin:.2f} s, exit code {code}"
+        )
+        kill = AimedKill(node.id, begin, code)
+        await run.recovery("node restarted in an orderly way", kill, "everybody", lambda _: True)
+        recovered = (await node.status()).recovered_logs
+        run.outcome.require("a clean restart needs no recovery", recovered == 0, f"node {node.id}: {recovered} logs recovered")
+        await run.wait_in_sync()
+    disturbances = run.workload.progress.disturbances[disturbed_before:]
+    run.outcome.require("no operation of a client failed", not disturbances, "; ".join(disturbances[:3]))
+
+
+def _begun_after(kill: AimedKill, led: set[tuple[str, int]]) -> Callable[[Commit], bool]:
+    """Commits that needed a new leader: begun after the kill, with records for a partition that the killed node had led."""
+    return lambda commit: commit.invoked >= kill.killed_at_monotonic and not led.isdisjoint(commit.partitions)
+
+
+SCENARIOS: Final[Mapping[str, NamedScenario]] = {
+    scenario.name: scenario
+    for scenario in (
+        NamedScenario(
+            "coordinator-mid-commit",
+            "the coordinator dies after PREPARE_COMMIT and before the markers; another one must finish the commit",
+            coordinator_mid_commit,
+        ),
+        NamedScenario("data-leader", "the leader of partitions dies by SIGKILL under load", data_leader),
+        NamedScenario("controller", "the active controller dies by SIGKILL under load", controller),
+        NamedScenario(
+            "rolling-restart", "every node is stopped by SIGTERM and started again, one after the other", rolling_restart
+        ),
+    )
+}
