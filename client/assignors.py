@@ -22,11 +22,16 @@ COUNT_MAX: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member asks for.  `owned` is what it holds now (used by cooperative assignors)."""
+    """What a member asks for.  `owned` is what it holds now (used by cooperative assignors).
+
+    `group_instance_id` travels outside these bytes (JoinGroup has it): static members go first, so that their partitions stay
+    theirs when others come and go (KIP-345).
+    """
 
     topics: tuple[str, ...]
     user_data: bytes = b""
     owned: TopicPartitions = field(default_factory=dict)
+    group_instance_id: str | None = None
 
 
 class Assignor(Protocol):
@@ -51,7 +56,7 @@ class RangeAssignor:
         shares: dict[str, TopicPartitions] = {member: {} for member in subscriptions}
         for topic in sorted({topic for wanted in subscriptions.values() for topic in wanted.topics}):
             count = partition_counts.get(topic, 0)
-            members = sorted(member for member, wanted in subscriptions.items() if topic in wanted.topics)
+            members = [member for member in _in_order(subscriptions) if topic in subscriptions[member].topics]
             each, more = divmod(count, len(members))
             start = 0
             for index, member in enumerate(members):
@@ -71,7 +76,7 @@ class RoundRobinAssignor:
         self, partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]
     ) -> dict[str, TopicPartitions]:
         shares: dict[str, TopicPartitions] = {member: {} for member in subscriptions}
-        members = sorted(subscriptions)
+        members = _in_order(subscriptions)
         turn = 0
         for topic in sorted({topic for wanted in subscriptions.values() for topic in wanted.topics}):
             for partition in range(partition_counts.get(topic, 0)):
@@ -80,6 +85,16 @@ class RoundRobinAssignor:
                 shares[members[turn % len(members)]].setdefault(topic, []).append(partition)
                 turn += 1
         return shares
+
+
+def _in_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
+    """Static members by instance id, then the others by member id."""
+
+    def place(member: str) -> tuple[bool, str]:
+        instance = subscriptions[member].group_instance_id
+        return (instance is None, member if instance is None else instance)
+
+    return sorted(subscriptions, key=place)
 
 
 ASSIGNORS: Final[dict[str, Assignor]] = {"range": RangeAssignor(), "roundrobin": RoundRobinAssignor()}

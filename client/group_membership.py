@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..runtime import logs
@@ -195,7 +195,12 @@ class GroupMembership:
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
                 f"group {self._settings.group_id!r} chose the assignor {joined.protocol_name!r}, which this client does not have",
             )
-        subscriptions = {member.member_id: decode_subscription(bytes(member.metadata)) for member in joined.members}
+        subscriptions = {
+            member.member_id: replace(
+                decode_subscription(bytes(member.metadata)), group_instance_id=getattr(member, "group_instance_id", None)
+            )
+            for member in joined.members
+        }
         topics = {topic for subscription in subscriptions.values() for topic in subscription.topics}
         await self._cluster.refresh(topics)
         self._partition_counts = self._counts(topics)

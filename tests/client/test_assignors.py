@@ -1,0 +1,110 @@
+"""Shares are those of other clients in the same group, and their messages are readable both ways."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from tidegate.client.assignors import (
+    ASSIGNORS,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from tidegate.wire.errors import KafkaError
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+COUNTS = st.dictionaries(NAMES, st.integers(1, 9))
+MEMBERS = st.dictionaries(st.text("xyz", min_size=1, max_size=3), st.sets(NAMES, min_size=1), min_size=1, max_size=5)
+
+
+def reference(assignor: Any, counts: dict[str, int], members: dict[str, set[str]]) -> dict[str, dict[str, list[int]]]:
+    cluster = SimpleNamespace(partitions_for_topic=lambda topic: set(range(counts[topic])) if topic in counts else None)
+    entries = [
+        SimpleNamespace(member_id=member, group_instance_id=None, metadata=SimpleNamespace(topics=sorted(topics)))
+        for member, topics in members.items()
+    ]
+    found = assignor.assign(cluster, entries)
+    return {
+        member: {topic: list(numbers) for topic, numbers in share.assigned_partitions if numbers}
+        for member, share in found.items()
+    }
+
+
+def ours(name: str, counts: dict[str, int], members: dict[str, set[str]]) -> dict[str, dict[str, list[int]]]:
+    return ASSIGNORS[name].assign(counts, {member: Subscription(tuple(sorted(topics))) for member, topics in members.items()})
+
+
+@given(COUNTS, MEMBERS)
+def test_range_shares_equal_those_of_kafka_python(counts: dict[str, int], members: dict[str, set[str]]) -> None:
+    assert ours("range", counts, members) == reference(RangePartitionAssignor, counts, members)
+
+
+@given(COUNTS, MEMBERS)
+def test_roundrobin_shares_equal_those_of_kafka_python(counts: dict[str, int], members: dict[str, set[str]]) -> None:
+    same = {member: {"a", "b", "c"} for member in members}  # kafka-python fails on subscriptions that differ
+    assert ours("roundrobin", counts, same) == reference(RoundRobinPartitionAssignor, counts, same)
+
+
+@given(st.sampled_from(sorted(ASSIGNORS)), COUNTS, MEMBERS)
+def test_every_partition_has_exactly_one_owner_who_asked_for_it(
+    name: str, counts: dict[str, int], members: dict[str, set[str]]
+) -> None:
+    owners: dict[tuple[str, int], str] = {}
+    for member, share in ours(name, counts, members).items():
+        for topic, numbers in share.items():
+            assert topic in members[member]
+            for number in numbers:
+                assert owners.setdefault((topic, number), member) == member
+    wanted = {topic for topics in members.values() for topic in topics}
+    assert set(owners) == {(topic, number) for topic in wanted for number in range(counts.get(topic, 0))}
+
+
+def test_static_members_go_first_and_keep_their_share_when_member_ids_change() -> None:
+    def share(member_id: str) -> dict[str, list[int]]:
+        members = {
+            member_id: Subscription(("a",), group_instance_id="i-1"),
+            "dynamic": Subscription(("a",)),
+        }
+        return ASSIGNORS["range"].assign({"a": 3}, members)[member_id]
+
+    assert share("aaa") == share("zzz") == {"a": [0, 1]}
+
+
+@given(st.sets(NAMES), st.binary(max_size=10), st.dictionaries(NAMES, st.lists(st.integers(0, 99), max_size=4)))
+def test_subscriptions_and_assignments_survive_the_wire(
+    topics: set[str], user_data: bytes, owned: dict[str, list[int]]
+) -> None:
+    subscription = Subscription(tuple(sorted(topics)), user_data, owned)
+    assert decode_subscription(encode_subscription(subscription)) == subscription
+    assert decode_assignment(encode_assignment(owned)) == owned
+    assert decode_assignment(b"") == {}
+
+
+def test_messages_are_those_of_kafka_python() -> None:
+    read = ConsumerProtocolSubscription.decode(encode_subscription(Subscription(("a", "b"), b"u")))
+    assert (list(read.topics), bytes(read.user_data)) == (["a", "b"], b"u")
+    written = bytes(ConsumerProtocolAssignment(0, [("a", [1, 2])], b"").encode())
+    assert decode_assignment(written) == {"a": [1, 2]}
+
+
+@given(st.binary(max_size=60))
+def test_garbage_of_another_member_is_refused_and_never_crashes(garbage: bytes) -> None:
+    for decode in (decode_subscription, decode_assignment):
+        try:
+            decode(garbage)
+        except KafkaError:
+            pass
+
+
+def test_a_huge_count_is_refused_before_it_is_believed() -> None:
+    with pytest.raises(KafkaError, match="consumer protocol"):
+        decode_assignment(b"\x00\x00\x7f\xff\xff\xff")

@@ -1,0 +1,51 @@
+"""What a client believes about the cluster: newer leader epochs win, whatever comes last."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tidegate.client.metadata import ClusterView, parse_bootstrap
+from tidegate.wire.errors import ErrorCode
+
+
+def metadata(leader: int, epoch: int, *, topic: str = "t", error: ErrorCode = ErrorCode.NONE) -> Any:
+    partition = SimpleNamespace(
+        partition_index=0, leader_id=leader, leader_epoch=epoch, replica_nodes=(1, 2), isr_nodes=(1,), error_code=error
+    )
+    return SimpleNamespace(
+        brokers=[SimpleNamespace(node_id=n, host="h", port=9000 + n, rack=None) for n in (1, 2)],
+        cluster_id="c",
+        controller_id=1,
+        topics=[SimpleNamespace(name=topic, error_code=0, is_internal=False, partitions=[partition])],
+    )
+
+
+def test_a_broker_that_lags_behind_does_not_bring_an_old_leader_back() -> None:
+    view = ClusterView().merged(metadata(2, 5), all_topics=False)
+    assert view.merged(metadata(1, 4), all_topics=False).leader("t", 0) == 2
+    assert view.merged(metadata(1, 6), all_topics=False).leader("t", 0) == 1
+
+
+def test_a_topic_that_was_made_again_begins_anew() -> None:
+    view = ClusterView().merged(metadata(2, 5), all_topics=False).without_topics(["t"])
+    assert view.merged(metadata(1, 0), all_topics=False).leader("t", 0) == 1
+
+
+def test_a_full_answer_forgets_topics_that_are_gone() -> None:
+    view = ClusterView().merged(metadata(2, 5, topic="old"), all_topics=False)
+    assert "old" in view.merged(metadata(1, 1), all_topics=False).topics
+    assert "old" not in view.merged(metadata(1, 1), all_topics=True).topics
+
+
+def test_a_leader_that_is_not_among_the_brokers_is_no_leader() -> None:
+    assert ClusterView().merged(metadata(9, 1), all_topics=False).leader("t", 0) == -1
+
+
+def test_bootstrap_addresses() -> None:
+    assert parse_bootstrap("a:1, b:2,") == [("a", 1), ("b", 2)]
+    assert parse_bootstrap("[::1]:9092") == [("::1", 9092)]
+    for wrong in ("", "a", "a:", ":1", "a:0", "a:99999", "a:x"):
+        with pytest.raises(ValueError, match="host:port"):
+            parse_bootstrap(wrong)
