@@ -18,7 +18,7 @@ from ..runtime.clock import Clock
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
 from .delayed import FetchWaiter
-from .fetch_session import FollowerSession, SessionTable
+from .fetch_session import SESSIONS_MAX, FollowerSession, SessionTable
 from .follower import FetchPosition
 from .reading import failed_answer, read_batches
 from .replica import Replica
@@ -44,6 +44,7 @@ class FollowerFetches:
         self._on_storage_failure = on_storage_failure
         self._sessions = SessionTable(1 + int(clock.random() * 1_000_000_000))
         self._waiting: dict[int, FetchWaiter] = {}
+        self._heard_s: dict[int, float] = {}
         self._rotation = 0
 
     @property
@@ -54,9 +55,16 @@ class FollowerFetches:
     def sessions(self) -> int:
         return len(self._sessions)
 
+    def heard_of(self, within_s: float) -> frozenset[int]:
+        """The followers that fetched anything in the last `within_s` seconds."""
+        since_s = self._clock.monotonic() - within_s
+        return frozenset(node_id for node_id, heard_s in self._heard_s.items() if heard_s >= since_s)
+
     async def fetch(self, request: FetchRequest) -> FetchResponse:
         """Answers `request`, waiting up to its `max_wait_ms`; errors are values of the partitions."""
         node_id = request.replica_id
+        if node_id in self._heard_s or len(self._heard_s) < SESSIONS_MAX:
+            self._heard_s[node_id] = self._clock.monotonic()
         previous = self._waiting.get(node_id)
         if previous is not None:
             previous.wake()

@@ -21,7 +21,7 @@ Order of a follower's fetch: `check_epoch`, then the divergence check on the log
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from ..wire.errors import ErrorCode, KafkaError
@@ -74,7 +74,7 @@ class ReplicaProgress:
     last_fetch_s: float = NEVER_S
     leader_end_at_last_fetch: int = -1
     last_caught_up_s: float = NEVER_S
-    join_refused: bool = False
+    join_paused: bool = False  # refused or removed: neither joins nor holds the high watermark until the pause is over
     high_watermark_sent: int = -1
 
 
@@ -232,7 +232,7 @@ class PartitionLeader:
             )
         if broker_epoch > progress.broker_epoch:
             progress.broker_epoch = broker_epoch
-            progress.join_refused = False
+            progress.join_paused = False
         if fetch_offset >= leader_log_end:
             progress.last_caught_up_s = max(progress.last_caught_up_s, now_s)
         elif 0 <= progress.leader_end_at_last_fetch <= fetch_offset:
@@ -279,7 +279,7 @@ class PartitionLeader:
 
         This can only hold the high watermark back, never lift it.
         """
-        if progress.join_refused or progress.fetch_offset < self.epoch_start_offset:
+        if progress.join_paused or progress.fetch_offset < self.epoch_start_offset:
             return False
         return self._is_caught_up(progress, leader_log_end, now_s)
 
@@ -293,7 +293,7 @@ class PartitionLeader:
         if node_id in self._maximal_isr or self._pending is not None:
             return None
         progress = self.follower(node_id)
-        if progress.join_refused or not self._may_join(progress):
+        if progress.join_paused or not self._may_join(progress):
             return None
         return self._start(ChangeKind.EXPAND, self._isr | {node_id})
 
@@ -316,17 +316,23 @@ class PartitionLeader:
         return self._start(ChangeKind.SHRINK, self._isr - lagging)
 
     def propose_next_join(self) -> PendingChange | None:
-        """Like `propose_join` for the first follower that may join: used after a change was settled."""
+        """Like `propose_join` for the first follower that may join: used after a change was settled, or a pause is over."""
         for node in self._followers:
             change = self.propose_join(node)
             if change is not None:
                 return change
         return None
 
-    def forget_refusals(self) -> None:
-        """Lets replicas whose joining was refused be proposed again; the shell calls it at a bounded rate."""
-        for progress in self._followers.values():
-            progress.join_refused = False
+    @property
+    def has_paused_joins(self) -> bool:
+        """Whether a follower waits to be proposed again (`end_pauses`)."""
+        return any(progress.join_paused and node not in self._isr for node, progress in self._followers.items())
+
+    def end_pauses(self, present: Container[int]) -> None:
+        """Lets followers that are `present` (were heard of lately) be proposed again; the shell calls it at a bounded rate."""
+        for node, progress in self._followers.items():
+            if node in present:
+                progress.join_paused = False
 
     def _start(self, kind: ChangeKind, nodes: frozenset[int]) -> PendingChange:
         members = tuple(IsrMember(node, self._broker_epoch_of(node)) for node in sorted(nodes))
@@ -354,10 +360,10 @@ class PartitionLeader:
                 return AlterOutcome.SETTLED
             change.awaits_metadata = True  # accepted, yet not newer than what we know: only the metadata log can tell
             return AlterOutcome.AWAIT_METADATA
-        if result.error in REFUSED:
+        if result.error in REFUSED:  # the next try is for `end_pauses` to allow
             for node in change.nodes - self._isr:
                 if node in self._followers:
-                    self._followers[node].join_refused = True
+                    self._followers[node].join_paused = True
             self._pending = None
             self._refresh_maximal_isr()
             return AlterOutcome.SETTLED
@@ -380,10 +386,14 @@ class PartitionLeader:
             raise ValueError(f"ISR {sorted(new_isr)} of partition epoch {partition_epoch} leaves out its leader {self.node_id}")
         for node in self._isr - new_isr:
             if node in self._followers:
-                # Fenced or removed: it must be seen catching up again before it may hold the high watermark or join.
-                self._followers[node] = ReplicaProgress(node, broker_epoch=self._followers[node].broker_epoch)
+                # Fenced or lagging.  What it holds it still holds, but it may be gone: it must not hold the high watermark.
+                self._followers[node].last_caught_up_s = NEVER_S
+                self._followers[node].join_paused = True
         wanted = set(self._followers if replicas is None else replicas) | new_isr  # an ISR member is never left out of the count
         self._followers = {node: self._followers.get(node) or ReplicaProgress(node) for node in wanted if node != self.node_id}
+        for node in new_isr - self._isr:
+            if node in self._followers:
+                self._followers[node].join_paused = False
         self._isr = new_isr
         self.partition_epoch = partition_epoch
         self._pending = None

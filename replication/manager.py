@@ -101,11 +101,11 @@ class ReplicaManager:
         self._lag_max_s = self._config.replica_lag_time_max_ms / 1000
         self._replicas: dict[Key, Replica] = {}
         self._fetchers: dict[int, LeaderFetcher] = {}
-        self._isr_changes = IsrChanges(clock, alter_partition, self._progress)
         self._client_fetches = ClientFetches(clock, self.replica, on_storage_failure=self.storage_failed)
         self._follower_fetches = FollowerFetches(
             clock, self.replica, on_progress=self._follower_progressed, on_storage_failure=self.storage_failed
         )
+        self._isr_changes = IsrChanges(clock, alter_partition, self._settled, self._follower_fetches.heard_of)
         self._moved: set[Replica] = set()  # high watermarks to report on the next turn of the loop
         self._waiting_acks = 0
         self._acking: set[Replica] = set()
@@ -170,14 +170,16 @@ class ReplicaManager:
             replica = self._replica_for(assignment)
             if replica is None:
                 continue
-            old_config, old_role = replica.assignment.config, replica.role
+            old, old_role = replica.assignment, replica.role
             change = replica.apply(assignment, now_s=self._clock.monotonic(), lag_max_s=self._lag_max_s)
-            if assignment.config != old_config:
+            if assignment.config != old.config:
                 replica.log.update_config(LogConfig.from_topic_config(dict(assignment.config)))
             if change is RoleChange.NEW_LEADER_EPOCH:
                 self._role_changed(replica, old_role)
             elif change is RoleChange.ISR:
                 self._settled(replica)
+                if replica.assignment.replicas != old.replicas:
+                    replica.watchers.state_changed()  # who is no longer a replica learns it
 
     def _replica_for(self, assignment: Assignment) -> Replica | None:
         """The replica that the assignment is for, made when this node should hold one; None when it should not, or cannot."""
@@ -410,6 +412,8 @@ class ReplicaManager:
         self._progress(replica)
         if replica.leader is not None:
             self._isr_changes.submit(replica, replica.leader.propose_next_join())
+            if replica.leader.has_paused_joins:
+                self._isr_changes.propose_paused_later(replica)
 
     def _start_flush(self, replica: Replica) -> None:
         """One flush in flight per log; what is appended meanwhile goes with the next one."""
@@ -511,14 +515,13 @@ class ReplicaManager:
         self._spawn(self._checkpoint_high_watermarks(), "high-watermark-checkpoint")
 
     async def _maintain_isr(self) -> None:
-        """Removes what lags, offers again what was refused, and lets time-dependent high watermarks move."""
+        """Removes what lags, asks again what got lost, and lets high watermarks move that only time held back."""
         while not self._closing:
             await self._clock.sleep(max(0.05, self._lag_max_s / 2))
             now_s = self._clock.monotonic()
             for count, replica in enumerate(tuple(self._replicas.values()), start=1):
                 leader = replica.leader
                 if leader is not None:
-                    leader.forget_refusals()
                     self._isr_changes.submit(replica, leader.pending)
                     self._isr_changes.submit(replica, leader.propose_removals(replica.log.log_end_offset, now_s))
                     self._progress(replica)

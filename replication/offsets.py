@@ -48,7 +48,7 @@ def list_offset(replica: Replica, leader: PartitionLeader, timestamp: int, isola
     if timestamp == EARLIEST:
         return OffsetAnswer(log.log_start_offset, -1, leader.leader_epoch)
     if timestamp == MAX_TIMESTAMP:
-        found = log.max_timestamp()
+        found = log.max_timestamp(upper)
     elif timestamp >= 0:
         found = log.offset_for_timestamp(timestamp, upper)
     else:

@@ -255,7 +255,8 @@ class Replica:
         """
         leader = self.require_leader()
         leader.check_epoch(sent.leader_epoch, required=True)
-        leader.follower(node_id)
+        # A position listed earlier in a session is as good as one listed now when this leader has not recorded any.
+        arrival = arrival or leader.follower(node_id).fetch_offset < 0
         diverging = find_divergence(self.log, sent.fetch_offset, sent.last_fetched_epoch, follower=True)
         if diverging is None and arrival:
             leader.record_fetch(

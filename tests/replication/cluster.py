@@ -83,6 +83,7 @@ class Cluster:
         self.partitions: dict[tuple[str, int], Assignment] = {}
         self.changes: list[IsrChange] = []
         self.alter_error: ErrorCode | None = None
+        self.fenced: set[int] = set()
         self.led: list[tuple[int, str, int, int]] = []
         self.followed: list[tuple[int, str, int, int]] = []
         self.high_watermarks: list[tuple[int, str, int, int]] = []
@@ -144,7 +145,8 @@ class Cluster:
         if change.partition_epoch != now.partition_epoch:
             return IsrResult(change.topic, change.partition, ErrorCode.INVALID_UPDATE_VERSION)
         for member in change.isr:
-            if member.node_id not in now.isr and member.broker_epoch != self.broker_epochs[member.node_id]:
+            joins = member.node_id not in now.isr
+            if joins and (member.node_id in self.fenced or member.broker_epoch != self.broker_epochs[member.node_id]):
                 return IsrResult(change.topic, change.partition, ErrorCode.INELIGIBLE_REPLICA)
         isr = tuple(member.node_id for member in change.isr)
         now = replace(now, isr=isr, partition_epoch=now.partition_epoch + 1)

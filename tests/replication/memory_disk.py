@@ -5,6 +5,7 @@ Writes since the last sync survive as a prefix of their order, the last of them 
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,8 @@ class MemoryFile:
         return bytes(self._content.data[position : position + length])
 
     def write_at(self, position: int, data: Buffer) -> None:
+        if self._disk.full:
+            raise OSError(errno.ENOSPC, "no space left", str(self.path))
         content, view = self._content, bytes(memoryview(data).cast("B"))
         size = len(content.data)
         content.undo.append((position, bytes(content.data[position : position + len(view)]), size))
@@ -55,6 +58,8 @@ class MemoryFile:
             data.extend(bytes(size - len(data)))
 
     def sync_data(self) -> None:
+        if self._disk.broken:
+            raise OSError(errno.EIO, "input/output error", str(self.path))
         self._disk.syncs += 1
         self._content.undo.clear()
 
@@ -72,6 +77,8 @@ class MemoryDisk:
         self.files: dict[Path, _Content] = {}
         self.directories: set[Path] = {Path("/")}
         self.syncs = 0
+        self.full = False
+        self.broken = False
 
     def power_cut(self, rng: random.Random, *, keep: float = 0.5) -> None:
         """Loses unsynced writes: per file, with probability `keep` some prefix of them survives, else none."""

@@ -365,7 +365,7 @@ class World:
     def maintain(self, node: Node) -> None:
         if node.replica is not None and node.replica.leader is not None:
             leader = node.replica.leader
-            leader.forget_refusals()
+            leader.end_pauses((1, 2, 3, 4, 5))
             if leader.pending is not None and not leader.pending.awaits_metadata:
                 self.submit(node, leader.pending)  # asked again: the answer may have been lost
             self.submit(node, leader.propose_removals(node.replica.log.log_end_offset, self.now_s))

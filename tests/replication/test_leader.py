@@ -248,7 +248,7 @@ def test_a_refused_change_leaves_the_committed_isr(code: ErrorCode) -> None:
     assert leader.pending is None and leader.maximal_isr == {1, 2}
     fetch(leader, 3, 20, end=20, broker_epoch=33)
     assert leader.propose_join(3) is None  # not at once again
-    leader.forget_refusals()
+    leader.end_pauses((1, 2, 3, 4, 5))
     assert leader.propose_join(3) is not None
 
 

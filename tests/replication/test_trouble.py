@@ -1,0 +1,114 @@
+"""Broken and full disks, fenced brokers: what fails says so, what can go on goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tidegate.replication.replica import Role
+from tidegate.storage.log import AppendOrigin
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .cluster import Cluster, batch_of, eventually
+from .memory_disk import MemoryDisk
+
+
+async def write(cluster: Cluster, value: str = "v", *, partition: int = 0, leader: int = 1) -> ErrorCode:
+    manager = cluster.managers[leader]
+    info = manager.append_now("t", partition, batch_of(value), origin=AppendOrigin.CLIENT)
+    epoch = manager.replica("t", partition).leader_epoch
+    return await manager.wait_committed("t", partition, epoch, info.next_offset, 5000)
+
+
+def started(tmp_path: Path) -> tuple[Cluster, dict[int, MemoryDisk]]:
+    cluster = Cluster(tmp_path)
+    disks = {node: MemoryDisk() for node in (1, 2, 3)}
+    for node, disk in disks.items():
+        cluster.start(node, disk=disk)
+    return cluster, disks
+
+
+async def abandon(cluster: Cluster) -> None:
+    for node in tuple(cluster.managers):
+        await cluster.stop(node, clean=False)
+
+
+async def test_a_failed_flush_is_never_acknowledged_and_takes_the_folder_offline(tmp_path: Path) -> None:
+    cluster, disks = started(tmp_path)
+    cluster.create(partitions=2)
+    assert await write(cluster) is ErrorCode.NONE
+    disks[1].broken = True
+    assert await write(cluster, "lost") is ErrorCode.KAFKA_STORAGE_ERROR
+    manager = cluster.managers[1]
+    await eventually(lambda: manager.offline_count == 2, "every replica of the folder is offline")
+    assert {(node, partition) for node, _, partition, _ in cluster.offline} == {(1, 0), (1, 1)}
+    assert (1, "t", 1, 1) in cluster.followed, "coordinators were told that the leadership is over"
+    disks[1].broken = False
+    cluster.publish(cluster.partitions.values())
+    assert manager.replica("t", 0).role is Role.OFFLINE, "a disk that failed once is not trusted again"
+    await abandon(cluster)
+
+
+async def test_a_follower_with_a_broken_disk_does_not_vouch_for_anything(tmp_path: Path) -> None:
+    cluster, disks = started(tmp_path)
+    cluster.create()
+    assert await write(cluster) is ErrorCode.NONE
+    disks[3].broken = True
+    waiting = asyncio.ensure_future(write(cluster))
+    await eventually(lambda: cluster.managers[3].offline_count == 1, "the follower is offline")
+    assert cluster.log(1).high_watermark == 1
+    now = cluster.partitions[("t", 0)]
+    cluster.partitions[("t", 0)] = replace(now, isr=(1, 2), partition_epoch=now.partition_epoch + 1)
+    cluster.publish(cluster.partitions.values())
+    assert await waiting is ErrorCode.NONE
+    await abandon(cluster)
+
+
+async def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
+    cluster, disks = started(tmp_path)
+    cluster.create()
+    assert await write(cluster) is ErrorCode.NONE
+    disks[1].full = True
+    with pytest.raises(KafkaError) as refused:
+        await write(cluster)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    disks[1].full = False
+    assert await write(cluster) is ErrorCode.NONE
+    disks[2].full = True
+    waiting = asyncio.ensure_future(write(cluster))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    disks[2].full = False
+    assert await asyncio.wait_for(waiting, 3) is ErrorCode.NONE
+    assert cluster.managers[1].offline_count == cluster.managers[2].offline_count == 0
+    await abandon(cluster)
+
+
+async def test_a_follower_fenced_and_unfenced_rejoins_an_idle_partition(cluster: Cluster) -> None:
+    """In a fetch session it has no reason to list the partition again: the leader must think of it."""
+    cluster.create(partitions=3)
+    for partition in range(3):
+        await write(cluster, partition=partition)
+    await eventually(lambda: all(cluster.log(3, "t", p).high_watermark == 1 for p in range(3)), "idle")
+    cluster.fenced = {3}
+    for key, now in cluster.partitions.items():
+        cluster.partitions[key] = replace(now, isr=(1, 2), partition_epoch=now.partition_epoch + 1)
+    cluster.publish(cluster.partitions.values())
+    await eventually(lambda: any(change.isr[-1].node_id == 3 for change in cluster.changes), "it was proposed and refused")
+    assert await write(cluster) is ErrorCode.NONE, "writes do not wait for a fenced follower"
+    cluster.fenced = set()
+    await eventually(lambda: all(len(now.isr) == 3 for now in cluster.partitions.values()), "back in every ISR")
+
+
+async def test_a_silent_follower_is_not_proposed_again_and_again(cluster: Cluster) -> None:
+    cluster.create()
+    await write(cluster)
+    await cluster.stop(3)
+    cluster.fenced = {3}
+    now = cluster.partitions[("t", 0)]
+    cluster.partitions[("t", 0)] = replace(now, isr=(1, 2), partition_epoch=now.partition_epoch + 1)
+    cluster.publish(cluster.partitions.values())
+    await asyncio.sleep(1.5)
+    assert len(cluster.changes) <= 3
