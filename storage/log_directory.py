@@ -5,7 +5,7 @@
     clean-shutdown          broker epoch of a clean stop; there only between a clean close and the next opening
     partition-checkpoint    per partition: recovery point, high watermark, log start
     <topic>-<partition>/    a log, with `partition.metadata` naming the topic's id
-    <topic>-<partition>.<n>-delete/   a log on its way out
+    <n>-delete/             a log on its way out
 
 Order at opening: lock, check meta.properties, read clean-shutdown **and remove it durably**, then open logs: a crash from here on
 is an unclean stop.  Order at a clean close: close every log clean, write the checkpoint, then write clean-shutdown, last.
@@ -250,8 +250,8 @@ class LogDirectory:
         if not self._disk.exists(path):
             return
         taken = set(self._disk.list_names(self.path))
-        number = next(n for n in range(len(taken) + 1) if f"{path.name}.{n}{_DELETE_SUFFIX}" not in taken)
-        doomed = path.with_name(f"{path.name}.{number}{_DELETE_SUFFIX}")
+        # A short name: the topic's may already be as long as the file system allows.
+        doomed = self.path / next(name for n in range(len(taken) + 1) if (name := f"{n}{_DELETE_SUFFIX}") not in taken)
         try:
             self._forget_checkpoint(key)
             self._disk.rename(path, doomed)

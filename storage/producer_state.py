@@ -289,7 +289,8 @@ class PreparedAppend:
             # Its predecessor's transaction has no marker yet: to go on would merge two transactions into one.
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} epoch {header.producer_epoch}: the transaction of epoch {entry.epoch} is still open",
+                f"producer {header.producer_id} epoch {header.producer_epoch}: the transaction of epoch {entry.epoch} is "
+                "still open",
             )
 
     # --------------------------------------------------------------------------------------------------------- markers

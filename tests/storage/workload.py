@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.runtime.disk import Disk
-from tidegate.storage.log import AppendInfo, AppendOrigin, Log, LogConfig
+from tidegate.storage.log import AppendInfo, AppendOrigin, Log, LogConfig, VerificationGuard
 from tidegate.wire.records import (
     BatchHeader,
     Compression,
@@ -70,12 +70,15 @@ def open_log(
     )
 
 
-def append(log: Log, data: bytes, *, leader_epoch: int = 0, guard: object = None, now_ms: int = NOW_MS) -> AppendInfo:
+def append(
+    log: Log, data: bytes, *, leader_epoch: int = 0, guard: VerificationGuard | None = None, now_ms: int = NOW_MS
+) -> AppendInfo:
     """As a client; transactional batches get a guard of their own when their transaction is not open."""
-    header = next(iterate_headers(data))[1]
-    if guard is None and header.is_transactional and not log.transaction_open(header.producer_id, header.producer_epoch):
-        guard = log.start_verification(header.producer_id, header.producer_epoch, header.base_sequence)
-    return log.append_leader(data, leader_epoch=leader_epoch, origin=AppendOrigin.CLIENT, now_ms=now_ms, guard=guard)  # type: ignore[arg-type]
+    header = next((header for _, header in iterate_headers(data)), None)
+    if guard is None and header is not None and header.is_transactional:
+        if not log.transaction_open(header.producer_id, header.producer_epoch):
+            guard = log.start_verification(header.producer_id, header.producer_epoch, header.base_sequence)
+    return log.append_leader(data, leader_epoch=leader_epoch, origin=AppendOrigin.CLIENT, now_ms=now_ms, guard=guard)
 
 
 def append_marker(log: Log, data: bytes, *, version: int = 2, leader_epoch: int = 0) -> AppendInfo:

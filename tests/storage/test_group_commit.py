@@ -1,0 +1,147 @@
+"""One flush for everybody who waits, and no second try after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+from tidegate.storage.flush import FlushTicket
+from tidegate.storage.group_commit import GroupCommit
+from tidegate.storage.log import Log
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .crash_disk import CrashDisk
+from .workload import append, batch, open_log
+
+
+@pytest.fixture
+async def commit() -> AsyncIterator[GroupCommit]:
+    commit = GroupCommit(threads=2)
+    yield commit
+    commit.close()
+
+
+class Gate:
+    """Holds `FlushTicket.run` until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        self.entered = threading.Event()
+        run = FlushTicket.run
+
+        def held(ticket: FlushTicket) -> None:
+            self.entered.set()
+            assert self.opened.wait(10)
+            run(ticket)
+
+        monkeypatch.setattr(FlushTicket, "run", held)
+
+    async def wait_entered(self) -> None:
+        assert await asyncio.to_thread(self.entered.wait, 10)
+
+
+async def test_all_appends_of_one_turn_share_a_flush(commit: GroupCommit) -> None:
+    log = open_log(CrashDisk())
+
+    async def write() -> int:
+        info = append(log, batch())
+        assert await commit.flush(log) >= info.next_offset
+        return info.next_offset
+
+    assert sorted(await asyncio.gather(*(write() for _ in range(20)))) == list(range(1, 21))
+    assert commit.flush_count == 1 and log.flushed_end_offset == 20
+
+
+async def test_whoever_comes_while_a_flush_runs_joins_the_next_one(commit: GroupCommit, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, gate = open_log(CrashDisk()), Gate(monkeypatch)
+    append(log, batch())
+    first = asyncio.ensure_future(commit.flush(log))
+    await gate.wait_entered()
+    append(log, batch(3))
+    others = [asyncio.ensure_future(commit.flush(log)) for _ in range(5)]
+    await asyncio.sleep(0)
+    assert log.flushed_end_offset == 0 and not first.done()
+    gate.opened.set()
+    assert await first == 1
+    assert await asyncio.gather(*others) == [4] * 5
+    assert commit.flush_count == 2
+
+
+async def test_a_flushed_log_costs_no_flush(commit: GroupCommit) -> None:
+    log = open_log(CrashDisk())
+    append(log, batch())
+    await commit.flush(log)
+    assert await commit.flush(log) == 1 and commit.flush_count == 1
+
+
+async def test_a_truncated_log_owes_only_what_is_left(commit: GroupCommit, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, gate = open_log(CrashDisk()), Gate(monkeypatch)
+    append(log, batch())
+    append(log, batch(3))
+    waiting = asyncio.ensure_future(commit.flush(log))
+    await gate.wait_entered()
+    log.truncate_to(1)
+    gate.opened.set()
+    assert await waiting == 1 == log.log_end_offset
+
+
+async def test_a_failed_flush_is_told_to_everybody_and_never_tried_again() -> None:
+    disk, failures = CrashDisk(), []
+    log = open_log(disk)
+    commit = GroupCommit(threads=1, on_storage_failure=lambda failed, error: failures.append((failed, error.errno)))
+    append(log, batch())
+    disk.fail_sync = True
+    results = await asyncio.gather(*(commit.flush(log) for _ in range(3)), return_exceptions=True)
+    disk.fail_sync = False
+    assert [getattr(result, "code", None) for result in results] == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
+    assert failures == [(log, errno.EIO)] and log.is_offline
+    with pytest.raises(KafkaError):
+        await commit.flush(log)
+    assert commit.flush_count == 1 and log.flushed_end_offset == 0
+    commit.close()
+
+
+async def test_a_requested_flush_happens_though_nobody_waits(commit: GroupCommit) -> None:
+    logs: list[Log] = [open_log(CrashDisk()) for _ in range(3)]
+    for log in logs:
+        append(log, batch())
+        commit.request(log)
+    for _ in range(1000):
+        if not any(log.needs_flush for log in logs):
+            break
+        await asyncio.sleep(0.005)
+    assert [log.flushed_end_offset for log in logs] == [1, 1, 1]
+    append(logs[0], batch())
+    await commit.flush_all(logs)
+    assert logs[0].flushed_end_offset == 2
+
+
+async def test_a_cancelled_waiter_disturbs_nobody(commit: GroupCommit, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, gate = open_log(CrashDisk()), Gate(monkeypatch)
+    append(log, batch())
+    one, other = (asyncio.ensure_future(commit.flush(log)) for _ in range(2))
+    await gate.wait_entered()
+    one.cancel()
+    gate.opened.set()
+    assert await other == 1
+
+
+async def test_a_closed_group_commit_refuses() -> None:
+    commit, log = GroupCommit(threads=1), open_log(CrashDisk())
+    commit.close()
+    append(log, batch())
+    with pytest.raises(KafkaError):
+        await commit.flush(log)
+
+
+async def test_a_log_that_was_closed_fails_its_waiters(commit: GroupCommit) -> None:
+    log = open_log(CrashDisk())
+    append(log, batch())
+    waiting = asyncio.ensure_future(commit.flush(log))
+    await asyncio.sleep(0)
+    log.close(clean=False)
+    with pytest.raises(KafkaError):
+        await asyncio.wait_for(waiting, 10)

@@ -1,0 +1,221 @@
+"""A data folder: whose it is, what a restart begins with, and what happens when its disk fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import pytest
+from tidegate.runtime.disk import Disk, RealDisk
+from tidegate.storage.log_directory import DirectoryRefused, LogDirectory, OpenReport
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .crash_disk import CrashDisk
+from .workload import NOW_MS, SMALL, append, batch, stored
+
+ROOT = Path("/data/node-1")
+ID, OTHER_ID = UUID(int=1), UUID(int=2)
+
+
+def opened(disk: Disk, root: Path = ROOT, *, cluster: str = "tide", node: int = 1) -> tuple[LogDirectory, OpenReport]:
+    directory = LogDirectory(disk, root, cluster, node)
+    return directory, directory.open_all(lambda _topic: SMALL, now_ms=NOW_MS)
+
+
+def refused(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:
+    return pytest.raises(KafkaError, check=lambda error: error.code == code)
+
+
+def test_a_clean_restart_needs_no_recovery_and_knows_its_broker_epoch(tmp_path: Path) -> None:
+    disk = RealDisk()
+    directory, report = opened(disk, tmp_path / "data")
+    assert not report.clean and report.opened == 0
+    log = directory.create("my-topic", ID, 3, SMALL, now_ms=NOW_MS)
+    for _ in range(12):
+        append(log, batch(2, size=300))
+    log.set_high_watermark(20)
+    before = stored(log)
+    directory.close(clean=True, broker_epoch=77)
+    directory, report = opened(disk, tmp_path / "data")
+    assert (report.opened, report.clean, report.recovered, report.failed) == (1, True, [], {})
+    assert directory.previous_broker_epoch == 77 and directory.topic_ids == {("my-topic", 3): ID}
+    again = directory.logs["my-topic", 3]
+    assert stored(again) == before and again.high_watermark == 20
+    directory.close(clean=False)
+
+
+def test_the_clean_mark_is_good_for_one_start() -> None:
+    disk = CrashDisk()
+    directory, _ = opened(disk)
+    directory.create("flights", ID, 0, SMALL)
+    directory.close(clean=True, broker_epoch=5)
+    for _ in range(2):  # the removal of the mark is durable before anything else happens
+        directory, report = opened(disk)
+        assert report.clean == (directory.previous_broker_epoch == 5)
+        disk.crash(Random(1))
+    assert not report.clean and directory.previous_broker_epoch is None and report.recovered == ["flights-0"]
+
+
+@pytest.mark.parametrize(("cluster", "node", "says"), [("other", 1, "cluster.id"), ("tide", 2, "node.id")])
+def test_a_foreign_folder_is_refused(cluster: str, node: int, says: str) -> None:
+    disk = CrashDisk()
+    directory, _ = opened(disk)
+    directory.close(clean=True)
+    with pytest.raises(DirectoryRefused, match=says):
+        opened(disk, cluster=cluster, node=node)
+    opened(disk)[0].close(clean=False)
+
+
+def test_a_folder_with_partitions_of_nobody_is_refused() -> None:
+    disk = CrashDisk()
+    directory, _ = opened(disk)
+    directory.create("flights", ID, 0, SMALL)
+    directory.close(clean=True)
+    disk.remove(ROOT / "meta.properties")
+    with pytest.raises(DirectoryRefused, match="whose"):
+        opened(disk)
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    directory, _ = opened(RealDisk(), tmp_path)
+    with pytest.raises(DirectoryRefused, match="in use"):
+        opened(RealDisk(), tmp_path)
+    directory.close(clean=False)
+    opened(RealDisk(), tmp_path)[0].close(clean=False)
+
+
+def test_after_a_crash_only_what_lies_past_the_checkpoint_is_in_doubt() -> None:
+    disk = CrashDisk()
+    directory, _ = opened(disk)
+    log = directory.create("flights", ID, 0, SMALL)
+    for _ in range(10):
+        append(log, batch(1, size=300))
+    log.flush_now()
+    log.set_high_watermark(8)
+    directory.write_checkpoints()
+    flushed = stored(log)
+    append(log, batch(1, size=300))
+    disk.crash(Random(3))
+    directory, report = opened(disk)
+    again = directory.logs["flights", 0]
+    assert report.recovered == ["flights-0"] and stored(again)[:10] == flushed and again.high_watermark == 8
+
+
+def test_damage_keeps_one_partition_closed_and_the_others_in_use() -> None:
+    disk = CrashDisk()
+    directory, _ = opened(disk)
+    for partition in range(3):
+        log = directory.create("flights", ID, partition, SMALL)
+        append(log, batch(1, size=300))
+        log.flush_now()
+    directory.write_checkpoints()
+    disk.kill()
+    disk.flip_bit(ROOT / "flights-1" / f"{0:020d}.log", 100)
+    directory, report = opened(disk)
+    assert sorted(directory.logs) == [("flights", 0), ("flights", 2)]
+    assert report.failed["flights", 1].code == ErrorCode.KAFKA_STORAGE_ERROR
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        directory.create("flights", ID, 1, SMALL)
+    directory.write_checkpoints()
+    disk.kill()
+    assert list(opened(disk)[1].failed) == [("flights", 1)], "the damage is still known after the next checkpoint"
+
+
+def test_a_deleted_topic_leaves_nothing_behind() -> None:
+    disk = CrashDisk()
+    directory, _ = opened(disk)
+    append(directory.create("flights", ID, 0, SMALL), batch())
+    directory.write_checkpoints()
+    directory.delete("flights", 0)
+    disk.crash(Random(0))
+    directory, report = opened(disk)
+    assert not report.opened and not report.failed and directory.logs == {}
+
+
+def test_a_topic_created_again_under_its_name_begins_empty() -> None:
+    disk = CrashDisk()
+    directory, _ = opened(disk)
+    first = directory.create("flights", ID, 0, SMALL)
+    append(first, batch())
+    assert directory.create("flights", ID, 0, SMALL) is first
+    second = directory.create("flights", OTHER_ID, 0, SMALL)
+    assert second.log_end_offset == 0 and directory.topic_ids["flights", 0] == OTHER_ID
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        append(first, batch())
+
+
+def test_a_half_created_partition_is_removed() -> None:
+    disk = CrashDisk()
+    opened(disk)[0].close(clean=False)
+    disk.make_directory(ROOT / "flights-0")
+    directory, report = opened(disk)
+    assert not report.failed and not disk.exists(ROOT / "flights-0")
+    directory.create("flights", ID, 0, SMALL)
+
+
+def truncated_below_the_checkpoint() -> OpenReport:
+    disk = CrashDisk()
+    directory, _ = opened(disk)
+    log = directory.create("flights", ID, 0, SMALL)
+    for _ in range(5):
+        append(log, batch(2))
+    log.flush_now()
+    directory.write_checkpoints()
+    log.truncate_to(4)
+    disk.crash(Random(2))
+    return opened(disk)[1]
+
+
+def test_a_truncation_below_the_checkpoint_does_not_look_like_lost_data_after_a_crash() -> None:
+    report = truncated_below_the_checkpoint()
+    assert not report.failed and report.opened == 1
+
+
+def test_ablation_without_lowering_the_recovery_point_first_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LogDirectory, "_lower_recovery_point", lambda self, cut, offset: None)
+    assert truncated_below_the_checkpoint().failed
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage\n", b"1\n1\nflights 0 9 9 9\ncrc32c 00000000\n"])
+def test_without_a_readable_checkpoint_every_log_is_scanned_in_full(content: bytes) -> None:
+    disk = CrashDisk()
+    directory, _ = opened(disk)
+    append(directory.create("flights", ID, 0, SMALL), batch(2))
+    directory.close(clean=True)
+    disk.write_atomic(ROOT / "partition-checkpoint", content)
+    directory, report = opened(disk)
+    assert report.recovered == ["flights-0"] and directory.logs["flights", 0].log_end_offset == 2
+
+
+def test_a_failing_disk_takes_the_whole_folder_down_once() -> None:
+    disk, told = CrashDisk(), []
+    directory, _ = opened(disk)
+    directory.on_offline = lambda failed, error: told.append((failed, error.errno))
+    logs = [directory.create("flights", ID, partition, SMALL) for partition in range(3)]
+    append(logs[1], batch())
+    disk.fail_sync = True
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        logs[1].flush_now()
+    disk.fail_sync = False
+    assert directory.is_offline and all(log.is_offline for log in logs) and len(told) == 1
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        directory.create("flights", ID, 4, SMALL)
+    with pytest.raises(OSError):
+        directory.close(clean=True)
+    assert not disk.exists(ROOT / "clean-shutdown")
+    disk.kill()
+    assert not opened(disk)[1].clean
+
+
+def test_a_full_disk_does_not_pretend_a_clean_close() -> None:
+    disk = CrashDisk()
+    directory, _ = opened(disk)
+    append(directory.create("flights", ID, 0, SMALL), batch())
+    disk.capacity = 0
+    with pytest.raises((KafkaError, OSError)):
+        directory.close(clean=True)
+    disk.capacity = None
+    disk.kill()
+    directory, report = opened(disk)
+    assert not report.clean and directory.logs["flights", 0].log_end_offset == 1

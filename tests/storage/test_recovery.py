@@ -1,0 +1,219 @@
+"""What opening a log's folder trusts, rebuilds, cuts and refuses."""
+
+from __future__ import annotations
+
+import pytest
+from tidegate.storage.log import CorruptLog, Log
+from tidegate.storage.producer_state import ProducerState
+
+from .crash_disk import CrashDisk
+from .workload import FOLDER, append, append_marker, batch, marker, open_log, stored
+
+
+def filled(disk: CrashDisk) -> Log:
+    """Ten-odd batches over several segments, producers, an open transaction and an aborted one, all flushed."""
+    log = open_log(disk)
+    for turn in range(4):
+        append(log, batch(2, size=300, pid=1, epoch=0, sequence=2 * turn), leader_epoch=turn)
+        append(log, batch(1, size=300, pid=2, epoch=turn, sequence=0, transactional=True), leader_epoch=turn)
+        append_marker(log, marker(2, turn + 1, commit=bool(turn % 2)), leader_epoch=turn)
+    append(log, batch(1, pid=3, epoch=0, sequence=0, transactional=True), leader_epoch=3)
+    log.flush_now()
+    return log
+
+
+def everything(log: Log) -> tuple[object, ...]:
+    return (
+        [each.data for each in stored(log)],
+        log._producers.as_comparable(),
+        log._epochs.entries(),
+        log.aborted_transactions(0, log.log_end_offset),
+        [log.offset_for_timestamp(each.header.max_timestamp, 99) for each in stored(log)],
+    )
+
+
+def test_a_clean_close_needs_no_recovery_and_reads_almost_nothing() -> None:
+    disk = CrashDisk()
+    log = filled(disk)
+    before, end = everything(log), log.log_end_offset
+    log.close(clean=True)
+    disk.kill()
+    disk.reads = 0
+    again = open_log(disk, clean=True, recovery_point=end)
+    assert not again.recovered and disk.reads <= 2
+    assert everything(again) == before
+
+
+def test_a_clean_mark_on_a_log_that_does_not_fit_is_not_believed() -> None:
+    disk = CrashDisk()
+    log = filled(disk)
+    before, end = everything(log), log.log_end_offset
+    log.close(clean=True)
+    append_later = disk.open(log._active.path("log"))
+    append_later.write_at(append_later.size(), b"junk that was written after the close")
+    again = open_log(disk, clean=True, recovery_point=end)
+    assert again.recovered and everything(again) == before
+
+
+@pytest.mark.parametrize("suffix", ["index", "timeindex", "txnindex", "snapshot"])
+@pytest.mark.parametrize("how", ["missing", "damaged", "empty"])
+def test_derived_files_are_built_again(suffix: str, how: str) -> None:
+    disk = CrashDisk()
+    before = everything(filled(disk))
+    disk.kill()
+    for name in disk.list_names(FOLDER):
+        if name.endswith(f".{suffix}"):
+            path = FOLDER / name
+            if how == "missing":
+                disk.remove(path)
+            else:
+                disk.write_atomic(path, b"" if how == "empty" else b"\xff" * 37)
+    assert everything(open_log(disk, recovery_point=0)) == before
+
+
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_the_indexes_of_trusted_segments_are_built_again_when_first_needed(suffix: str) -> None:
+    disk = CrashDisk()
+    log = filled(disk)
+    before, point = everything(log), log.recovery_point
+    disk.kill()
+    for name in disk.list_names(FOLDER):
+        if name.endswith(f".{suffix}"):
+            disk.write_atomic(FOLDER / name, b"\xff" * 24)
+    assert everything(open_log(disk, recovery_point=point)) == before
+
+
+def test_a_damaged_transaction_index_of_a_trusted_segment_is_built_again() -> None:
+    disk = CrashDisk()
+    log = filled(disk)
+    before, point = everything(log), log.recovery_point
+    disk.kill()
+    disk.write_atomic(next(FOLDER / name for name in disk.list_names(FOLDER) if name.endswith(".txnindex")), b"\xff" * 40)
+    assert everything(open_log(disk, recovery_point=point)) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"1\n1\n0 0\ncrc32c 00000000\n"], ids=["empty", "wrong checksum"])
+def test_a_damaged_epoch_history_is_built_again(content: bytes) -> None:
+    disk = CrashDisk()
+    log = filled(disk)
+    before, point = everything(log), log.recovery_point
+    disk.kill()
+    disk.write_atomic(FOLDER / "leader-epoch-checkpoint", content)
+    assert everything(open_log(disk, recovery_point=point)) == before
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 500, b"\xff" * 90, b"x", "torn", "zeros"])
+def test_a_torn_tail_above_the_recovery_point_is_cut(tail: bytes | str) -> None:
+    disk = CrashDisk()
+    log = filled(disk)
+    before, end = everything(log), log.log_end_offset
+    last = batch(2, base_offset=end, leader_epoch=3)
+    if tail == "torn":
+        tail = last[:-7]
+    elif tail == "zeros":
+        tail = last[:70] + bytes(len(last) - 70)
+    assert isinstance(tail, bytes)
+    file = disk.open(log._active.path("log"))
+    file.write_at(file.size(), tail)
+    disk.kill()
+    again = open_log(disk, recovery_point=end)
+    assert again.recovered and again.recovered_bytes_cut == len(tail)
+    assert everything(again) == before and again.flushed_end_offset == end
+    append(again, batch(), leader_epoch=4)
+    assert stored(again)[-1].header.base_offset == end
+
+
+def test_damage_in_flushed_data_is_refused_and_named() -> None:
+    disk = CrashDisk()
+    log = filled(disk)
+    end, target = log.log_end_offset, log._active
+    position = target.index.entry(len(target.index) // 2)[1]
+    disk.kill()
+    disk.flip_bit(target.path("log"), position + 80)
+    size = disk.size(target.path("log"))
+    with pytest.raises(CorruptLog) as caught:
+        open_log(disk, recovery_point=end)
+    assert caught.value.path == target.path("log") and caught.value.position == position
+    assert (
+        caught.value.offset < end and str(caught.value.path) in caught.value.message and "Nothing was cut" in caught.value.message
+    )
+    assert disk.size(target.path("log")) == size
+
+
+def test_the_same_damage_above_the_recovery_point_is_a_torn_tail() -> None:
+    disk = CrashDisk()
+    log = filled(disk)
+    target, offset = log._active, log._active.base_offset
+    disk.kill()
+    disk.flip_bit(target.path("log"), 80)
+    again = open_log(disk, recovery_point=offset)
+    assert again.log_end_offset == offset
+
+
+@pytest.mark.parametrize("what", ["shorter", "last segment gone", "all gone"])
+def test_missing_flushed_data_is_refused(what: str) -> None:
+    disk = CrashDisk()
+    log = filled(disk)
+    end = log.log_end_offset
+    disk.kill()
+    if what == "shorter":
+        disk.open(log._active.path("log")).truncate(0)
+    else:
+        for segment in log._segments[-1:] if what == "last segment gone" else log._segments:
+            disk.remove(segment.path("log"))
+    with pytest.raises(CorruptLog):
+        open_log(disk, recovery_point=end)
+
+
+def test_a_segment_behind_a_hole_is_removed_above_the_recovery_point() -> None:
+    disk = CrashDisk()
+    log = filled(disk)
+    gone = log._segments[1]
+    disk.kill()
+    disk.remove(gone.path("log"))
+    again = open_log(disk, recovery_point=0)
+    assert again.log_end_offset == gone.base_offset and again.segment_count == 1
+
+
+def test_a_snapshot_above_the_end_does_not_come_back_to_life() -> None:
+    disk = CrashDisk()
+    log = filled(disk)
+    first, second = log._segments[0], log._segments[1]
+    disk.kill()
+    disk.open(second.path("log")).truncate(0)
+    again = open_log(disk, recovery_point=0)
+    assert again.log_end_offset == second.base_offset
+    assert [name for name in disk.list_names(FOLDER) if name.endswith(".snapshot")] == [f"{second.base_offset:020d}.snapshot"]
+    assert first.base_offset == 0
+
+
+def test_producers_are_those_of_a_replay_from_zero_whatever_snapshot_is_left() -> None:
+    disk = CrashDisk()
+    log = filled(disk)
+    before = log._producers.as_comparable()
+    names = [name for name in disk.list_names(FOLDER) if name.endswith(".snapshot")]
+    assert len(names) >= 2
+    for name in reversed(names):
+        disk.kill()
+        disk.remove(FOLDER / name)
+        assert open_log(disk, recovery_point=log.log_end_offset)._producers.as_comparable() == before
+
+
+def test_ended_transactions_still_bound_readers_after_a_restart() -> None:
+    disk = CrashDisk()
+    log = open_log(disk)
+    append(log, batch(1, pid=7, epoch=0, sequence=0, transactional=True))
+    append_marker(log, marker(7, 1, commit=True))
+    log.set_high_watermark(1)
+    assert log.last_stable_offset == 0
+    log.close(clean=True)
+    again = open_log(disk, clean=True, recovery_point=2, high_watermark=1)
+    assert not again.recovered and again.last_stable_offset == 0
+    again.set_high_watermark(2)
+    assert again.last_stable_offset == 2
+
+
+def test_ablation_a_snapshot_without_unreplicated_transactions_shows_their_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProducerState, "unreplicated", property(lambda self: []))
+    with pytest.raises(AssertionError):
+        test_ended_transactions_still_bound_readers_after_a_restart()
