@@ -24,7 +24,7 @@ async def _describe(broker: Broker, group_id: str) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.NONE,
         "group_id": group_id,
-        "group_state": found.state.display_name,
+        "group_state": found.state.value,
         "protocol_type": found.protocol_type,
         "protocol_data": found.protocol_name,
         "members": [

@@ -19,7 +19,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         "throttle_time": 0,
         "error_code": ErrorCode.NONE,
         "groups": [
-            {"group_id": group.group_id, "protocol_type": group.protocol_type, "group_state": group.state.display_name}
+            {"group_id": group.group_id, "protocol_type": group.protocol_type, "group_state": group.state.value}
             for reply in replies
             for group in reply.groups
         ],
