@@ -186,8 +186,8 @@ class PreparedAppend:
     completed: list[CompletedTransaction] = field(default_factory=list)
     closed: set[int] = field(default_factory=set)
     """First offsets of published open transactions that this append ends."""
-    verified: set[int] = field(default_factory=set)
-    """Producers whose guard has served: their transaction is open now, or over."""
+    verified: dict[int, int] = field(default_factory=dict)
+    """Producer id -> the newest epoch whose guard has served: its transaction is open now, or over."""
     warnings: list[str] = field(default_factory=list)
 
     def check_batch(self, header: BatchHeader, first_offset: int, marker: Marker | None = None) -> None:
@@ -233,7 +233,7 @@ class PreparedAppend:
             entry.batches = (*entry.batches[1 - BATCHES_REMEMBERED :], batch)
         entry.last_timestamp_ms = header.max_timestamp
         if header.is_transactional:
-            self.verified.add(header.producer_id)
+            self.verified[header.producer_id] = header.producer_epoch
             if entry.transaction_first_offset is None:
                 entry.transaction_first_offset = first_offset
                 self.opened[first_offset] = header.producer_id
@@ -314,7 +314,9 @@ class PreparedAppend:
         entry.transaction_first_offset = None
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp_ms = header.max_timestamp  # markers keep a producer alive (KAFKA-9144)
-        self.verified.add(header.producer_id)
+        # With TV2 a marker carries the epoch after its transaction's: a guard of that epoch waits for the next transaction, which
+        # the client may have begun before the marker came.
+        self.verified[header.producer_id] = header.producer_epoch - (1 if self.transaction_version >= 2 else 0)
 
     def _check_marker_epoch(self, header: BatchHeader, entry: ProducerEntry) -> None:
         if header.producer_epoch > entry.epoch:
@@ -428,8 +430,10 @@ class ProducerState:
         for producer_id, entry in prepared.entries.items():
             self._entries[producer_id] = entry
             self._entries.move_to_end(producer_id)
-        for producer_id in prepared.verified:
-            self._verifications.pop(producer_id, None)
+        for producer_id, epoch in prepared.verified.items():
+            known = self._verifications.get(producer_id)
+            if known is not None and known.guard.epoch <= epoch:
+                del self._verifications[producer_id]
         if prepared.closed or prepared.opened or prepared.completed:
             for first_offset in prepared.closed:
                 del self._open[first_offset]

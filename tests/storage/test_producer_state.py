@@ -189,6 +189,25 @@ def test_ablation_a_guard_compared_by_state_opens_a_hanging_transaction(monkeypa
     assert late_verification().state.has_open_transaction(7)
 
 
+def test_the_marker_of_the_previous_transaction_leaves_the_guard_of_the_next() -> None:
+    """TV2: the marker of epoch 0's transaction carries epoch 1, and may come while the client's transaction of epoch 1 is enlisted."""
+    partition = Partition()
+    partition.begin(7, 0)
+    guard = partition.state.start_verification(7, 1, 0)
+    partition.end_transaction(7, 1, version=2)
+    partition.append(batch(1, pid=7, epoch=1, sequence=0, transactional=True), guard=guard)
+    assert partition.state.has_open_transaction(7)
+
+
+def test_the_marker_of_a_transaction_voids_its_own_guard() -> None:
+    """TV2: a timeout has ended epoch 1's transaction before its first append."""
+    partition = Partition()
+    guard = partition.state.start_verification(7, 1, 0)
+    partition.end_transaction(7, 2, commit=False, version=2)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        partition.append(batch(1, pid=7, epoch=1, sequence=0, transactional=True), guard=guard)
+
+
 def test_a_guard_of_an_older_epoch_is_void_and_an_older_epoch_gets_none() -> None:
     partition = Partition()
     old = partition.state.start_verification(7, 0, 0)
