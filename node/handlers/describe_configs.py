@@ -89,7 +89,6 @@ def _entry(name: str, value: str | None, source: int, kind: int, doc: str, *, re
         "value": value,
         "read_only": read_only,
         "config_source": source,
-        "is_default": source == _SOURCE_DEFAULT,
         "is_sensitive": False,
         "synonyms": [],
         "config_type": kind,
