@@ -27,6 +27,7 @@ log = get(__name__)
 
 ERROR_DETAIL_KEY = "tidegate-error-bin"
 CALL_TIMEOUT_S = 30.0
+DESCRIBE_TIMEOUT_S = 5.0  # any node can answer: one that is silent is passed over soon
 STREAM_TIMEOUT_S = 60.0  # a stream that is cut here resumes: this bounds how long a frozen leader is waited for
 UNKNOWN_TOPIC_PATIENCE_S = 5.0  # a topic made a moment ago may be unknown to the node that is asked
 BACKOFF_FIRST_S = 0.05
@@ -204,9 +205,8 @@ class DataClient:
         problem: _Problem | None = None
         for endpoint in dict.fromkeys((*self._endpoints, *self._bootstrap)):
             try:
-                reply = self._stub(endpoint).DescribeTopics(
-                    data_pb2.DescribeTopicsRequest(topics=names), timeout=min(CALL_TIMEOUT_S, max(1.0, self._retry_timeout_s))
-                )
+                request = data_pb2.DescribeTopicsRequest(topics=names)
+                reply = self._stub(endpoint).DescribeTopics(request, timeout=DESCRIBE_TIMEOUT_S)
             except grpc.RpcError as failure:
                 problem = _problem_of(failure, endpoint)
                 continue
