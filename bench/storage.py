@@ -45,7 +45,8 @@ def open_log(directory: Path, *, clean: bool = False, recovery_point: int = 0) -
         partition=0,
         config=CONFIG,
         now_ms=NOW_MS,
-        **{"clean": False, "recovery_point": 0, **rest},
+        clean=clean,
+        recovery_point=recovery_point,
     )
 
 

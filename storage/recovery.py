@@ -134,6 +134,13 @@ class _Loader:
             self.disk.remove(segment_path(self.directory, offset, "snapshot"))
             self.snapshots.remove(offset)
 
+    def drop_stray_snapshots(self, bases: list[int]) -> None:
+        """Snapshots of earlier clean closes serve no more; those of segments and the newest one stay (rule 8)."""
+        for offset in self.snapshots[:-1]:
+            if offset not in bases:
+                self.disk.remove(segment_path(self.directory, offset, "snapshot"))
+        self.snapshots = [offset for offset in self.snapshots if offset in bases or offset == self.snapshots[-1]]
+
 
 def load_log(
     disk: Disk, directory: Path, *, config: LogConfig, clean: bool, recovery_point: int, log_start_offset: int
@@ -147,8 +154,11 @@ def load_log(
     if clean:
         loaded = _load_clean(loader, bases)
         if loaded is not None:
+            loader.drop_stray_snapshots(bases)
             return loaded
-    return _load_unclean(loader, bases)
+    loaded = _load_unclean(loader, bases)
+    loader.drop_stray_snapshots(bases)
+    return loaded
 
 
 def _new_log(loader: _Loader) -> LoadedLog:

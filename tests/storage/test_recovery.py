@@ -199,6 +199,19 @@ def test_producers_are_those_of_a_replay_from_zero_whatever_snapshot_is_left() -
         assert open_log(disk, recovery_point=log.log_end_offset)._producers.as_comparable() == before
 
 
+def test_snapshots_of_earlier_closes_do_not_pile_up() -> None:
+    disk = CrashDisk()
+    log = filled(disk)
+    segments = log.segment_count
+    for turn in range(4):
+        append(log, batch(1, pid=9, epoch=0, sequence=turn), leader_epoch=3)
+        end, before = log.log_end_offset, log._producers.as_comparable()
+        log.close(clean=True)
+        log = open_log(disk, clean=True, recovery_point=end)
+        assert log._producers.as_comparable() == before and not log.recovered
+    assert len([name for name in disk.list_names(FOLDER) if name.endswith(".snapshot")]) <= segments
+
+
 def test_ended_transactions_still_bound_readers_after_a_restart() -> None:
     disk = CrashDisk()
     log = open_log(disk)
