@@ -190,7 +190,7 @@ def test_ablation_a_guard_compared_by_state_opens_a_hanging_transaction(monkeypa
 
 
 def test_the_marker_of_the_previous_transaction_leaves_the_guard_of_the_next() -> None:
-    """TV2: the marker of epoch 0's transaction carries epoch 1, and may come while the client's transaction of epoch 1 is enlisted."""
+    """TV2: the marker of the transaction of epoch 0 carries epoch 1, and may come while the next one, of epoch 1, is enlisted."""
     partition = Partition()
     partition.begin(7, 0)
     guard = partition.state.start_verification(7, 1, 0)
