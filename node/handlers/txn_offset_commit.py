@@ -34,7 +34,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         )
         errors = (await broker.groups.ask(request.group_id, event)).errors
     except KafkaError as error:
-        code = for_version(error.code, fenced_known=context.api_version >= 3)
+        # The leader of the offsets partition is the group's coordinator: a client that is told so looks for the new one.
+        moved = error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        code = for_version(ErrorCode.NOT_COORDINATOR if moved else error.code, fenced_known=context.api_version >= 3)
         return {"throttle_time": 0, "topics": answer(lambda _key: code)}
     return {"throttle_time": 0, "topics": answer(lambda key: errors.get(key, ErrorCode.UNKNOWN_SERVER_ERROR))}
 
