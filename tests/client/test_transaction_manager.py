@@ -143,7 +143,9 @@ def test_records_of_an_aborting_transaction_may_fail_without_changing_anything()
     assert manager.state is State.READY and manager.error is None
 
 
-@pytest.mark.parametrize(("given", "state"), [(None, State.UNINITIALIZED), (FIRST, State.UNINITIALIZED), (Identity(7, 1), State.READY)])
+@pytest.mark.parametrize(
+    ("given", "state"), [(None, State.UNINITIALIZED), (FIRST, State.UNINITIALIZED), (Identity(7, 1), State.READY)]
+)
 def test_doubtful_sequences_need_an_identity_that_really_is_new(given: Identity | None, state: State) -> None:
     manager = aborting()
     manager.ended(given, doubtful=True)
