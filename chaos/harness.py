@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -33,12 +33,12 @@ from ..runtime import logs
 from ..wire.errors import KafkaError
 from .aimed import AimedKill, AimedKillError
 from .checker import check
-from .history import History, Partition
+from .history import History, Op, Partition
 from .outcome import Outcome, Recovery
 from .processes import Plan
 from .progress import Commit
 from .replicas import compare_replicas
-from .workload import Workload
+from .workload import FinalRead, Workload
 
 log = logs.get(__name__)
 
@@ -58,7 +58,7 @@ QUICK: Final[Mapping[str, object]] = {
     "transaction.state.log.num.partitions": 4,
     "offsets.topic.num.partitions": 4,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
-    "controlled.shutdown.timeout.ms": 8000,
+    "controlled.shutdown.timeout.ms": 4000,
 }
 
 Say = Callable[[str], None]
@@ -88,6 +88,8 @@ class Run:
     say: Say
     rounds: int = 0
     until: float = 0.0
+    decided: list[AimedKill] = field(default_factory=list)
+    """Kills after which the transaction that was being committed must be visible, whatever its client was told."""
 
     def now(self) -> float:
         return self.cluster.clock.monotonic()
@@ -237,6 +239,8 @@ async def _run(scenario: Scenario, run: Run, history: History, seconds: float) -
     run.say("checking the history")
     report = await asyncio.to_thread(check, history.ops(), found.logs, found.offsets)
     outcome.judge(report)
+    for kill in run.decided:
+        outcome.require("the commit that was decided before the kill is visible", *decided_is_visible(kill, history.ops(), found))
     outcome.require("there was something to check", report.counts.records_final > 0, f"{report.counts.records_final} records")
     commits = len(workload.progress.commits)
     outcome.figures |= {
@@ -245,6 +249,26 @@ async def _run(scenario: Scenario, run: Run, history: History, seconds: float) -
         "longest_pause_s": workload.progress.longest_pause_s(loaded, end),
         "operations_disturbed": workload.progress.disturbed,
     }
+
+
+def decided_is_visible(kill: AimedKill, history: Sequence[Op], found: FinalRead) -> tuple[bool, str]:
+    """Whether the transaction whose PREPARE_COMMIT preceded the kill is wholly in the final read, and a sentence about it.
+
+    It is the last one of its id whose commit left before the kill: the next could not begin while its coordinator was dead.
+    """
+    ops = [
+        op
+        for op in history
+        if op.transactional_id == kill.transactional_id and op.ending is not None and op.ending <= kill.killed_at_monotonic
+    ]
+    if not ops:
+        return False, f"the history has no commit of {kill.transactional_id} before the kill"
+    op = max(ops, key=lambda op: op.index)
+    sends = list(op.sends)
+    read = {partition: {value for _, value in records} for partition, records in found.logs.items()}
+    there = sum(1 for send in sends if send.value in read.get(send.partition, ()))
+    told = f"its client was told {op.outcome}, {op.completed - kill.killed_at_monotonic:+.2f} s from the kill"
+    return there == len(sends), f"{there} of the {len(sends)} records of {op.transactional_id} #{op.index}; {told}"
 
 
 async def _everybody_commits(run: Run, since: float, what: str, timeout_s: float) -> bool:

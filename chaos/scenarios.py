@@ -8,7 +8,7 @@ judges.  What a scenario itself must prove (that the kill hit where it was aimed
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from .aimed import AimedKill, kill_active_controller, kill_coordinator_mid_commit, kill_node, wait_completed
@@ -42,6 +42,7 @@ async def coordinator_mid_commit(run: Run) -> None:
         kill.by_sigkill,
         f"node {kill.node_id}, at the fault point, in a commit of {transactional_id}",
     )
+    run.decided.append(kill)
     await run.recovery(
         "coordinator killed mid-commit", kill, transactional_id, lambda c: c.transactional_id == transactional_id, restart=False
     )
@@ -51,7 +52,7 @@ async def coordinator_mid_commit(run: Run) -> None:
         completed.coordinator != kill.node_id,
         f"node {completed.coordinator}, {completed.seen_at_monotonic - kill.killed_at_monotonic:.2f} s after the kill",
     )
-    await run.restart(run.cluster.node(kill.node_id))
+    run.outcome.recoveries[-1] = replace(run.outcome.recoveries[-1], back_s=await run.restart(run.cluster.node(kill.node_id)))
     await run.load(BETWEEN_S)
 
 
