@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 REQUESTS_IN_WORK_MAX: Final = 64
+# A request that was not answered for this long when its connection closed is worth a line in the log.
+SLOW_S: Final = 1.0
 _NAMES: Final = {int(key): key.name.lower() for key in ApiKey}
 # Smaller frames are copied: that costs less than giving the connection a new buffer.
 COPY_BYTES_MAX: Final = 16 * 1024
@@ -97,6 +99,10 @@ class ClientConnection:
         self._arrived.set()
 
     def on_close(self, reason: str) -> None:
+        now = self._broker.clock.monotonic()
+        slow = [f"{slot.name} {now - slot.started:.1f}s" for slot in self._slots if not slot.done and now - slot.started > SLOW_S]
+        if slow:
+            log.warning("requests_abandoned", peer=self._connection.peer, reason=reason, unanswered=slow)
         self._worker.cancel()
         for task in self._aside:
             task.cancel()
