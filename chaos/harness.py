@@ -247,6 +247,7 @@ async def _run(scenario: Scenario, run: Run, history: History, seconds: float) -
         "rounds": run.rounds,
         "commits_per_second": commits / (end - begin),
         "longest_pause_s": workload.progress.longest_pause_s(loaded, end),
+        "zombies": workload.progress.zombies,
         "operations_disturbed": workload.progress.disturbed,
     }
 

@@ -231,6 +231,8 @@ class Writer:
             await producer.flush()
             heir = await ground.initialised(f"{process}+heir", self._transactional_id)
             try:
+                if heir is not None:
+                    ground.progress.zombies += 1
                 await outcomes.commit(op, producer, sent)
             finally:
                 if heir is not None:

@@ -34,6 +34,8 @@ class Progress:
     disturbances: list[str] = field(default_factory=list)
     """What failed without being meant to; the first `DISTURBANCES_MAX` in words, the others in `disturbed` alone."""
     disturbed: int = 0
+    zombies: int = 0
+    """How often a producer was left behind that still wanted to commit when another had its transactional id."""
     defects: list[str] = field(default_factory=list)
     """Errors that no fault explains: the client library or the workload itself is broken."""
     _news: asyncio.Event = field(default_factory=asyncio.Event)

@@ -91,13 +91,16 @@ async def rolling_restart(run: Run) -> None:
     for node in run.cluster.nodes:
         await run.load(BETWEEN_S)
         run.say(f"rolling restart: node {node.id}")
+        led = {partition for partition, leader in (await run.leaders()).items() if leader == node.id}
         begin = run.now()
         code = await node.terminate()
         run.outcome.require(
             "a stop by SIGTERM is clean", code == 0, f"node {node.id}: {run.now() - begin:.2f} s, exit code {code}"
         )
         kill = AimedKill(node.id, begin, code)
-        await run.recovery("node restarted in an orderly way", kill, "everybody", lambda _: True)
+        await run.recovery(
+            "node stopped in an orderly way", kill, f"writers of its {len(led)} partitions", _begun_after(kill, led)
+        )
         recovered = (await node.status()).recovered_logs
         run.outcome.require("a clean restart needs no recovery", recovered == 0, f"node {node.id}: {recovered} logs recovered")
         await run.wait_in_sync()
