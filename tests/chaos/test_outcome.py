@@ -1,0 +1,52 @@
+"""A run's result: what passes, what fails, and what is written down for later."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tidegate.chaos.anomaly import Anomaly, Kind
+from tidegate.chaos.checker import Report, check
+from tidegate.chaos.history import History
+from tidegate.chaos.outcome import PROMISES, Outcome, Recovery
+
+
+def outcome(directory: Path) -> Outcome:
+    return Outcome("test", 7, 1.0, directory)
+
+
+def test_every_kind_of_anomaly_breaks_exactly_one_promise() -> None:
+    assert sorted(kind for kinds in PROMISES.values() for kind in kinds) == sorted(Kind)
+
+
+def test_a_run_that_checked_nothing_has_not_passed(tmp_path: Path) -> None:
+    assert not outcome(tmp_path).passed
+
+
+def test_one_anomaly_fails_the_run_and_is_named_in_the_table(tmp_path: Path) -> None:
+    healthy = check([], {})
+    found = outcome(tmp_path)
+    found.judge(healthy)
+    assert found.passed
+    lost = Anomaly(Kind.LOST_WRITE, "'v1' is lost", ("topic", 3), "v1", (4,))
+    failed = outcome(tmp_path)
+    failed.judge(Report([lost], healthy.counts, []))
+    assert not failed.passed
+    assert [verdict.name for verdict in failed.verdicts if not verdict.passed] == ["0 records lost"]
+    assert "'v1' is lost" in failed.table() and "FAILED" in failed.table()
+
+
+def test_history_report_and_table_are_written(tmp_path: Path) -> None:
+    history = History(lambda: 1.0)
+    with history.begin("p/1") as op:
+        op.send(("topic", 0), "ü")
+        op.ok()
+    found = outcome(tmp_path / "run")
+    found.require("something", True)
+    found.recoveries.append(Recovery("killed", 2, "t", 1.5, None))
+    found.write(history.ops())
+    lines = (tmp_path / "run" / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["steps"] for line in lines] == [[["send", ["topic", 0], "ü", None]]]
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["passed"] and report["recoveries"][0]["affected_s"] == 1.5
+    assert "committed again after 1.50 s, anybody after never" in (tmp_path / "run" / "table.txt").read_text()
