@@ -192,7 +192,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             self._drop(current)
         shard = self._factory(partition, leader_epoch)
         self._shards[partition] = _ShardState(partition, leader_epoch, shard, log_end_offset, log_start_offset)
-        log.info("coordinator_load_began", topic=self.name, partition=partition, leader_epoch=leader_epoch, end=log_end_offset)
+        log.debug("coordinator_load_began", topic=self.name, partition=partition, leader_epoch=leader_epoch, end=log_end_offset)
 
     def load_batches(self, partition: int, leader_epoch: int, data: bytes | memoryview) -> int:
         """Replays a chunk of whole batches and returns the offset to read next.  A stale epoch is ignored (returns -1).
@@ -257,7 +257,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     def _drop(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
         del self._shards[state.partition]
         self._refuse_all(state)
-        log.info("coordinator_unloaded", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch)
+        log.debug("coordinator_unloaded", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch)
 
     def _refuse_all(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
         error = KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{state.partition} is no longer coordinated here")
@@ -339,7 +339,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
 
     def _activate(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
         state.phase = Phase.ACTIVE
-        log.info("coordinator_active", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch)
+        log.debug("coordinator_active", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch)
         outcome = state.shard.activated(self._context(state, NO_TOKEN))
         self._carry_out(state, outcome, None, NO_TOKEN)
 

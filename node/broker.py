@@ -87,6 +87,8 @@ class Broker:
         for topic in result.deleted_topics:
             for partition in topic.partitions:
                 self._delete(topic.name, partition, topic.topic_id)
+        if result.deleted_topics:
+            self.groups.topics_deleted(topic.name for topic in result.deleted_topics)
         changed = set(result.changed_partitions)
         for name in result.changed_topics:
             found = state.topics.get(name)
@@ -99,6 +101,15 @@ class Broker:
     def serving(self) -> bool:
         """The metadata was applied up to this life's registration."""
         return self._serving_since_index is not None
+
+    def in_sync_everywhere(self) -> bool:
+        """Every partition that is kept here and has a leader counts this node among its in-sync replicas."""
+        return all(
+            self.node_id in partition.isr
+            for topic in self.state.topics.values()
+            for partition in topic.partitions.values()
+            if self.node_id in partition.replicas and partition.leader >= 0
+        )
 
     def _assignments(self, state: ClusterState, keys: Iterable[tuple[str, int]]) -> list[Assignment]:
         found = []

@@ -110,7 +110,9 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
             # The shard answers NOT_COORDINATOR from here on; serving it as if it were empty would lose decided transactions.
             log.error("coordinator_load_failed", topic=self.topic, partition=partition, leader_epoch=leader_epoch, error=error)
             return
-        log.info(
+        # An empty shard is not worth a line: a node may lead hundreds of them.
+        tell = log.info if end_offset > replica_log.log_start_offset else log.debug
+        tell(
             "coordinator_loaded",
             topic=self.topic,
             partition=partition,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..coordinator.group.events import GroupConfig, GroupEvent, GroupReply
+from ..coordinator.group.events import GroupConfig, GroupEvent, GroupReply, TopicsDeleted
 from ..coordinator.group.shard import GroupShard
 from ..coordinator.runtime import CoordinatorRuntime, Phase, ProducerIdentity, RuntimeConfig
 from ..storage.log import Log
@@ -75,6 +75,12 @@ class GroupCoordination:
         """Asks every shard that serves here.  Raises KafkaError when one is still loading."""
         partitions = [partition for partition, phase, _ in self._host.runtime.shards() if phase is not Phase.FAILED]
         return list(await asyncio.gather(*(self._host.ask_partition(p, event) for p in partitions)))
+
+    def topics_deleted(self, names: Iterable[str]) -> None:
+        """The offsets of these topics are of no use any more."""
+        event = TopicsDeleted(frozenset(names))
+        for partition, _, _ in list(self._host.runtime.shards()):
+            self._host.runtime.submit(partition, event, None, self._broker.clock.wall_ms())
 
     def accepts_markers(self, partition: int, leader_epoch: int) -> bool:
         """Whether this node's shard of the partition follows its log: a marker may only be appended when it is told of it."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..runtime import logs
 from ..runtime.network import ByteBudget, FrameConnection, FrameLease, FrameServer, serve_frames
-from ..wire import api, codec
+from ..wire import api, codec, produce
 from ..wire.api import ApiKey
 from ..wire.codec import RequestHeader
 from ..wire.errors import ErrorCode, KafkaError
@@ -138,7 +138,7 @@ class ClientConnection:
         name = _NAMES.get(header.api_key, str(header.api_key))
         slot = _Slot(name, started, lease)
         if not api.is_supported(header.api_key, header.api_version) or header.api_key not in self._handlers.keys:
-            self._unsupported(header, slot)
+            self._unsupported(header, slot, frame, position)
             return
         context = RequestContext(header.api_key, header.api_version, header.correlation_id, header.client_id or "", self._host)
         self._slots.append(slot)
@@ -186,9 +186,17 @@ class ClientConnection:
         if len(self._frames) + len(self._slots) < REQUESTS_IN_WORK_MAX:
             self._connection.resume()
 
-    def _unsupported(self, header: RequestHeader, slot: _Slot) -> None:
+    def _unsupported(self, header: RequestHeader, slot: _Slot, frame: memoryview, position: int) -> None:
+        """The two requests that say in an answer that they are not served; all others close the connection."""
+        answer: bytes | None = None
         if header.api_key == ApiKey.API_VERSIONS:
-            slot.buffers = [codec.unsupported_api_versions(header.correlation_id, self._handlers.keys)]
+            answer = codec.unsupported_api_versions(header.correlation_id, self._handlers.keys)
+        elif header.api_key == ApiKey.PRODUCE and 0 <= header.api_version < produce.VERSION_LOW:
+            body = produce.refuse_old_produce(header.api_version, frame, position)
+            if body is not None:
+                answer = codec.encode_response_frame(header.correlation_id, header.api_key, header.api_version, body)
+        if answer is not None:
+            slot.buffers = [answer]
             slot.done = True
             self._slots.append(slot)
             self._flush()

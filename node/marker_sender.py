@@ -46,6 +46,7 @@ class MarkerSender:
         self._wake = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._sending: set[asyncio.Task[None]] = set()
+        self._silent: set[int] = set()
 
     def start(self) -> None:
         self._main = asyncio.create_task(self._run(), name="markers")
@@ -93,9 +94,14 @@ class MarkerSender:
                 ApiKey.WRITE_TXN_MARKERS, WRITE_MARKERS_VERSION, _fields(batch), ANSWER_TIMEOUT_S
             )
         except KafkaError as error:
-            log.info("markers_not_answered", node=batch.node_id, transactions=len(batch.transactions), error=error)
+            if batch.node_id not in self._silent:  # one line for a node that is away, not one a retry
+                self._silent.add(batch.node_id)
+                log.info("markers_not_answered", node=batch.node_id, transactions=len(batch.transactions), error=error)
             result = self.queue.failed(batch, self._now_ms())
         else:
+            if batch.node_id in self._silent:
+                self._silent.discard(batch.node_id)
+                log.info("markers_answered_again", node=batch.node_id)
             errors = {
                 (int(marker.producer_id), str(topic.name), int(partition.partition_index)): ErrorCode(partition.error_code)
                 for marker in response.markers

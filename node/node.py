@@ -59,6 +59,7 @@ FAIL_STOP_EXIT_CODE: Final = 70
 REGISTRATION_TIMEOUT_S: Final = 600.0
 METADATA_TIMEOUT_S: Final = 120.0
 FETCH_ANSWER_TIMEOUT_S: Final = 10.0
+HOUSEKEEPING_S: Final = 60.0
 
 
 class StartError(Exception):
@@ -78,7 +79,9 @@ class Node:
         self._listener: FrameServer | None = None
         self._pages: HttpServer | None = None
         self._controller_node: ControllerNode | None = None
+        self._housekeeping: asyncio.Task[None] | None = None
         self._recovered_logs = 0
+        self._caught_up = False
 
     async def run(self) -> int:
         """Starts, serves until SIGTERM or SIGINT, stops.  Returns the exit code; raises StartError."""
@@ -105,7 +108,11 @@ class Node:
     def _make_parts(self) -> None:
         configuration = self._configuration
         self._directory = LogDirectory(
-            self._disk, configuration.data_dirs[0], configuration.text("cluster.id"), configuration.node_id
+            self._disk,
+            configuration.data_dirs[0],
+            configuration.text("cluster.id"),
+            configuration.node_id,
+            fresh_directory_id=str(self._clock.uuid()),
         )
         # Topic configurations are not known yet; each log gets its own when the metadata assigns it.
         report = self._directory.open_all(lambda _topic: LogConfig(), now_ms=self._clock.wall_ms())
@@ -224,7 +231,16 @@ class Node:
         await broker.metadata.start()
         await self._until_stopped(broker.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S))
         broker.membership.start()
+        self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
         await self._until_stopped(broker.membership.unfenced.wait())
+
+    async def _keep_house(self) -> None:
+        """Forgets producers that have been idle for too long, a little at a time."""
+        while True:
+            await self._clock.sleep(HOUSEKEEPING_S)
+            for replica in list(self._broker.replicas.replicas):
+                replica.log.expire_producers(self._clock.wall_ms())
+                await asyncio.sleep(0)
 
     async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of `work`, or None when the node was told to stop meanwhile."""
@@ -269,6 +285,7 @@ class Node:
             grpc_host=configuration.advertised_grpc.host,
             grpc_port=configuration.advertised_grpc.port,
             clean_shutdown_broker_epoch=-1 if previous_epoch is None else previous_epoch,
+            directory_id=self._directory.directory_id,
             supported_features=[pb.FeatureRange(name=name, max_level=level) for name, level in broker.supported_features.items()],
         )
 
@@ -282,6 +299,8 @@ class Node:
             timeout_s = configuration.seconds("controlled.shutdown.timeout.ms")
             if broker.membership.unfenced.is_set() and not await broker.membership.leave(timeout_s):
                 log.warning("leaderships_not_moved", waited_s=timeout_s)
+        if self._housekeeping is not None:
+            self._housekeeping.cancel()
         if self._listener is not None:
             await self._listener.close()
         await broker.transactions.stop()
@@ -317,9 +336,13 @@ class Node:
 
     @property
     def _ready(self) -> bool:
-        if self._state != "running":
-            return False
-        return not self._configuration.is_broker or (self._broker.serving and self._broker.membership.unfenced.is_set())
+        """A rolling restart goes on to the next node when this one is ready: so not before it has caught up once, or two
+        replicas of a partition would be out of sync at a time."""
+        if self._state != "running" or not self._configuration.is_broker:
+            return self._state == "running"
+        if not self._caught_up:
+            self._caught_up = self._broker.in_sync_everywhere()
+        return self._caught_up and self._broker.membership.unfenced.is_set()
 
     def _view(self) -> NodeView:
         return node_view(

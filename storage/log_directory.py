@@ -67,8 +67,10 @@ class OpenReport:
 class LogDirectory:
     """See the module's text.  Call `open_all` once, then use `logs`."""
 
-    def __init__(self, disk: Disk, path: Path, cluster_id: str, node_id: int) -> None:
+    def __init__(self, disk: Disk, path: Path, cluster_id: str, node_id: int, fresh_directory_id: str = "") -> None:
+        """`fresh_directory_id` is written into a new folder and names it for good: a wiped or replaced disk gets another."""
         self.path = path
+        self.directory_id = fresh_directory_id
         self.cluster_id = cluster_id
         self.node_id = node_id
         self.logs: dict[PartitionKey, Log] = {}
@@ -119,10 +121,12 @@ class LogDirectory:
         if not self._disk.exists(path):
             if any(_parse_name(name) for name in self._disk.list_names(self.path)):
                 raise DirectoryRefused(f"the data folder {self.path} holds partitions but no {META_PROPERTIES}: whose is it?")
-            self._disk.write_atomic(path, "".join(f"{key}={value}\n" for key, value in own.items()).encode())
+            lines = [f"{key}={value}\n" for key, value in {**own, "directory.id": self.directory_id}.items()]
+            self._disk.write_atomic(path, "".join(lines).encode())
             return
         lines = self._disk.read(path).decode(errors="replace").splitlines()
         found = dict(line.split("=", 1) for line in lines if "=" in line)
+        self.directory_id = found.get("directory.id", "")
         for key, value in own.items():
             if found.get(key) != value:
                 raise DirectoryRefused(
