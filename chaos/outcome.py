@@ -120,11 +120,16 @@ class Outcome:
 
     def table(self) -> str:
         """What was checked, in lines for people."""
-        width = max((len(verdict.name) for verdict in self.verdicts), default=0)
-        lines = [f"{self.scenario} (seed {self.seed}): {'passed' if self.passed else 'FAILED'}"]
+        grouped: dict[str, list[Verdict]] = {}
         for verdict in self.verdicts:
-            mark = "ok    " if verdict.passed else "FAILED"
-            lines.append(f"  {mark}  {verdict.name:<{width}}  {verdict.detail}".rstrip())
+            grouped.setdefault(verdict.name, []).append(verdict)
+        width = max((len(name) for name in grouped), default=0)
+        lines = [f"{self.scenario} (seed {self.seed}): {'passed' if self.passed else 'FAILED'}"]
+        for name, verdicts in grouped.items():
+            failed = [verdict.detail for verdict in verdicts if not verdict.passed]
+            times = f"{len(verdicts)} times" if len(verdicts) > 1 else ""
+            shown = failed or [times or verdicts[0].detail]
+            lines.append(f"  {'FAILED' if failed else 'ok    '}  {name:<{width}}  {'; '.join(shown)}".rstrip())
         for recovery in self.recoveries:
             lines.append(f"  {_sentence(recovery)}")
         counted = ", ".join(f"{name.replace('_', ' ')} {_number(value)}" for name, value in self.figures.items())

@@ -7,6 +7,7 @@ judges.  What a scenario itself must prove (that the kill hit where it was aimed
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -17,6 +18,9 @@ from .progress import Commit
 
 BETWEEN_S: Final = 1.0
 """Load between two faults, so that the second does not hide the first."""
+
+ORDERLY_MAX_S: Final = 5.0
+"""An orderly stop must not be felt like a failure; handing leaderships over takes a fraction of this on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,38 @@ async def controller(run: Run) -> None:
     await run.load(BETWEEN_S)
 
 
+async def paused_leader(run: Run) -> None:
+    """A leader falls silent for longer than its session, keeps its connections, and wakes up believing that it still leads."""
+    await run.load(BETWEEN_S)
+    leaders = await run.leaders()
+    node = run.cluster.node(run.chance.choice(sorted({leader for leader in leaders.values() if leader > 0})))
+    led = {partition for partition, leader in leaders.items() if leader == node.id}
+    pause = AimedKill(node.id, run.now(), None)
+    node.pause()
+    try:
+        await run.recovery(
+            "leader paused", pause, f"writers of its {len(led)} partitions", _begun_after(pause, led), restart=False
+        )
+    finally:
+        node.resume()
+    await node.wait_ready()
+    await run.load(BETWEEN_S)
+
+
+async def all_nodes(run: Run) -> None:
+    """SIGKILL to every node within a moment: nothing that was acknowledged may depend on anybody's memory."""
+    await run.load(BETWEEN_S)
+    kills = await asyncio.gather(*(kill_node(run.cluster, node) for node in run.cluster.nodes))
+    last = max(kills, key=lambda kill: kill.killed_at_monotonic)
+    restarts = asyncio.gather(*(run.restart(node) for node in run.cluster.nodes))
+    try:
+        await run.recovery("all nodes killed", last, "everybody", lambda c: c.invoked >= last.killed_at_monotonic, restart=False)
+    finally:
+        back_s = await restarts
+    run.outcome.recoveries[-1] = replace(run.outcome.recoveries[-1], back_s=max(back_s))
+    await run.load(BETWEEN_S)
+
+
 async def rolling_restart(run: Run) -> None:
     """SIGTERM to one node after the other under load.  Nobody may notice more than a pause."""
     disturbed_before = run.workload.progress.disturbed
@@ -123,6 +159,8 @@ SCENARIOS: Final[Mapping[str, NamedScenario]] = {
         ),
         NamedScenario("data-leader", "the leader of partitions dies by SIGKILL under load", data_leader),
         NamedScenario("controller", "the active controller dies by SIGKILL under load", controller),
+        NamedScenario("paused-leader", "a leader falls silent for longer than its session, and wakes up again", paused_leader),
+        NamedScenario("all-nodes", "all nodes die by SIGKILL at once and are started again", all_nodes),
         NamedScenario(
             "rolling-restart", "every node is stopped by SIGTERM and started again, one after the other", rolling_restart
         ),
