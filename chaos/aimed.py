@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,7 +33,7 @@ log = logs.get(__name__)
 
 BEFORE_MARKERS: Final = "transaction.before_markers"
 LOOK_AGAIN_S: Final = 1.0  # how often it is checked, while the armed node lives, that it still is the coordinator
-NOBODY: Final = {"transactional_id": ""}  # no transaction has this id: a point armed with it never fires
+NOBODY: Final = {"transactional_id": ""}  # no context has this value: a point armed with it never fires
 UNFINISHED: Final = frozenset({"PrepareCommit", "PrepareAbort"})
 
 
@@ -70,6 +71,13 @@ async def kill_coordinator_mid_commit(cluster: LocalCluster, transactional_id: s
     The cluster needs `fault_points=True`, and somebody must be committing transactions of this id.  Returns when the process is
     gone; starting it again is the caller's.  Raises AimedKillError when that does not happen within `timeout_s`.
     """
+    return await kill_coordinator_before_markers(cluster, transactional_id, commit=True, timeout_s=timeout_s)
+
+
+async def kill_coordinator_before_markers(
+    cluster: LocalCluster, transactional_id: str, *, commit: bool, timeout_s: float = 60.0
+) -> AimedKill:
+    """The same for the next commit or the next abort of the transactional id."""
     deadline = cluster.clock.monotonic() + timeout_s
     armed: LocalNode | None = None
     answered = False
@@ -79,12 +87,14 @@ async def kill_coordinator_mid_commit(cluster: LocalCluster, transactional_id: s
                 return await _certified(cluster, armed, transactional_id)
             if cluster.clock.monotonic() >= deadline:
                 await _disarm(armed)
-                raise AimedKillError(f"no coordinator of {transactional_id!r} died within {timeout_s:g} s: does it commit?")
+                raise AimedKillError(
+                    f"no coordinator of {transactional_id!r} died within {timeout_s:g} s: does it {'commit' if commit else 'abort'}?"
+                )
             coordinator = await _coordinator(cluster, admin, transactional_id)
             if coordinator is not None and (coordinator is not armed or not answered):
                 if coordinator is not armed:
                     await _disarm(armed)
-                armed, answered = coordinator, await _arm(coordinator, transactional_id)
+                armed, answered = coordinator, await _arm(coordinator, transactional_id, commit)
             try:
                 await (armed.wait_exit(LOOK_AGAIN_S) if armed is not None else asyncio.sleep(POLL_INTERVAL_S))
             except TimeoutError:
@@ -103,6 +113,29 @@ async def kill_node(cluster: LocalCluster, node: LocalNode) -> AimedKill:
     code = await node.wait_exit()
     log.info("node_killed", node=node.id, exit_code=code)
     return AimedKill(node.id, killed_at, code)
+
+
+async def kill_at(
+    cluster: LocalCluster,
+    node: LocalNode,
+    point: str,
+    *,
+    match: Mapping[str, object] | None = None,
+    skip: int = 0,
+    timeout_s: float,
+) -> AimedKill:
+    """Arms a fault point of one node and waits until the node dies there.  Raises AimedKillError when it does not."""
+    await node.arm_fault(point, match=match, skip=skip)
+    try:
+        code = await node.wait_exit(timeout_s)
+    except TimeoutError:
+        await _disarm(node, point)
+        raise AimedKillError(f"node {node.id} did not pass the fault point {point} within {timeout_s:g} s") from None
+    kill = AimedKill(node.id, cluster.clock.monotonic(), code)
+    if not kill.by_sigkill:
+        raise AimedKillError(f"node {node.id} ended with exit code {code}, not by the fault point: see {node.log_path}")
+    log.info("node_killed_at", node=node.id, point=point)
+    return kill
 
 
 async def wait_completed(cluster: LocalCluster, kill: AimedKill, *, timeout_s: float = 60.0) -> Completed:
@@ -132,7 +165,7 @@ async def _certified(cluster: LocalCluster, node: LocalNode, transactional_id: s
     kill = AimedKill(node.id, killed_at, await node.wait_exit(), transactional_id)
     if not kill.by_sigkill:
         raise AimedKillError(f"node {node.id} ended with exit code {kill.exit_code}, not by the fault point: see {node.log_path}")
-    log.info("coordinator_killed_mid_commit", node=node.id, transactional_id=transactional_id)
+    log.info("coordinator_killed_before_markers", node=node.id, transactional_id=transactional_id)
     return kill
 
 
@@ -150,10 +183,10 @@ async def _coordinator(cluster: LocalCluster, admin: Admin, transactional_id: st
     return cluster.node(found.coordinator) if found is not None else None
 
 
-async def _arm(node: LocalNode, transactional_id: str) -> bool:
+async def _arm(node: LocalNode, transactional_id: str, commit: bool) -> bool:
     """False when the node did not answer: it may be armed, or dead by it, all the same."""
     try:
-        await node.arm_fault(BEFORE_MARKERS, match={"transactional_id": transactional_id, "commit": True})
+        await node.arm_fault(BEFORE_MARKERS, match={"transactional_id": transactional_id, "commit": commit})
         return True
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.PERMISSION_DENIED:
@@ -162,11 +195,11 @@ async def _arm(node: LocalNode, transactional_id: str) -> bool:
         return False
 
 
-async def _disarm(node: LocalNode | None) -> None:
+async def _disarm(node: LocalNode | None, point: str = BEFORE_MARKERS) -> None:
     """A point that stays armed would kill its node in a later commit, when nobody counts on it."""
     if node is None or not node.running:
         return
     try:
-        await node.arm_fault(BEFORE_MARKERS, match=NOBODY)
+        await node.arm_fault(point, match=NOBODY)
     except grpc.aio.AioRpcError as error:
         log.warning("disarming_not_answered", node=node.id, code=str(error.code()))

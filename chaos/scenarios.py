@@ -12,8 +12,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from .aimed import AimedKill, kill_active_controller, kill_coordinator_mid_commit, kill_node, wait_completed
+from .aimed import (
+    BEFORE_MARKERS,
+    AimedKill,
+    kill_active_controller,
+    kill_at,
+    kill_coordinator_before_markers,
+    kill_coordinator_mid_commit,
+    kill_node,
+    wait_completed,
+)
 from .harness import Run
+from .history import Partition
 from .progress import Commit
 
 BETWEEN_S: Final = 1.0
@@ -21,6 +31,17 @@ BETWEEN_S: Final = 1.0
 
 ORDERLY_MAX_S: Final = 5.0
 """An orderly stop must not be felt like a failure; handing leaderships over takes a fraction of this on a busy machine."""
+
+CRASH_POINTS: Final[tuple[tuple[str, Mapping[str, object]], ...]] = (
+    ("log.written_unpublished", {"topic": "chaos-records"}),
+    ("log.flush", {}),
+    (BEFORE_MARKERS, {"commit": False}),
+    ("log.written_unpublished", {"topic": "__transaction_state"}),
+    ("log.written_unpublished", {"topic": "__consumer_offsets"}),
+    ("log.written_unpublished", {"topic": "chaos-derived"}),
+)
+CRASH_SKIP_MAX: Final = 5
+CRASH_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +142,23 @@ async def all_nodes(run: Run) -> None:
     await run.load(BETWEEN_S)
 
 
+async def crash_points(run: Run) -> None:
+    """A node dies in the middle of its work: between the steps of an append, a flush, an abort.  Another point each round."""
+    await run.load(BETWEEN_S)
+    point, match = CRASH_POINTS[(run.rounds - 1 + run.outcome.seed) % len(CRASH_POINTS)]
+    where = ", ".join([point, *(f"{key}={value}" for key, value in match.items())])
+    leaders = await run.leaders()
+    if point == BEFORE_MARKERS:  # not every node coordinates somebody
+        kill = await kill_coordinator_before_markers(run.cluster, run.chance.choice(run.workload.writer_ids), commit=False)
+    else:
+        node, skip = run.chance.choice(run.cluster.nodes), run.chance.randint(0, CRASH_SKIP_MAX)
+        kill = await kill_at(run.cluster, node, point, match=match, skip=skip, timeout_s=CRASH_TIMEOUT_S)
+    led = {partition for partition, leader in leaders.items() if leader == kill.node_id}
+    run.outcome.require("the node died at the fault point", kill.by_sigkill, f"node {kill.node_id}: {where}")
+    await run.recovery(f"killed at {where}", kill, f"writers of its {len(led)} partitions", _begun_after(kill, led))
+    await run.load(BETWEEN_S)
+
+
 async def rolling_restart(run: Run) -> None:
     """SIGTERM to one node after the other under load.  Nobody may notice more than a pause."""
     disturbed_before = run.workload.progress.disturbed
@@ -144,9 +182,12 @@ async def rolling_restart(run: Run) -> None:
     run.outcome.require("no operation of a client failed", not disturbances, "; ".join(disturbances[:3]))
 
 
-def _begun_after(kill: AimedKill, led: set[tuple[str, int]]) -> Callable[[Commit], bool]:
-    """Commits that needed a new leader: begun after the kill, with records for a partition that the killed node had led."""
-    return lambda commit: commit.invoked >= kill.killed_at_monotonic and not led.isdisjoint(commit.partitions)
+def _begun_after(kill: AimedKill, led: set[Partition]) -> Callable[[Commit], bool]:
+    """Commits that needed a new leader: begun after the kill, with records for a partition that the killed node had led.
+
+    When it led nothing, any commit begun after the kill.
+    """
+    return lambda c: c.invoked >= kill.killed_at_monotonic and (not led or not led.isdisjoint(c.partitions))
 
 
 SCENARIOS: Final[Mapping[str, NamedScenario]] = {
@@ -160,6 +201,7 @@ SCENARIOS: Final[Mapping[str, NamedScenario]] = {
         NamedScenario("data-leader", "the leader of partitions dies by SIGKILL under load", data_leader),
         NamedScenario("controller", "the active controller dies by SIGKILL under load", controller),
         NamedScenario("paused-leader", "a leader falls silent for longer than its session, and wakes up again", paused_leader),
+        NamedScenario("crash-points", "a node dies between the steps of an append, a flush or an abort", crash_points),
         NamedScenario("all-nodes", "all nodes die by SIGKILL at once and are started again", all_nodes),
         NamedScenario(
             "rolling-restart", "every node is stopped by SIGTERM and started again, one after the other", rolling_restart
