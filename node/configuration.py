@@ -49,7 +49,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "node.id.from.hostname": Setting(bool, False, "Take the node id from the number at the end of the host name (StatefulSet)."),
     "cluster.id": Setting(str, None, "The cluster's name, the same on all nodes; a data folder of another cluster is refused."),
     "roles": Setting(list, ["broker", "controller"], "broker, controller or both."),
-    "data.dirs": Setting(list, None, "Folders of the partitions' data; the first also holds the metadata quorum's files."),
+    "data.dirs": Setting(list, None, "The folder (one, as yet) of the partitions' data and the metadata quorum's files."),
     "rack": Setting(str, "", "Replicas of a partition are spread over racks."),
     "listeners.kafka": Setting(str, "127.0.0.1:9092", "host:port of the Kafka protocol, for clients and followers."),
     "listeners.grpc": Setting(str, "127.0.0.1:9093", "host:port of the gRPC services: data (Spark), controller, admin."),
@@ -173,7 +173,8 @@ def load(
         key, separator, text = item.partition("=")
         if not separator:
             raise ConfigurationError(f"--set {item}: write it as key=value")
-        values[_known(key.strip(), "--set")] = _from_text(key.strip(), text.strip())
+        key = _known(key.strip(), "--set")
+        values[key] = _from_text(key, text.strip())
     for key, value in values.items():
         values[key] = _checked(key, value)
     return _resolve(values, hostname)
@@ -258,6 +259,8 @@ def _resolve(values: dict[str, Any], hostname: str) -> Configuration:
         raise ConfigurationError("cluster.id is missing: choose a name for the cluster, the same on all of its nodes")
     if not values["data.dirs"]:
         raise ConfigurationError("data.dirs is missing: name at least one folder for the data")
+    if len(values["data.dirs"]) > 1:
+        raise ConfigurationError(f"data.dirs names {len(values['data.dirs'])} folders: this version keeps its data in one")
     unknown = [role for role in values["roles"] if role not in ROLES]
     if unknown or not values["roles"]:
         raise ConfigurationError(f"roles = {values['roles']!r}: choose from {', '.join(ROLES)}")

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from .. import __version__
@@ -38,7 +39,7 @@ from ..storage.log_directory import DirectoryRefused, LogDirectory
 from ..wire.errors import ErrorCode, KafkaError
 from .admin_service import AdminService
 from .broker import Broker
-from .configuration import Configuration
+from .configuration import Address, Configuration
 from .data_service import DataService
 from .group_coordination import GroupCoordination
 from .handlers import HANDLERS
@@ -92,10 +93,13 @@ class Node:
         log.info("node_starting", node=configuration.node_id, version=__version__, roles=configuration.values["roles"])
         try:
             self._make_parts()
+        except (OSError, DirectoryRefused) as error:
+            raise StartError(_reason(error)) from error
+        try:
             await self._start()
-        except (OSError, KafkaError, MetadataLogUnusable, DirectoryRefused) as error:
+        except (OSError, KafkaError, MetadataLogUnusable, StartError) as error:
             await self._abandon()
-            raise StartError(str(error)) from error
+            raise StartError(_reason(error)) from error
         if not self._stop_wanted.is_set():
             self._state = "running"
             log.info("node_ready", node=configuration.node_id, kafka=configuration.kafka, grpc=configuration.grpc)
@@ -207,21 +211,26 @@ class Node:
 
     async def _start(self) -> None:
         configuration, broker = self._configuration, self._broker
-        self._pages = await serve_pages(configuration.metrics.host, configuration.metrics.port, self._page)
-        if configuration.is_controller:
-            self._controller_node = self._make_controller()
-            self._controller_node.add_to_server(self._grpc)
+        with _opening("listeners.metrics", configuration.metrics):
+            self._pages = await serve_pages(configuration.metrics.host, configuration.metrics.port, self._page)
+        controller = self._make_controller() if configuration.is_controller else None
+        if controller is not None:
+            controller.add_to_server(self._grpc)
         admin_pb2_grpc.add_AdminServicer_to_server(AdminService(self._status), self._grpc)
         data_pb2_grpc.add_DataServicer_to_server(self._data_service, self._grpc)
-        bind_grpc(self._grpc, configuration.grpc.host, configuration.grpc.port)
+        with _opening("listeners.grpc", configuration.grpc):
+            bind_grpc(self._grpc, configuration.grpc.host, configuration.grpc.port)
         await self._grpc.start()
-        if self._controller_node is not None:
-            await self._controller_node.start()
+        if controller is not None:
+            with _opening("listeners.quorum", configuration.quorum):
+                await controller.start()
+            self._controller_node = controller
         if not configuration.is_broker:
             await broker.metadata.start()
             return
         # Bound before registering, so that a taken port is told at once; it serves when the metadata is applied.
-        self._listener = await listen(broker, HANDLERS)
+        with _opening("listeners.kafka", configuration.kafka):
+            self._listener = await listen(broker, HANDLERS)
         broker.transactions.start()
         broker.groups.start()
         registration = await self._until_stopped(broker.membership.register(self._registration(), REGISTRATION_TIMEOUT_S))
@@ -324,8 +333,25 @@ class Node:
             await self._pages.close()
 
     async def _abandon(self) -> None:
-        """The start failed: nothing was promised to anybody, so the process just ends; the log says why."""
+        """The start failed: closes what was opened, so that the reason is the last that is said, and the process ends.
+
+        A broker that was not registered wrote nothing: what a clean stop left is as clean as it was.
+        """
         self._state = "failed"
+        broker, previous_epoch = self._broker, self._directory.previous_broker_epoch
+        if self._listener is not None:
+            await self._listener.close()
+        await broker.transactions.stop()
+        await broker.groups.stop()
+        await broker.membership.stop()
+        await broker.metadata.stop()
+        await broker.replicas.shutdown(clean=False)
+        self._group_commit.close()
+        if broker.membership.broker_epoch < 0 and previous_epoch is not None:
+            self._directory.close(clean=True, broker_epoch=previous_epoch)
+        else:
+            self._directory.close(clean=False)
+        await self._close_network()
 
     def _fail_stop(self, error: BaseException) -> None:
         """Going on could give a wrong answer: end at once, without the marks of a clean shutdown."""
@@ -382,3 +408,19 @@ class Node:
             recovered_logs=self._recovered_logs,
             state=self._state,
         )
+
+
+@contextmanager
+def _opening(key: str, address: Address) -> Iterator[None]:
+    """Whoever reads that a listener could not be opened learns which setting to change."""
+    try:
+        yield
+    except OSError as error:
+        raise StartError(f"{key} = {address}: {error.strerror or error}") from error
+
+
+def _reason(error: Exception) -> str:
+    """One sentence, without Python's numbers."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + (f": {error.filename}" if error.filename else "")
+    return str(error)

@@ -7,8 +7,11 @@ It runs on the node's own event loop on purpose: a probe that is answered proves
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from .network import PortInUse
 
 HEAD_BYTES_MAX = 8192
 CONNECTIONS_MAX = 64
@@ -38,7 +41,7 @@ class HttpServer:
 
 
 async def serve_pages(host: str, port: int, page: Callable[[str], Page]) -> HttpServer:
-    """Answers GET requests with `page(path)`.  Raises OSError when the port is taken."""
+    """Answers GET requests with `page(path)`.  Raises PortInUse, or OSError for an address that is not this machine's."""
     open_connections = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -59,7 +62,12 @@ async def serve_pages(host: str, port: int, page: Callable[[str], Page]) -> Http
             open_connections -= 1
             writer.close()
 
-    return HttpServer(await asyncio.start_server(serve, host, port, limit=HEAD_BYTES_MAX))
+    try:
+        return HttpServer(await asyncio.start_server(serve, host, port, limit=HEAD_BYTES_MAX))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(host, port) from error
+        raise
 
 
 def _answer(head: bytes, page: Callable[[str], Page]) -> tuple[bytes, Page]:

@@ -77,6 +77,8 @@ def _check(broker: Broker, request: ProduceRequest, part: _Part) -> None:
         if part.topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{part.topic} is written by the cluster alone")
         part.header = header = parse_header(part.records)
+        if header.is_control:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "a client sent a control batch: markers are written by the cluster alone")
         if header.is_transactional and request.transactional_id is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional batch came without a transactional id")
         broker.metrics.bytes_in(len(part.records))
