@@ -87,9 +87,8 @@ async def kill_coordinator_before_markers(
                 return await _certified(cluster, armed, transactional_id)
             if cluster.clock.monotonic() >= deadline:
                 await _disarm(armed)
-                raise AimedKillError(
-                    f"no coordinator of {transactional_id!r} died within {timeout_s:g} s: does it {'commit' if commit else 'abort'}?"
-                )
+                verb = "commit" if commit else "abort"
+                raise AimedKillError(f"no coordinator of {transactional_id!r} died within {timeout_s:g} s: does it {verb}?")
             coordinator = await _coordinator(cluster, admin, transactional_id)
             if coordinator is not None and (coordinator is not armed or not answered):
                 if coordinator is not armed:

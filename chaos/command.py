@@ -59,6 +59,30 @@ def run_scenarios(
         raise typer.Exit(1)
 
 
+@app.command("check")
+def check_again(
+    directory: Annotated[Path, typer.Argument(help="The folder of a run, with history.jsonl and final.json.")], json: Json = False
+) -> None:
+    """Check the history of a former run again.  Exit code 1 when it holds an anomaly."""
+    from ..client.command_output import complain, show_json
+    from . import archive
+    from .checker import check
+    from .history import HistoryError
+
+    try:
+        run = archive.read(directory)
+        report = check(run.history, run.logs, run.offsets, tolerated_cycles=True)
+    except HistoryError as error:
+        complain(str(error))
+        raise typer.Exit(1) from None
+    if json:
+        show_json({"valid": report.valid, "anomalies": [str(anomaly) for anomaly in report.anomalies], "counts": report.counts})
+    else:
+        print(report.describe())
+    if not report.valid:
+        raise typer.Exit(1)
+
+
 async def _run_all(names: list[str], seconds: float, seed: int, directory: Path, *, quiet: bool) -> list[Outcome]:
     from .harness import run_scenario
     from .scenarios import SCENARIOS

@@ -31,6 +31,7 @@ from ..client.metadata import PartitionView
 from ..proto.admin_pb2 import StatusReply
 from ..runtime import logs
 from ..wire.errors import KafkaError
+from . import archive
 from .aimed import AimedKill, AimedKillError
 from .checker import check
 from .history import History, Op, Partition
@@ -90,6 +91,7 @@ class Run:
     until: float = 0.0
     decided: list[AimedKill] = field(default_factory=list)
     """Kills after which the transaction that was being committed must be visible, whatever its client was told."""
+    final: FinalRead = field(default_factory=lambda: FinalRead({}, {}))
 
     def now(self) -> float:
         return self.cluster.clock.monotonic()
@@ -180,8 +182,8 @@ async def run_scenario(
 ) -> Outcome:
     """Runs a scenario for about `seconds` of load and says what was found.
 
-    `directory` must be new or empty: it gets the nodes' folders, history.jsonl, report.json and table.txt.  `seed` fixes what the
-    workload and the scenario choose, not the machine's timing.  Raises only when the run could not be made at all.
+    `directory` must be new or empty: it gets the nodes' folders, history.jsonl, final.json, report.json and table.txt.  `seed`
+    fixes what the workload and the scenario choose, not the machine's timing.  Raises only when the run could not be made at all.
     """
     outcome = Outcome(scenario.name, seed, seconds, directory)
     cluster = LocalCluster(directory / "cluster", NODES, {**QUICK, **scenario.settings, **(settings or {})}, fault_points=True)
@@ -202,7 +204,8 @@ async def run_scenario(
         outcome.require("all replicas hold the same bytes", not differences, "; ".join(differences[:3]))
         outcome.figures["replica_bytes_compared"] = compared
     outcome.disturbances = workload.progress.disturbances
-    outcome.write(history.ops())
+    archive.write(directory, history.ops(), run.final.logs, run.final.offsets)
+    outcome.write()
     return outcome
 
 
@@ -233,7 +236,7 @@ async def _run(scenario: Scenario, run: Run, history: History, seconds: float) -
     rest = await workload.come_to_rest()
     outcome.require("0 transactions hang", not rest.hanging, "; ".join(rest.hanging[:3]))
     run.say("reading everything")
-    found = await workload.final_read()
+    run.final = found = await workload.final_read()
     names = ", ".join(f"{topic}-{number}" for topic, number in found.incomplete)
     outcome.require("every partition can be read to its end", not found.incomplete, names)
     run.say("checking the history")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from .anomaly import Kind
 from .checker import Report
-from .history import Op, to_json
 
 PROMISES: Final[Mapping[str, tuple[Kind, ...]]] = {
     "0 records lost": (Kind.LOST_WRITE, Kind.UNSEEN),
@@ -109,11 +108,9 @@ class Outcome:
             "disturbances": self.disturbances,
         }
 
-    def write(self, history: Sequence[Op]) -> None:
-        """history.jsonl, report.json and table.txt into the run's directory."""
+    def write(self) -> None:
+        """report.json and table.txt into the run's directory."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(to_json(op), ensure_ascii=False) for op in history]
-        (self.directory / "history.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
         report = json.dumps(self.document(), ensure_ascii=False, indent=1)
         (self.directory / "report.json").write_text(report + "\n", encoding="utf-8")
         (self.directory / "table.txt").write_text(self.table(), encoding="utf-8")
