@@ -222,16 +222,19 @@ class Admin:
         wanted = list(names)
         self._cluster.view = self._cluster.view.without_topics(wanted)  # a deleted and re-made topic begins anew
         await self._refresh(wanted)
-        described: list[TopicDescription] = []
-        settings = await self.describe_configs(wanted) if config else {}
+        views: list[TopicView] = []
         for name in wanted:
             view = self._cluster.view.topics.get(name)
             code = view.error if view is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if view is None or code is not ErrorCode.NONE:
                 error = error_for(code, f"topic {name!r}")
                 raise RequestError(code, error.message)
-            described.append(TopicDescription(name, view.internal, list(view.partitions.values()), settings.get(name, ())))
-        return described
+            views.append(view)
+        settings = await self.describe_configs(wanted) if config else {}
+        return [
+            TopicDescription(view.name, view.internal, list(view.partitions.values()), settings.get(view.name, ()))
+            for view in views
+        ]
 
     async def describe_configs(self, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
         """The settings of topics, defaults included."""

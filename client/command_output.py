@@ -66,7 +66,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empt
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for index, name in enumerate(columns):
         numbers = all(line[index].lstrip("-").replace(".", "", 1).isdigit() or line[index] in ("", "-") for line in lines)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")

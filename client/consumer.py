@@ -23,7 +23,7 @@ from ..runtime import logs
 from ..runtime.clock import Clock, SystemClock
 from ..wire.errors import ErrorCode
 from .cluster import Cluster
-from .errors import GroupChanged, NoOffset, RequestError, RetriableError
+from .errors import FatalError, GroupChanged, NoOffset, RequestError, RetriableError
 from .fetched import ConsumerRecord
 from .fetcher import Fetcher, FetchSettings
 from .group_membership import GroupMembership, MembershipSettings
@@ -388,8 +388,9 @@ class Consumer:
             return
         try:
             await self.commit(changed)
-        except (GroupChanged, RetriableError) as error:
-            log.warning("auto_commit_failed", group=self._group_id, reason=str(error))  # nothing is lost: it is read again
+        except (GroupChanged, RetriableError, FatalError) as error:
+            # Nothing is lost: it is read again.  What is fatal the membership says itself, at the next poll.
+            log.warning("auto_commit_failed", group=self._group_id, reason=str(error))
 
     def _require_group(self) -> str:
         if self._group_id is None:

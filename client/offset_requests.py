@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode, KafkaError
 from .cluster import Backoff, Cluster, CoordinatorKind
-from .errors import ConnectionFailed, GroupChanged, error_for
+from .errors import ConnectionFailed, FatalError, GroupChanged, error_for, sentence
 from .metadata import NO_LEADER
 from .transaction_requests import CommittedOffset, GroupMetadata, Offsets, offset_topics, worst_offset_code
 
@@ -177,6 +177,8 @@ async def commit_offsets(cluster: Cluster, group: GroupMetadata, offsets: Offset
     if code in _CHANGED:
         advice = "the group has rebalanced: what was read since the last commit will be read again by its new owner"
         raise GroupChanged(code, f"{what}: {advice}")
+    if code is ErrorCode.FENCED_INSTANCE_ID:
+        raise FatalError(code, sentence(code, what))
     if code is not ErrorCode.NONE:
         error: KafkaError = error_for(code, what)
         raise error

@@ -1,0 +1,423 @@
+"""Consumer, admin, blocking facade and command line against one real node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tidegate.client import (
+    Admin,
+    Consumer,
+    FatalError,
+    GroupChanged,
+    GroupMetadata,
+    KafkaError,
+    LocalCluster,
+    NewTopic,
+    NoOffset,
+    Producer,
+    RebalanceListener,
+    RequestError,
+    blocking,
+)
+from tidegate.client.command_line import build
+from typer.testing import CliRunner
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    settings = {
+        "group.initial.rebalance.delay.ms": 50,
+        "group.min.session.timeout.ms": 500,
+        "transaction.state.log.num.partitions": 4,
+        "offsets.topic.num.partitions": 4,
+    }
+    cluster = LocalCluster(tmp_path_factory.mktemp("node"), 1, settings)
+    asyncio.run(cluster.up())
+    yield cluster.bootstrap
+    asyncio.run(cluster.down())
+
+
+@pytest.fixture
+async def topic(bootstrap: str) -> str:
+    name = f"t-{uuid4().hex[:8]}"
+    async with Admin(bootstrap) as admin:
+        await admin.create_topics([NewTopic(name, 4, 1)])
+    return name
+
+
+async def fill(bootstrap: str, topic: str, count: int, *, partition: int | None = None, timestamp_ms: int | None = None) -> None:
+    async with Producer(bootstrap) as producer:
+        for number in range(count):
+            stamp = None if timestamp_ms is None else timestamp_ms + number
+            target = number % 4 if partition is None else partition
+            await producer.send(topic, b"%d" % number, partition=target, timestamp_ms=stamp)
+
+
+async def take(consumer: Consumer, count: int) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            found += [record.value for record in await consumer.poll(timeout_s=0.2)]
+    return found
+
+
+async def eventually(condition: Callable[[], bool], *consumers: Consumer) -> None:
+    """Polls all consumers, each at its own pace as separate programs would, until the condition holds."""
+
+    async def keep_polling(consumer: Consumer) -> None:
+        while not condition():
+            await consumer.poll(timeout_s=0.05)
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        for consumer in consumers:
+            group.create_task(keep_polling(consumer))
+
+
+async def test_every_record_once_without_a_group(bootstrap: str, topic: str) -> None:
+    await fill(bootstrap, topic, 1000)
+    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, number) for number in range(4)])
+        found = await take(consumer, 1000)
+        assert sorted(int(value or b"") for value in found) == list(range(1000))
+        assert await consumer.poll(timeout_s=0.1) == []
+        assert consumer.positions() == {(topic, number): 250 for number in range(4)}
+        assert consumer.lag((topic, 0)) == 0
+
+
+async def test_seek_pause_resume_and_positions(bootstrap: str, topic: str) -> None:
+    await fill(bootstrap, topic, 40)
+    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0), (topic, 1)])
+        assert len(await take(consumer, 20)) == 20
+        consumer.seek((topic, 0), 7)
+        assert await take(consumer, 3) == [b"28", b"32", b"36"]
+        assert await consumer.position((topic, 0)) == 10
+        consumer.pause((topic, 1))
+        await consumer.seek_to_beginning()
+        assert len(await take(consumer, 10)) == 10
+        assert await consumer.poll(timeout_s=0.2) == []
+        consumer.resume((topic, 1))
+        assert len(await take(consumer, 10)) == 10
+        await consumer.seek_to_end((topic, 0))
+        assert await consumer.position((topic, 0)) == 10
+        with pytest.raises(RequestError, match="offsets begin at 0"):
+            consumer.seek((topic, 0), -1)
+        with pytest.raises(KafkaError, match="not assigned"):
+            consumer.seek((topic, 3), 1)
+
+
+async def test_offsets_by_time(bootstrap: str, topic: str) -> None:
+    await fill(bootstrap, topic, 10, partition=0, timestamp_ms=1_000_000)
+    async with Consumer(bootstrap) as consumer:
+        found = await consumer.offsets_for_times({(topic, 0): 1_000_004, (topic, 1): 0})
+        entry = found[topic, 0]
+        assert entry is not None and (entry.offset, entry.timestamp_ms) == (4, 1_000_004)
+        assert found[topic, 1] is None
+        assert (await consumer.offsets_for_times({(topic, 0): 2_000_000}))[topic, 0] is None
+        assert await consumer.beginning_offsets([(topic, 0)]) == {(topic, 0): 0}
+        assert await consumer.end_offsets([(topic, 0)]) == {(topic, 0): 10}
+
+
+async def test_reset_policies_apply_where_there_is_no_offset_and_out_of_range(bootstrap: str, topic: str) -> None:
+    await fill(bootstrap, topic, 8)
+    async with Consumer(bootstrap, auto_offset_reset="none") as consumer:
+        consumer.assign([(topic, 0)])
+        with pytest.raises(NoOffset, match="seek"):
+            await consumer.poll()
+        consumer.seek((topic, 0), 99)
+        with pytest.raises(NoOffset):
+            async with asyncio.timeout(10):
+                while True:
+                    await consumer.poll(timeout_s=0.2)
+        consumer.seek((topic, 0), 1)
+        assert await take(consumer, 1) == [b"4"]
+    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        consumer.seek((topic, 0), 99)
+        assert await take(consumer, 2) == [b"0", b"4"]
+
+
+async def test_a_group_shares_the_partitions_and_rebalances_when_a_member_leaves(bootstrap: str, topic: str) -> None:
+    await fill(bootstrap, topic, 400)
+    seen: list[tuple[str, Collection[tuple[str, int]]]] = []
+
+    def listener(name: str) -> RebalanceListener:
+        async def assigned(partitions: Collection[tuple[str, int]]) -> None:
+            seen.append((f"{name} assigned", partitions))
+
+        async def revoked(partitions: Collection[tuple[str, int]]) -> None:
+            seen.append((f"{name} revoked", partitions))
+
+        return RebalanceListener(assigned, revoked)
+
+    options: dict[str, Any] = {"group_id": topic, "heartbeat_interval_ms": 100, "auto_offset_reset": "earliest"}
+    async with Consumer(bootstrap, **options) as first:
+        first.subscribe([topic], listener("first"))
+        await eventually(lambda: len(first.assignment()) == 4, first)
+        async with Consumer(bootstrap, **options) as second:
+            second.subscribe([topic], listener("second"))
+            await eventually(lambda: len(first.assignment()) == len(second.assignment()) == 2, first, second)
+            assert first.assignment().isdisjoint(second.assignment())
+            assert first.group_metadata().generation_id == second.group_metadata().generation_id
+        await eventually(lambda: len(first.assignment()) == 4, first)
+    names = [name for name, _ in seen]
+    assert names[:2] == ["first assigned", "first revoked"] and "second assigned" in names
+    async with Admin(bootstrap) as admin:
+        assert (await admin.describe_group(topic)).state == "Empty"
+
+
+async def test_what_was_delivered_is_committed_and_nothing_more(bootstrap: str, topic: str) -> None:
+    await fill(bootstrap, topic, 10, partition=0)
+    options: dict[str, Any] = {"group_id": topic, "auto_offset_reset": "earliest"}
+    async with Consumer(bootstrap, **options) as consumer:
+        consumer.subscribe(topic)
+        async for record in consumer:
+            if record.offset == 3:
+                break
+    async with Consumer(bootstrap, **options) as consumer:
+        consumer.subscribe(topic)
+        assert (await take(consumer, 6))[0] == b"4"
+    with pytest.raises(ZeroDivisionError):
+        async with Consumer(bootstrap, **options | {"group_id": topic + "-failing"}) as consumer:
+            consumer.subscribe(topic)
+            await take(consumer, 10)
+            raise ZeroDivisionError
+    async with Admin(bootstrap) as admin:
+        assert await admin.group_offsets(topic + "-failing") == {}, "after a failure nothing is committed on the way out"
+
+
+async def test_a_member_that_was_removed_cannot_commit(bootstrap: str, topic: str) -> None:
+    await fill(bootstrap, topic, 4)
+    options: dict[str, Any] = {"group_id": topic, "auto_offset_reset": "earliest", "auto_commit": False}
+    async with Consumer(bootstrap, **options, session_timeout_ms=600, heartbeat_interval_ms=100_000) as silent:
+        silent.subscribe(topic)
+        await take(silent, 4)
+        stale = silent.group_metadata()
+        async with Consumer(bootstrap, **options) as other:
+            other.subscribe(topic)
+            await eventually(lambda: len(other.assignment()) == 4, other)
+            with pytest.raises(GroupChanged, match="rebalanced"):
+                await silent.commit()
+            async with Producer(bootstrap, transactional_id=topic) as producer:
+                with pytest.raises(KafkaError, match="removed|rebalanced"):
+                    async with producer.transaction():
+                        await producer.send_offsets_to_transaction({(topic, 0): 1}, stale)
+                async with producer.transaction():
+                    await producer.send_offsets_to_transaction({(topic, 0): 1}, other.group_metadata())
+            committed = await other.committed()
+            assert {key: entry.offset for key, entry in committed.items()} == {(topic, 0): 1}
+
+
+async def test_a_consumer_that_does_not_poll_gives_its_partitions_up(bootstrap: str, topic: str) -> None:
+    options: dict[str, Any] = {"group_id": topic, "heartbeat_interval_ms": 50}
+    async with Consumer(bootstrap, **options, max_poll_interval_ms=300) as stuck, Consumer(bootstrap, **options) as other:
+        stuck.subscribe(topic)
+        await eventually(lambda: len(stuck.assignment()) == 4, stuck)
+        other.subscribe(topic)
+        await eventually(lambda: len(other.assignment()) == 4, other)
+        lost: list[Collection[tuple[str, int]]] = []
+
+        async def on_lost(partitions: Collection[tuple[str, int]]) -> None:
+            lost.append(partitions)
+
+        stuck.subscribe(topic, RebalanceListener(lost=on_lost))
+        await eventually(lambda: len(stuck.assignment()) == 2, stuck, other)
+        assert len(lost) == 1
+
+
+async def test_a_static_member_keeps_its_partitions_over_a_restart(bootstrap: str, topic: str) -> None:
+    options: dict[str, Any] = {"group_id": topic, "group_instance_id": "i-1", "heartbeat_interval_ms": 50}
+    async with Consumer(bootstrap, **options) as consumer:
+        consumer.subscribe(topic)
+        await eventually(lambda: len(consumer.assignment()) == 4, consumer)
+        generation = consumer.group_metadata().generation_id
+    async with Consumer(bootstrap, **options) as again:
+        again.subscribe(topic)
+        await eventually(lambda: len(again.assignment()) == 4, again)
+        assert again.group_metadata().generation_id == generation, "no rebalance"
+        async with Consumer(bootstrap, **options) as usurper:
+            usurper.subscribe(topic)
+            await eventually(lambda: len(usurper.assignment()) == 4, usurper)
+            with pytest.raises(FatalError, match="group.instance.id"):
+                async with asyncio.timeout(20):
+                    while True:
+                        await again.poll(timeout_s=0.05)
+
+
+async def test_read_committed_and_uncommitted_differ_by_what_is_open_or_aborted(bootstrap: str, topic: str) -> None:
+    key = (topic, 0)
+    async with (
+        Producer(bootstrap, transactional_id=topic, linger_ms=0) as producer,
+        Consumer(bootstrap, auto_offset_reset="earliest") as careful,
+        Consumer(bootstrap, auto_offset_reset="earliest", isolation="read_uncommitted") as eager,
+    ):
+        careful.assign([key])
+        eager.assign([key])
+        for value, commit in ((b"a", True), (b"b", False), (b"c", True)):
+            await producer.begin()
+            await producer.send_and_wait(topic, value, partition=0)
+            await (producer.commit() if commit else producer.abort())
+        await producer.begin()
+        await producer.send_and_wait(topic, b"open", partition=0)
+        assert await take(eager, 4) == [b"a", b"b", b"c", b"open"]
+        assert await take(careful, 2) == [b"a", b"c"]
+        assert await careful.poll(timeout_s=0.2) == []
+        end_committed = (await careful.end_offsets([key]))[key]
+        assert end_committed < (await eager.end_offsets([key]))[key]
+        await producer.commit()
+        assert await take(careful, 1) == [b"open"]
+
+
+async def test_consume_transform_produce_is_exactly_once_over_crashes(bootstrap: str, topic: str) -> None:
+    """The worker is dropped in the middle of a transaction, again and again; input and output agree in the end."""
+    out = topic + "-out"
+    async with Admin(bootstrap) as admin:
+        await admin.create_topics([NewTopic(out, 2, 1)])
+    await fill(bootstrap, topic, 200)
+
+    async def work(crash_after: int) -> bool:
+        """True when the input is used up."""
+        options: dict[str, Any] = {"auto_commit": False, "auto_offset_reset": "earliest", "session_timeout_ms": 600}
+        consumer = Consumer(bootstrap, group_id=topic, heartbeat_interval_ms=100, **options)
+        producer = Producer(bootstrap, transactional_id=topic, linger_ms=0)
+        try:
+            await consumer.start()
+            await producer.start()
+            consumer.subscribe(topic)
+            for turn in range(100):
+                records = await consumer.poll(10, timeout_s=0.3)
+                if not records and sum(consumer.positions().values()) == 200:
+                    return True
+                await producer.begin()
+                for record in records:
+                    await producer.send(out, record.value, key=record.key)
+                await producer.send_offsets_to_transaction(consumer.positions(), consumer.group_metadata())
+                if turn == crash_after:
+                    return False
+                await producer.commit()
+        finally:  # like a crash: no abort, no leave
+            await producer._shut_down()
+            await consumer._fetcher.close()
+            if consumer._membership is not None:
+                consumer._membership._stop_heartbeats()
+            await consumer._cluster.close()
+        return False
+
+    async with asyncio.timeout(60):
+        crash_after = 1
+        while not await work(crash_after):
+            crash_after += 2
+    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(out, 0), (out, 1)])
+        values = await take(consumer, 200)
+        assert sorted(int(value or b"") for value in values) == list(range(200))
+        assert await consumer.poll(timeout_s=0.2) == []
+
+
+async def test_admin_makes_changes_describes_and_deletes(bootstrap: str) -> None:
+    name = f"t-{uuid4().hex[:8]}"
+    async with Admin(bootstrap) as admin:
+        await admin.create_topics([NewTopic(name, 2, 1, {"max.message.bytes": "2000"})])
+        with pytest.raises(RequestError, match="TOPIC_ALREADY_EXISTS.*" + name):
+            await admin.create_topics([NewTopic(name, 2, 1)])
+        with pytest.raises(RequestError, match="max.message.bytes"):
+            await admin.create_topics([NewTopic(name + "x", 1, 1, {"max.mesage.bytes": "1"})])
+        with pytest.raises(RequestError, match="INVALID_REPLICATION_FACTOR"):
+            await admin.create_topics([NewTopic(name + "x", 1, 3)])
+        await admin.create_partitions({name: 5})
+        (described,) = await admin.describe_topics([name])
+        assert len(described.partitions) == 5
+        settings = {entry.name: (entry.value, entry.is_default) for entry in described.config}
+        assert settings["max.message.bytes"] == ("2000", False)
+        await admin.alter_config(name, {"max.message.bytes": None})
+        await asyncio.sleep(0)
+        assert name in [view.name for view in await admin.list_topics()]
+        with pytest.raises(RequestError, match="topics create"):
+            await admin.describe_topics(["no-such-topic"])
+        with pytest.raises(KafkaError):
+            await admin.describe_transaction("no-such-id")
+        await admin.delete_topics([name])
+        with pytest.raises(RequestError):
+            await admin.describe_topics([name])
+        cluster = await admin.describe_cluster()
+        assert len(cluster.brokers) == 1 and admin.features["transaction.version"] == 2
+
+
+async def test_admin_sees_open_transactions(bootstrap: str, topic: str) -> None:
+    async with Producer(bootstrap, transactional_id=topic, linger_ms=0) as producer, Admin(bootstrap) as admin:
+        await producer.begin()
+        await producer.send_and_wait(topic, b"v", partition=1)
+        described = await admin.describe_transaction(topic)
+        assert (described.state, described.partitions) == ("Ongoing", {topic: [1]})
+        identity = producer.identity
+        assert (described.producer_id, described.producer_epoch) == (identity.producer_id, identity.producer_epoch)
+        (seen,) = await admin.describe_producers([(topic, 1)])
+        assert seen.open_since_offset == 0
+        assert topic in [entry.transactional_id for entry in await admin.list_transactions(["Ongoing"])]
+        await producer.abort()
+        assert topic not in [entry.transactional_id for entry in await admin.list_transactions(["Ongoing"])]
+
+
+def test_the_blocking_facade_does_the_same(bootstrap: str) -> None:
+    topic = f"t-{uuid4().hex[:8]}"
+    with blocking.Admin(bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1)])
+        assert topic in [view.name for view in admin.list_topics()]
+    with blocking.Producer(bootstrap, transactional_id=topic) as producer:
+        with producer.transaction():
+            futures = producer.send_all(topic, [blocking.Send(b"%d" % number) for number in range(1200)])
+        assert [future.result(5).offset for future in futures] == list(range(1200))
+        with pytest.raises(ZeroDivisionError):
+            with producer.transaction():
+                assert producer.send_and_wait(topic, b"never").offset == 1201
+                raise ZeroDivisionError
+    with blocking.Consumer(bootstrap, group_id=topic, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(topic)
+        for record in consumer:
+            if record.offset == 99:
+                assert consumer.positions() == {(topic, 0): 100}
+                consumer.commit()
+                break
+    with blocking.Consumer(bootstrap, group_id=topic) as consumer:
+        consumer.subscribe(topic)
+        assert consumer.poll(1, 10)[0].offset == 100
+        assert consumer.group_metadata() != GroupMetadata(topic)
+
+
+def test_the_command_line_end_to_end(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = f"t-{uuid4().hex[:8]}"
+
+    monkeypatch.setenv("TIDEGATE_BOOTSTRAP", bootstrap)
+
+    def call(*arguments: str, text: str = "", code: int = 0) -> str:
+        done = CliRunner().invoke(build(arguments), list(arguments), input=text)
+        assert done.exit_code == code, done.output
+        return done.stdout if code == 0 else done.stderr
+
+    assert call("topics", "create", topic, "-p", "2", "--config", "max.message.bytes=2000").startswith(f"created {topic}: 2")
+    assert "TOPIC_ALREADY_EXISTS" in call("topics", "create", topic, code=1)
+    assert topic in call("topics", "list")
+    call("produce", topic, "-s", ":", text="a:1\nb:2\nc:3\n")
+    values = call("consume", topic, "--from-beginning", "--idle", "0", "--keys").splitlines()
+    assert sorted(values) == ["a\t1", "b\t2", "c\t3"]
+    found = [json.loads(line) for line in call("consume", topic, "--from-beginning", "--max", "2", "--json").splitlines()]
+    assert len(found) == 2 and found[0]["topic"] == topic
+    call("consume", topic, "--from-beginning", "--max", "3", "--group", topic)
+    group = json.loads(call("groups", "describe", topic, "--json"))
+    assert sum(row["committed"] for row in group["partitions"]) == 3 and all(row["lag"] == 0 for row in group["partitions"])
+    assert topic in call("groups", "list")
+    described = json.loads(call("topics", "describe", topic, "--json"))
+    assert sum(part["high_watermark"] for part in described[0]["partitions"]) == 3
+    assert "MESSAGE_TOO_LARGE" in call("produce", topic, "x" * 3000, code=1)
+    call("produce", topic, "d", "--transactional-id", topic)
+    assert "Complete" in call("txns", "describe", topic)
+    assert json.loads(call("status", "--json"))["leaderless"] == 0
+    call("topics", "delete", topic)
+    assert "topics create" in call("topics", "describe", topic, code=1)

@@ -1,0 +1,188 @@
+"""The `tidegate` command: quick help, one line for an error, tables for people and JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tidegate.client import command_line
+from tidegate.client.command_output import cell, plain, settings_of
+from tidegate.client.metadata import BrokerAddress
+from tidegate.wire.errors import ErrorCode
+from typer.testing import CliRunner, Result
+
+HEAVY = ("grpc", "kio", "rich", "cramjam", "google.protobuf", "asyncio", "pyspark")
+
+
+def tidegate(*arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(command_line.build(arguments), list(arguments), input=text)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """What makes `--help` quick, held without a stop watch."""
+    script = (
+        "import sys; from tidegate.client.command_line import build; build(['--help']); "
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stdout.replace("'", '"'))) - {"asyncio"}
+    assert loaded == set()
+
+
+@pytest.mark.parametrize("command", [[], ["topics"], ["groups"], ["txns"], ["cluster"]])
+def test_help_lists_the_commands(command: list[str]) -> None:
+    done = tidegate(*command, "--help")
+    assert done.exit_code == 0
+    assert "Commands:" in done.output
+
+
+def test_version() -> None:
+    assert tidegate("--version").output.startswith("tidegate 0.")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topics", "list"],
+        ["topics", "create", "t"],
+        ["topics", "describe", "t"],
+        ["topics", "delete", "t"],
+        ["groups", "list"],
+        ["groups", "describe", "g"],
+        ["txns", "list"],
+        ["txns", "describe", "x"],
+        ["status"],
+        ["produce", "t", "v"],
+        ["consume", "t"],
+    ],
+)
+def test_no_node_is_said_in_one_line_with_advice(command: list[str]) -> None:
+    done = tidegate(*command, "--bootstrap", "127.0.0.1:1")
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "error: cannot reach any of 127.0.0.1:1: connection refused: is the node running? try `tidegate cluster status`"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["topics", "list", "--bootstrap", "nonsense"], "host:port"),
+        (["topics", "create", "t", "--config", "broken"], "key=value"),
+        (["produce", "t", "v", "--acks", "7"], "choose 'all', 1 or 0"),
+        (["produce", "t", "v", "--compression", "brotli"], "zstd"),
+        (["produce", "t", "v", "--header", "x"], "key=value"),
+        (["consume", "t", "--isolation", "perfect"], "read_committed"),
+        (["cluster", "status", "--data", "/nonexistent/folder"], "tidegate cluster up"),
+        (["cluster", "down", "--data", "/nonexistent/folder"], "tidegate cluster up"),
+    ],
+)
+def test_wrong_options_are_said_in_one_line(command: list[str], words: str) -> None:
+    done = tidegate(*command)
+    assert done.exit_code == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and words in line
+
+
+def test_a_setting_that_no_node_knows_is_the_nodes_own_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="key=value"):
+        settings_of(["a"], "--set")
+    assert settings_of(["a=1", "b = x=y"], "--set") == {"a": "1", "b": "x=y"}
+
+
+class FakeAdmin:
+    """Answers for the listing commands."""
+
+    features = {"transaction.version": 2}
+
+    async def __aenter__(self) -> FakeAdmin:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def list_groups(self) -> list[Any]:
+        from tidegate.client.admin import GroupListing
+
+        return [GroupListing("billing", "consumer", "Stable")]
+
+    async def list_transactions(self, states: list[str]) -> list[Any]:
+        return []
+
+
+def test_lists_are_tables_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.client.listing_commands._admin", lambda bootstrap: FakeAdmin())
+    table = tidegate("groups", "list").stdout
+    assert "billing" in table and "Stable" in table and "group" in table.splitlines()[0]
+    found = json.loads(tidegate("groups", "list", "--json").stdout)
+    assert found == [{"group_id": "billing", "protocol_type": "consumer", "state": "Stable"}]
+    assert tidegate("txns", "list").stdout.strip() == "no transactional ids"
+    assert json.loads(tidegate("txns", "list", "--json").stdout) == []
+
+
+def test_values_become_text_and_json() -> None:
+    assert [cell(value) for value in (None, True, b"x", (1, 2), 3.5)] == ["-", "yes", "x", "1,2", "3.5"]
+    assert plain({("t", 1): b"\xff", "e": ErrorCode.NONE}) == {"('t', 1)": {"base64": "/w=="}, "e": "NONE"}
+    assert plain(BrokerAddress(1, "h", 2)) == {"node_id": 1, "host": "h", "port": 2, "rack": None}
+
+
+def test_commands_of_higher_floors_join_and_are_loaded_only_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    class Entry:
+        def __init__(self, name: str, made: object) -> None:
+            self.name = name
+            self._made = made
+
+        def load(self) -> object:
+            loaded.append(self.name)
+            return self._made
+
+    app = typer.Typer()
+
+    @app.command()
+    def run() -> None:
+        print("chaos ran")
+
+    @app.command()
+    def other() -> None:
+        pass
+
+    def demo(fast: bool = False) -> None:
+        """The demo."""
+        print(f"demo ran {fast}")
+
+    entries = [Entry("chaos", app), Entry("demo", demo)]
+    monkeypatch.setattr(command_line, "entry_points", lambda group: entries)
+    assert "chaos" in tidegate("--help").stdout and loaded == []
+    assert tidegate("demo", "--fast").stdout == "demo ran True\n" and loaded == ["demo"]
+    assert tidegate("chaos", "run").stdout == "chaos ran\n" and loaded == ["demo", "chaos"]
+
+
+async def test_produce_splits_lines_and_can_be_atomic(broker: Any) -> None:
+    import asyncio
+
+    async def call(*arguments: str, text: str | None = None) -> tuple[int, str, str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tidegate.client.command_line", *arguments, "--bootstrap", broker.bootstrap,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, err = await process.communicate((text or "").encode())
+        return process.returncode or 0, out.decode(), err.decode()
+
+    broker.partitions = 1
+    code, out, _ = await call("produce", "t", "--separator", ":", text="a:1\nb:2\n")
+    assert (code, out) == (0, "2 records written to t\n")
+    assert broker.logs["t", 0] == [(b"a", b"1"), (b"b", b"2")]
+    code, out, _ = await call("produce", "t", "x", "y", "--transactional-id", "tx", "--json")
+    assert code == 0 and [json.loads(line)["offset"] for line in out.splitlines()] == [2, 3]
+    assert [committed for _, _, committed in broker.outcomes] == [True]
+    code, _, err = await call("produce", "t", "--separator", ":", "--transactional-id", "tx", text="c:3\nbroken\n")
+    assert code == 1 and err.startswith("error: no ':' in 'broken'") and len(err.splitlines()) == 1
+    assert [committed for _, _, committed in broker.outcomes].count(True) == 1

@@ -1,0 +1,193 @@
+"""Clusters of processes on this machine: nodes end with their harness, and nobody else's process is ever signalled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from tidegate.client.local_cluster import LocalCluster, LocalClusterError
+from tidegate.client.node_process import NodeProcess, ProcessIdentity, log_tail
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+async def until_gone(pid: int) -> None:
+    async with asyncio.timeout(20):
+        while ProcessIdentity.of(pid) is not None:
+            await asyncio.sleep(0.02)
+
+
+def test_a_recorded_process_is_found_again_and_signalled(tmp_path: Path) -> None:
+    child = subprocess.Popen(SLEEPER)
+    identity = ProcessIdentity.of(child.pid)
+    assert identity is not None and identity.alive()
+    assert identity.signal(signal.SIGKILL)
+    child.wait()
+    assert not identity.alive() and not identity.signal(signal.SIGKILL)
+
+
+def test_a_pid_that_belongs_to_somebody_else_now_is_left_alone(tmp_path: Path) -> None:
+    """The record says this pid, but another start time: the kernel has given the pid away since."""
+    child = subprocess.Popen(SLEEPER)
+    try:
+        identity = ProcessIdentity.of(child.pid)
+        assert identity is not None
+        for stale in (
+            ProcessIdentity(identity.pid, identity.start_ticks - 1, identity.boot_id),
+            ProcessIdentity(identity.pid, identity.start_ticks, "another boot"),
+        ):
+            assert not stale.signal(signal.SIGKILL)
+            record = tmp_path / "process.json"
+            record.write_text(json.dumps({"pid": stale.pid, "start_ticks": stale.start_ticks, "boot_id": stale.boot_id}))
+            attached = NodeProcess.attach(record)
+            assert not attached.running and attached.pid is None and not attached.signal(signal.SIGKILL)
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "nonsense", '{"pid": 1}'])
+def test_a_damaged_record_means_no_process(tmp_path: Path, text: str) -> None:
+    record = tmp_path / "process.json"
+    record.write_text(text)
+    assert not NodeProcess.attach(record).running
+
+
+async def test_waiting_for_a_process_that_is_not_our_child() -> None:
+    shell = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert shell.stdout is not None
+    pid = int(shell.stdout.readline())
+    identity = ProcessIdentity.of(pid)
+    assert identity is not None
+    waiting = asyncio.create_task(identity.wait_gone())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    identity.signal(signal.SIGKILL)
+    await asyncio.wait_for(waiting, 10)
+    shell.wait()
+    shell.stdout.close()
+
+
+def test_clusters_side_by_side_have_ports_of_their_own_below_the_outgoing_range(tmp_path: Path) -> None:
+    clusters = [LocalCluster(tmp_path / str(number), 3) for number in range(3)]
+    ports = [
+        port
+        for cluster in clusters
+        for node in cluster.nodes
+        for port in (node.ports.kafka, node.ports.grpc, node.ports.quorum, node.ports.metrics)
+    ]
+    assert len(set(ports)) == len(ports) == 36
+    assert max(ports) < 32_768
+    for cluster in clusters:
+        cluster.release()
+
+
+def test_a_directory_keeps_its_cluster(tmp_path: Path) -> None:
+    first = LocalCluster(tmp_path, 3, {"num.partitions": 4}, fault_points=True)
+    again = LocalCluster.attach(tmp_path)
+    assert (again.cluster_id, again.bootstrap, again.settings) == (first.cluster_id, first.bootstrap, first.settings)
+    assert again.environment["TIDEGATE_FAULT_POINTS"] == "1"
+    with pytest.raises(LocalClusterError, match="--nodes 3"):
+        LocalCluster(tmp_path, 5)
+    with pytest.raises(LocalClusterError, match="cluster up"):
+        LocalCluster.attach(tmp_path / "elsewhere")
+    (tmp_path / "cluster.json").write_text("{}")
+    with pytest.raises(LocalClusterError, match="cannot be used"):
+        LocalCluster.attach(tmp_path)
+    first.release()
+
+
+def test_configuration_fits_the_number_of_nodes_and_settings_win(tmp_path: Path) -> None:
+    three = LocalCluster(tmp_path / "three", 3, {"log.level": "DEBUG", "default.replication.factor": 2})
+    values = tomllib.loads(three.configuration(three.node(2)))
+    assert (values["node.id"], values["default.replication.factor"], values["log.level"]) == (2, 2, "DEBUG")
+    assert values["transaction.state.log.min.isr"] == 2 and len(values["quorum.voters"]) == 3
+    one = LocalCluster(tmp_path / "one", 1)
+    assert tomllib.loads(one.configuration(one.node(1)))["offsets.topic.replication.factor"] == 1
+    three.release()
+    one.release()
+
+
+def test_the_nodes_know_every_setting_that_is_written_for_them(tmp_path: Path) -> None:
+    from tidegate.node.configuration import load
+
+    cluster = LocalCluster(tmp_path, 3)
+    for node in cluster.nodes:
+        loaded = load(cluster.configuration(node).encode(), environment={})
+        assert (loaded.node_id, str(loaded.kafka)) == (node.id, node.kafka_address)
+    cluster.release()
+
+
+def test_the_environment_of_nodes_has_no_settings_of_the_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_NODE_ID", "9")
+    cluster = LocalCluster(tmp_path, 1)
+    assert not [name for name in cluster.environment if name.startswith("TIDEGATE_")]
+    cluster.release()
+
+
+async def test_a_node_that_cannot_start_is_told_with_its_last_words(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, 1, {"min.insync.replicsa": 2})
+    with pytest.raises(LocalClusterError, match="min.insync.replicas"):
+        await cluster.up(30)
+    assert not cluster.node(1).running
+    assert "min.insync.replicas" in log_tail(cluster.node(1).log_path)
+    cluster.release()
+
+
+HARNESS = """
+import asyncio, sys
+from pathlib import Path
+from tidegate.client.local_cluster import LocalCluster
+
+async def main():
+    cluster = LocalCluster(Path(sys.argv[1]), 1)
+    await cluster.up(60)
+    print(cluster.node(1).pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.cluster
+async def test_nodes_die_with_their_harness(tmp_path: Path) -> None:
+    harness = subprocess.Popen([sys.executable, "-c", HARNESS, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert harness.stdout is not None
+    pid = int(await asyncio.to_thread(harness.stdout.readline))
+    assert ProcessIdentity.of(pid) is not None
+    harness.kill()  # nothing of the harness runs after this
+    harness.wait()
+    harness.stdout.close()
+    await until_gone(pid)
+
+
+@pytest.mark.cluster
+async def test_a_detached_cluster_lives_on_and_is_found_from_another_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tidegate.client.command_line", "cluster"]
+    cluster = LocalCluster(tmp_path, 1, detached=True)
+    cluster.release()
+    up = await asyncio.to_thread(
+        subprocess.run, [*command, "up", "--nodes", "1", "--data", str(tmp_path), "--json"], capture_output=True, text=True
+    )
+    assert up.returncode == 0, up.stderr
+    try:
+        node = json.loads(up.stdout)["nodes"][0]
+        assert node["ready"] and os.path.exists(f"/proc/{node['pid']}")
+        attached = LocalCluster.attach(tmp_path)
+        assert attached.node(1).pid == node["pid"]
+        assert (await attached.node(1).status()).node_id == 1
+    finally:
+        down = await asyncio.to_thread(
+            subprocess.run, [*command, "down", "--data", str(tmp_path)], capture_output=True, text=True
+        )
+    assert down.stdout == "stopped: node 1\n"
+    await until_gone(node["pid"])
+    assert not LocalCluster.attach(tmp_path).node(1).running
