@@ -22,6 +22,7 @@ from .process_cost import cpu_seconds
 PARTITIONS = 6
 LINGER_MS = 5
 FLUSH_TIMEOUT_S = 90.0
+CHECK_TIMEOUT_S = 10.0
 QUEUE_KIB = 64 * 1024
 """What the producer may hold: enough to keep five full batches a partition under way."""
 TRANSACTION_RECORDS = 100
@@ -235,10 +236,8 @@ def transactions(target: Target, seconds: float, producers: int, record_bytes: i
         if failures:
             raise WorkloadError(f"{target.name}: a transaction failed: {failures[0]!r}")
         count = sum(done)
-        ends = _end_offsets(target, name, TRANSACTION_PARTITIONS)
         want = (count + producers) * (TRANSACTION_RECORDS + TRANSACTION_PARTITIONS)  # each ends with a marker a partition
-        if sum(ends) != want:
-            raise WorkloadError(f"{target.name}: {want} records and markers were written and {sum(ends)} are there")
+        _await_end(target, name, want)
     return {
         "transactions_per_s": count / cost.seconds,
         "broker_cpu_ms_per_transaction": cost.broker_cpu / count * 1e3,
@@ -246,10 +245,19 @@ def transactions(target: Target, seconds: float, producers: int, record_bytes: i
     }
 
 
-def _end_offsets(target: Target, name: str, partitions: int) -> list[int]:
+def _await_end(target: Target, name: str, want: int) -> None:
+    """The last markers may come after the answer to the commit that decided them."""
     consumer = Consumer({**settings(target, group_id="bench"), "error_cb": quiet})
+    deadline = time.monotonic() + CHECK_TIMEOUT_S
     try:
-        return [consumer.get_watermark_offsets(TopicPartition(name, number), 10)[1] for number in range(partitions)]
+        while True:
+            parts = [TopicPartition(name, number) for number in range(TRANSACTION_PARTITIONS)]
+            ends = [consumer.get_watermark_offsets(part, 10)[1] for part in parts]
+            if sum(ends) == want:
+                return
+            if sum(ends) > want or time.monotonic() > deadline:
+                raise WorkloadError(f"{target.name}: {want} records and markers were written, {ends} = {sum(ends)} are there")
+            time.sleep(0.02)
     finally:
         consumer.close()
 
