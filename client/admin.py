@@ -20,6 +20,7 @@ from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode, KafkaError
 from .assignors import TopicPartitions, decode_assignment
 from .cluster import Backoff, Cluster, CoordinatorKind, require_none, top_level_code
+from .describe_transactions import decode_described_transactions
 from .errors import ConnectionFailed, RequestError, error_for
 from .metadata import BrokerAddress, PartitionView, TopicView
 from .offset_requests import EARLIEST, LATEST, OffsetAtTime, committed_offsets, list_offsets
@@ -397,29 +398,26 @@ class Admin:
     async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """One transactional id.  Raises RequestError when no coordinator knows it."""
 
-        def code_of(answer: Any) -> ErrorCode:
-            return top_level_code(answer.transaction_states[0])
-
-        answer = await self._cluster.ask_coordinator(
+        (entry,) = await self._cluster.ask_coordinator(
             CoordinatorKind.TRANSACTION,
             transactional_id,
             ApiKey.DESCRIBE_TRANSACTIONS,
             {"transactional_ids": [transactional_id]},
             deadline_s=self._deadline_s(),
-            code_of=code_of,
+            code_of=lambda found: found[0].error_code,
+            decode=decode_described_transactions,
         )
-        require_none(code_of(answer), f"transactional id {transactional_id!r}")
-        entry = answer.transaction_states[0]
+        require_none(entry.error_code, f"transactional id {transactional_id!r}")
         coordinator = await self._cluster.coordinator(CoordinatorKind.TRANSACTION, transactional_id, self._deadline_s())
         return TransactionDescription(
             entry.transactional_id,
-            entry.transaction_state,
-            int(entry.producer_id),
-            int(entry.producer_epoch),
-            _milliseconds(entry.transaction_timeout),
-            _milliseconds(entry.transaction_start_time),
+            entry.state,
+            entry.producer_id,
+            entry.producer_epoch,
+            entry.timeout_ms,
+            entry.started_ms,
             coordinator,
-            {topic.topic: [int(number) for number in topic.partitions] for topic in entry.topics},
+            entry.partitions,
         )
 
     async def describe_producers(self, partitions: Iterable[tuple[str, int]]) -> list[ProducerDescription]:
@@ -508,14 +506,6 @@ def _assignment(protocol_type: str, data: bytes) -> TopicPartitions:
         return decode_assignment(data)
     except KafkaError:
         return {}
-
-
-def _milliseconds(value: Any) -> int:
-    """kio's timedelta or datetime as milliseconds; -1 for none."""
-    if value is None:
-        return -1
-    seconds: float = value.timestamp() if hasattr(value, "timestamp") else value.total_seconds()
-    return round(seconds * 1000)
 
 
 def _producer(topic: str, partition: int, state: Any) -> ProducerDescription:

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import struct
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +33,7 @@ log = logs.get(__name__)
 FRAME_BYTES_MAX: Final = 256 << 20
 IN_FLIGHT_MAX: Final = 100
 CLIENT_SOFTWARE_NAME: Final = "tidegate"
+UNSUPPORTED_VERSION_BYTES: Final = int(ErrorCode.UNSUPPORTED_VERSION).to_bytes(2, "big")
 
 
 @dataclass(slots=True)
@@ -110,12 +110,13 @@ class BrokerConnection:
         highest: int | None = None,
         lowest: int = 0,
         timeout_s: float | None = None,
+        decode: Callable[[int, bytes], Any] | None = None,
     ) -> Any:
-        """Sends a request and returns the decoded answer."""
+        """Sends a request and returns the decoded answer.  `decode(version, frame)` is for answers that kio cannot read."""
         version = self.version_for(api_key, highest=highest, lowest=lowest)
         async with self._room:
             payload = await self.send(api_key, version, [codec.request(api_key, version, fields)], timeout_s=timeout_s)
-        return self.decode(api_key, version, payload)
+        return self.decode(api_key, version, payload) if decode is None else decode(version, payload)
 
     def send(
         self, api_key: ApiKey, version: int, body: Sequence[ReadableBuffer], *, timeout_s: float | None = None
@@ -149,7 +150,7 @@ class BrokerConnection:
             _, entity = codec.decode_response(api_key, version, payload)
         except KafkaError as error:
             self.close(f"unreadable answer to {api_key.name}")
-            raise ConnectionFailed(error.code, f"{self.address} answered {api_key.name} unreadably: {error.message}") from error
+            raise FatalError(error.code, f"{self.address} answered {api_key.name} unreadably: {error.message}") from error
         return entity
 
     @property
@@ -168,11 +169,14 @@ class BrokerConnection:
         fields = {"client_software_name": CLIENT_SOFTWARE_NAME, "client_software_version": __version__}
         version = 3
         payload = await self.send(ApiKey.API_VERSIONS, version, [codec.request(ApiKey.API_VERSIONS, version, fields)])
-        if struct.unpack_from(">h", payload, 4)[0] == ErrorCode.UNSUPPORTED_VERSION:
+        if payload[4:6] == UNSUPPORTED_VERSION_BYTES:
             # The broker is older: the answer is in version 0, whatever was asked.
             version = 0
             payload = await self.send(ApiKey.API_VERSIONS, version, [codec.request(ApiKey.API_VERSIONS, version, {})])
-        answer = self.decode(ApiKey.API_VERSIONS, version, payload)
+        try:
+            answer = self.decode(ApiKey.API_VERSIONS, version, payload)
+        except FatalError as error:
+            raise ConnectionFailed(error.code, f"{self.address} does not speak Kafka's protocol: is the port right?") from error
         code = ErrorCode.from_wire(int(answer.error_code))
         if code is not ErrorCode.NONE:
             raise ConnectionFailed(code, f"{self.address} refused ApiVersions: is it a Kafka listener?")

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tidegate.client.describe_transactions import decode_described_transactions
 from tidegate.client.metadata import ClusterView, parse_bootstrap
-from tidegate.wire.errors import ErrorCode
+from tidegate.wire import codec
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 def metadata(leader: int, epoch: int, *, topic: str = "t", error: ErrorCode = ErrorCode.NONE) -> Any:
@@ -49,3 +51,17 @@ def test_bootstrap_addresses() -> None:
     for wrong in ("", "a", "a:", ":1", "a:0", "a:99999", "a:x"):
         with pytest.raises(ValueError, match="host:port"):
             parse_bootstrap(wrong)
+
+
+def test_a_transaction_that_is_not_open_can_be_described() -> None:
+    state = {
+        "error_code": ErrorCode.NONE, "transactional_id": "x", "transaction_state": "Empty", "transaction_timeout": 60000,
+        "transaction_start_time": -1, "producer_id": 7, "producer_epoch": 3, "topics": [{"topic": "t", "partitions": [1, 2]}],
+    }  # fmt: skip
+    frame = codec.response_header(65, 0, 9) + codec.response(65, 0, {"transaction_states": [state]})
+    (found,) = decode_described_transactions(0, frame)
+    assert (found.state, found.started_ms, found.timeout_ms, found.producer_id) == ("Empty", -1, 60000, 7)
+    assert found.partitions == {"t": [1, 2]}
+    for end in range(4, len(frame)):
+        with pytest.raises(KafkaError):
+            decode_described_transactions(0, frame[:end])
