@@ -30,6 +30,8 @@ BACKOFF_LAST_S: Final = 1.0
 METADATA_VERSION_MAX: Final = 9
 FIND_COORDINATOR_VERSION_MAX: Final = 3
 METADATA_AGE_MAX_S: Final = 60.0
+# Any node can answer these: one that is silent is not waited for as long as a write would be.
+LOOKUP_TIMEOUT_S: Final = 5.0
 
 
 class CoordinatorKind(IntEnum):
@@ -68,7 +70,9 @@ class Cluster:
         clock: Clock | None = None,
         connect_timeout_s: float = 5.0,
         request_timeout_s: float = 30.0,
+        create_topics: bool = False,
     ) -> None:
+        """`create_topics`: asking for a topic that is not there may make it, if the brokers are set so."""
         self.bootstrap = bootstrap
         self.client_id = client_id
         self.clock: Clock = clock if clock is not None else SystemClock()
@@ -78,6 +82,8 @@ class Cluster:
         self._features_epoch = -1
         self._addresses = parse_bootstrap(bootstrap)
         self._connect_timeout_s = connect_timeout_s
+        self._lookup_timeout_s = min(LOOKUP_TIMEOUT_S, request_timeout_s)
+        self._create_topics = create_topics
         self._connections: dict[tuple[int, str], BrokerConnection] = {}
         self._connecting: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
         self._backoffs: dict[int, tuple[Backoff, float]] = {}  # per node: delays, and not before when
@@ -243,8 +249,13 @@ class Cluster:
             task.exception()
 
     async def _do_refresh(self, names: list[str] | None) -> None:
-        fields = {"topics": None if names is None else [{"name": name} for name in names], "allow_auto_topic_creation": True}
-        answer = await self.ask_any(ApiKey.METADATA, fields, highest=METADATA_VERSION_MAX)
+        fields = {
+            "topics": None if names is None else [{"name": name} for name in names],
+            "allow_auto_topic_creation": self._create_topics,
+        }
+        answer = await self.ask_any(
+            ApiKey.METADATA, fields, highest=METADATA_VERSION_MAX, timeout_s=self._lookup_timeout_s
+        )
         self.view = self.view.merged(answer, all_topics=names is None)
         self._refreshed_at_s = self.clock.monotonic()
         for key in [key for key in self._connections if key[0] not in self.view.brokers]:
@@ -294,7 +305,12 @@ class Cluster:
             code, said = ErrorCode.COORDINATOR_NOT_AVAILABLE, None
             try:
                 fields = {"key": key, "key_type": int(kind)}
-                answer = await self.ask_any(ApiKey.FIND_COORDINATOR, fields, highest=FIND_COORDINATOR_VERSION_MAX)
+                answer = await self.ask_any(
+                    ApiKey.FIND_COORDINATOR,
+                    fields,
+                    highest=FIND_COORDINATOR_VERSION_MAX,
+                    timeout_s=self._lookup_timeout_s,
+                )
                 code = ErrorCode.from_wire(int(answer.error_code))
                 node_id = int(answer.node_id)
                 if code is ErrorCode.NONE and node_id not in self.view.brokers:

@@ -77,7 +77,7 @@ class BrokerConnection:
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: {reason.lower()}") from error
         try:
-            await connection._negotiate()
+            await connection._negotiate(connect_timeout_s)
         except BaseException:
             connection.close("negotiation failed")
             raise
@@ -165,14 +165,16 @@ class BrokerConnection:
 
     # ------------------------------------------------------------------ answers
 
-    async def _negotiate(self) -> None:
+    async def _negotiate(self, timeout_s: float) -> None:
         fields = {"client_software_name": CLIENT_SOFTWARE_NAME, "client_software_version": __version__}
         version = 3
-        payload = await self.send(ApiKey.API_VERSIONS, version, [codec.request(ApiKey.API_VERSIONS, version, fields)])
+        body = codec.request(ApiKey.API_VERSIONS, version, fields)
+        payload = await self.send(ApiKey.API_VERSIONS, version, [body], timeout_s=timeout_s)
         if payload[4:6] == UNSUPPORTED_VERSION_BYTES:
             # The broker is older: the answer is in version 0, whatever was asked.
             version = 0
-            payload = await self.send(ApiKey.API_VERSIONS, version, [codec.request(ApiKey.API_VERSIONS, version, {})])
+            body = codec.request(ApiKey.API_VERSIONS, version, {})
+            payload = await self.send(ApiKey.API_VERSIONS, version, [body], timeout_s=timeout_s)
         try:
             answer = self.decode(ApiKey.API_VERSIONS, version, payload)
         except FatalError as error:

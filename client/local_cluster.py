@@ -354,7 +354,7 @@ class LocalCluster:
         number = base_port + node_id - 1
         for port in (number, number + 100, number + 200, number + 300):
             if not self._hold(port):
-                raise LocalClusterError(f"port {port} is reserved by another local cluster: choose another --base-port")
+                raise LocalClusterError(f"port {port} is reserved by another local cluster: choose other ports")
         return NodePorts(node_id, number, number + 100, number + 200, number + 300)
 
     def _free_port(self) -> int:

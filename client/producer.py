@@ -88,7 +88,9 @@ class Producer:
         self._request_bytes_max = request_bytes_max
         self._partitioner = partitioner
         self._sticky = StickyChooser(batch_bytes, self._clock.random)
-        self._cluster = Cluster(bootstrap, client_id=client_id, clock=self._clock, request_timeout_s=request_timeout_s)
+        self._cluster = Cluster(
+            bootstrap, client_id=client_id, clock=self._clock, request_timeout_s=request_timeout_s, create_topics=True
+        )
         numbered = idempotent and ACKS[acks] == -1
         limits = Limits(batch_bytes, linger_ms / 1000, memory_bytes, 5, delivery_timeout_s, numbered)
         self._accumulator = Accumulator(limits)

@@ -188,6 +188,8 @@ class Sender:
             self._identity_task = self._ensure(self._identity_task, self._renew, "producer-identity")
         by_leader: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
         view = self._cluster.view
+        if view.topics and self._cluster.metadata_is_old:
+            self._want_metadata(*view.topics)  # a topic may have got partitions
         for partition in self._accumulator.waiting():
             if not self._manager.may_send_to(partition):
                 continue
