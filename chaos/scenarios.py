@@ -30,7 +30,7 @@ BETWEEN_S: Final = 1.0
 """Load between two faults, so that the second does not hide the first."""
 
 ORDERLY_MAX_S: Final = 8.0
-"""An orderly stop must not be felt like a failure.  Handing leaderships over takes 0.1 to 0.3 s; a stopped replica that was caught
+"""An orderly stop must not be felt like a failure.  Handing over takes 0.1 to 0.3 s; a stopped replica that was caught
 up a moment ago may hold the high watermark for `replica.lag.time.max.ms`, which is 4 s here."""
 
 CRASH_POINTS: Final[tuple[tuple[str, Mapping[str, object]], ...]] = (
