@@ -1,7 +1,7 @@
 """The node process: `python -m tidegate.node --config FILE` or `tidegate-node`.
 
-Exit codes: 0 after a clean stop, 2 for a configuration that cannot be used, 3 when the node could not start, 70 when it stopped
-itself because going on could have given a wrong answer.
+Exit codes: 0 after a clean stop, 1 after one that could not close the data cleanly (a full disk), 2 for a configuration that
+cannot be used, 3 when the node could not start, 70 when it stopped itself because going on could have given a wrong answer.
 """
 
 from __future__ import annotations

@@ -81,14 +81,24 @@ class Membership:
         ]
 
     async def leave(self, timeout_s: float) -> bool:
-        """Asks the controller to move all leaderships away; False when it did not happen in time."""
+        """Asks the controller to move all leaderships away; False when it did not happen in time.
+
+        Without an answer for a whole session there is nothing left to hand over: this broker does not lead any more, and the
+        other controllers may be stopping as well.
+        """
         self._wants_shutdown = True
         self._beat_now.set()
-        try:
-            await asyncio.wait_for(self._may_stop.wait(), timeout_s)
-            return True
-        except TimeoutError:
-            return False
+        asked_at = self._clock.monotonic()
+        while True:
+            silent_at = max(asked_at, self._last_answered_sent_at) + self._session_timeout_s
+            left_s = min(asked_at + timeout_s, silent_at) - self._clock.monotonic()
+            if left_s <= 0:
+                return False
+            try:
+                await asyncio.wait_for(self._may_stop.wait(), left_s)
+                return True
+            except TimeoutError:
+                continue  # a heartbeat may have been answered meanwhile
 
     async def stop(self) -> None:
         for task in self._tasks:

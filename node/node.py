@@ -57,6 +57,7 @@ log = logs.get(__name__)
 T = TypeVar("T")
 
 FAIL_STOP_EXIT_CODE: Final = 70
+UNCLEAN_STOP_EXIT_CODE: Final = 1
 REGISTRATION_TIMEOUT_S: Final = 600.0
 METADATA_TIMEOUT_S: Final = 120.0
 FETCH_ANSWER_TIMEOUT_S: Final = 10.0
@@ -104,8 +105,7 @@ class Node:
             self._state = "running"
             log.info("node_ready", node=configuration.node_id, kafka=configuration.kafka, grpc=configuration.grpc)
         await self._stop_wanted.wait()
-        await self._stop()
-        return 0
+        return 0 if await self._stop() else UNCLEAN_STOP_EXIT_CODE
 
     # --- putting together -------------------------------------------------------------------------------------------------
 
@@ -238,7 +238,12 @@ class Node:
             return
         log.info("broker_registered", broker_epoch=registration.broker_epoch, cluster=registration.cluster_id)
         await broker.metadata.start()
-        await self._until_stopped(broker.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S))
+        try:
+            await self._until_stopped(broker.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S))
+        except TimeoutError:
+            raise StartError(
+                f"registered, but the metadata did not come within {METADATA_TIMEOUT_S:g} s: does the quorum have a leader?"
+            ) from None
         broker.membership.start()
         self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
         await self._until_stopped(broker.membership.unfenced.wait())
@@ -300,14 +305,15 @@ class Node:
 
     # --- stopping -----------------------------------------------------------------------------------------------------------
 
-    async def _stop(self) -> None:
+    async def _stop(self) -> bool:
+        """False when the data could not be closed so that the next start needs no recovery: the log says why."""
         configuration, broker = self._configuration, self._broker
         self._state = "stopping"
         log.info("node_stopping", node=configuration.node_id)
         if configuration.is_broker and broker.membership.broker_epoch >= 0:
             timeout_s = configuration.seconds("controlled.shutdown.timeout.ms")
             if broker.membership.unfenced.is_set() and not await broker.membership.leave(timeout_s):
-                log.warning("leaderships_not_moved", waited_s=timeout_s)
+                log.warning("leaderships_not_moved", leaderships=broker.replicas.leader_count)
         if self._housekeeping is not None:
             self._housekeeping.cancel()
         if self._listener is not None:
@@ -318,9 +324,18 @@ class Node:
         await broker.metadata.stop()
         await broker.replicas.shutdown(clean=True)
         self._group_commit.close()
-        self._directory.close(clean=True, broker_epoch=broker.membership.broker_epoch)
+        clean = self._close_directory()
         await self._close_network()
-        log.info("node_stopped", node=configuration.node_id)
+        log.info("node_stopped", node=configuration.node_id, clean=clean)
+        return clean
+
+    def _close_directory(self) -> bool:
+        try:
+            self._directory.close(clean=True, broker_epoch=self._broker.membership.broker_epoch)
+        except (KafkaError, OSError) as error:
+            log.error("not_closed_clean", consequence="the next start recovers the logs", error=error)
+            return False
+        return True
 
     async def _close_network(self) -> None:
         self._peers.close()
