@@ -74,6 +74,7 @@ class ClientConnection:
         self._connection = connection
         self._broker = broker
         self._handlers = handlers
+        self._served = handlers.keys
         self._frames: deque[tuple[memoryview, FrameLease | None, float]] = deque()
         self._slots: deque[_Slot] = deque()
         self._arrived = asyncio.Event()
@@ -137,7 +138,7 @@ class ClientConnection:
         header, position = codec.parse_request_header(frame)
         name = _NAMES.get(header.api_key, str(header.api_key))
         slot = _Slot(name, started, lease)
-        if not api.is_supported(header.api_key, header.api_version) or header.api_key not in self._handlers.keys:
+        if not api.is_supported(header.api_key, header.api_version) or header.api_key not in self._served:
             self._unsupported(header, slot, frame, position)
             return
         context = RequestContext(header.api_key, header.api_version, header.correlation_id, header.client_id or "", self._host)
@@ -190,7 +191,7 @@ class ClientConnection:
         """The two requests that say in an answer that they are not served; all others close the connection."""
         answer: bytes | None = None
         if header.api_key == ApiKey.API_VERSIONS:
-            answer = codec.unsupported_api_versions(header.correlation_id, self._handlers.keys)
+            answer = codec.unsupported_api_versions(header.correlation_id, self._served)
         elif header.api_key == ApiKey.PRODUCE and 0 <= header.api_version < produce.VERSION_LOW:
             body = produce.refuse_old_produce(header.api_version, frame, position)
             if body is not None:

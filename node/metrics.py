@@ -73,10 +73,14 @@ class Metrics:
         self.registry.register(_StateCollector(view))
         self._bytes_in = self._bytes.labels("in")
         self._bytes_out = self._bytes.labels("out")
+        self._children: dict[tuple[str, str], tuple[Counter, Histogram]] = {}  # looking labels up costs more than counting
 
     def request_done(self, name: str, outcome: str, seconds: float) -> None:
-        self._requests.labels(name, outcome).inc()
-        self._latency.labels(name).observe(seconds)
+        children = self._children.get((name, outcome))
+        if children is None:
+            children = self._children[name, outcome] = self._requests.labels(name, outcome), self._latency.labels(name)
+        children[0].inc()
+        children[1].observe(seconds)
 
     def bytes_in(self, count: int) -> None:
         self._bytes_in.inc(count)

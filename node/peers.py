@@ -58,18 +58,26 @@ class Peer:
         timeout_s: float,
     ) -> Any:
         """Sends an encoded body; `decode` gets the response frame (header included), which is only valid during the call."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
-                connection = await self._connected()
-                if len(self._waiting) >= IN_FLIGHT_MAX:
-                    raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"too many requests wait for node {self.node_id}")
-                self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-                future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-                self._waiting.append((self._correlation_id, decode, future))
-                header = codec.request_header(api_key, version, self._correlation_id, self._client_id)
-                if not connection.send(header, *body):
-                    self._fail("the connection is closing")
+            connection = self._connection
+            if connection is None or not connection.is_open:
+                async with asyncio.timeout_at(deadline_s):
+                    connection = await self._connected()
+            if len(self._waiting) >= IN_FLIGHT_MAX:
+                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"too many requests wait for node {self.node_id}")
+            self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+            future: asyncio.Future[Any] = loop.create_future()
+            self._waiting.append((self._correlation_id, decode, future))
+            header = codec.request_header(api_key, version, self._correlation_id, self._client_id)
+            if not connection.send(header, *body):
+                self._fail("the connection is closing")
+            timer = loop.call_at(deadline_s, _expire, future)  # half the cost of asyncio.timeout, on every fetch
+            try:
                 return await future
+            finally:
+                timer.cancel()
         except TimeoutError as error:
             # Answers come in order, so a request that is given up poisons the connection for those behind it.
             self.close()
@@ -162,6 +170,11 @@ class PeerFetchTransport:
 
     def close(self) -> None:
         self._peer.close()
+
+
+def _expire(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())
 
 
 def _decode_fetch(frame: memoryview) -> FetchResponse:
