@@ -180,7 +180,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         self._now_ms = now_ms
         self._last_token = NO_TOKEN
 
-    # --- loading and unloading -------------------------------------------------------------------------------------
+    # --- loading and unloading ---------------------------------------------------------------------------------------------
 
     def begin_load(self, partition: int, leader_epoch: int, log_end_offset: int, log_start_offset: int = 0) -> None:
         """This node was elected: `log_end_offset` is its log end at that moment, the barrier."""
@@ -283,7 +283,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         if self._on_failed is not None:
             self._on_failed(state.partition, state.leader_epoch, reason)
 
-    # --- events ----------------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------------------
 
     def submit(self, partition: int, event: EventT, reply: Reply[ReplyT] | None, now_ms: int | None = None) -> None:
         """Hands an event to the shard.  `reply` is called exactly once, perhaps before this returns; with a KafkaError when
@@ -302,9 +302,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         state.inbox.append((event, reply))
         self._run(state)
 
-    def _refusal(
-        self, partition: int, state: _ShardState[EventT, ReplyT, EffectT] | None, *, own: bool
-    ) -> KafkaError | None:
+    def _refusal(self, partition: int, state: _ShardState[EventT, ReplyT, EffectT] | None, *, own: bool) -> KafkaError | None:
         if state is None or state.phase is Phase.FAILED:
             return KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{partition} is not coordinated here")
         if state.phase is not Phase.ACTIVE:
@@ -446,7 +444,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             raise ValueError(f"record {offset} of {self.name}-{state.partition} has no key")
         state.shard.replay(ReplayedRecord(offset, timestamp_ms, bytes(key), None if value is None else bytes(value), producer))
 
-    # --- markers that the node appended to this partition ------------------------------------------------------------
+    # --- markers that the node appended to this partition ------------------------------------------------------------------
 
     def replay_marker(
         self,
@@ -494,7 +492,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         state.shard.replay_marker(producer, commit, offset)
         state.position = offset + 1
 
-    # --- time and the high watermark -----------------------------------------------------------------------------------
+    # --- time and the high watermark ---------------------------------------------------------------------------------------
 
     def on_high_watermark(self, partition: int, leader_epoch: int, offset: int) -> None:
         """The leader's high watermark moved.  Epochs other than the shard's are ignored."""
@@ -551,7 +549,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         if now_ms is not None:
             self._now_ms = max(self._now_ms, now_ms)  # a wall clock that steps back must not move deadlines
 
-    # --- views -----------------------------------------------------------------------------------------------------------
+    # --- views -------------------------------------------------------------------------------------------------------------
 
     def _state(self, partition: int, leader_epoch: int) -> _ShardState[EventT, ReplyT, EffectT] | None:
         state = self._shards.get(partition)
@@ -579,4 +577,3 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     def parked_count(self) -> int:
         """Replies and effects that wait for the high watermark."""
         return sum(len(state.parked) for state in self._shards.values())
-

@@ -269,14 +269,7 @@ class Acknowledged:
 
 
 GroupReply = (
-    JoinReply
-    | SyncReply
-    | LeaveReply
-    | OffsetsReply
-    | OffsetFetchReply
-    | ListGroupsReply
-    | DescribeGroupReply
-    | Acknowledged
+    JoinReply | SyncReply | LeaveReply | OffsetsReply | OffsetFetchReply | ListGroupsReply | DescribeGroupReply | Acknowledged
 )
 
 

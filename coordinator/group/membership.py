@@ -74,7 +74,7 @@ class ClassicGroup:
     initial_window_ms: int = -1  # what is left to extend the initial delay by; -1 outside the initial rebalance
     joined_in_window: bool = False
 
-    # --- states ----------------------------------------------------------------------------------------------------------
+    # --- states ------------------------------------------------------------------------------------------------------------
 
     def enter(self, state: GroupState) -> None:
         """The only way to change the state at run time."""
@@ -82,7 +82,7 @@ class ClassicGroup:
             raise AssertionError(f"group {self.group_id}: {state.value} may not follow {self.state.value}")
         self.state = state
 
-    # --- members ---------------------------------------------------------------------------------------------------------
+    # --- members -----------------------------------------------------------------------------------------------------------
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> Member:
         """The member, or UNKNOWN_MEMBER_ID / FENCED_INSTANCE_ID (KIP-345)."""
@@ -147,7 +147,7 @@ class ClassicGroup:
     def rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    # --- protocols -------------------------------------------------------------------------------------------------------
+    # --- protocols ---------------------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
         """Whether a member with these protocols can be in the group."""
@@ -221,7 +221,7 @@ class ClassicGroup:
                 self.static_members[member.group_instance_id] = member.member_id
         self.state = GroupState.STABLE if self.members else GroupState.EMPTY
 
-    # --- views -----------------------------------------------------------------------------------------------------------
+    # --- views -------------------------------------------------------------------------------------------------------------
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
         """What the leader is told of everybody."""

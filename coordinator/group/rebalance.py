@@ -89,9 +89,7 @@ def _returns_static(group: ClassicGroup, event: JoinGroup) -> bool:
     return event.group_instance_id is not None and event.group_instance_id in group.static_members
 
 
-def _join_unnamed(
-    group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: GroupConfig, change: Change
-) -> None:
+def _join_unnamed(group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: GroupConfig, change: Change) -> None:
     if event.group_instance_id is not None and event.group_instance_id in group.static_members:
         _replace_static(group, event, token, now_ms, config, change)
     elif event.group_instance_id is None and event.require_known_member_id:

@@ -83,16 +83,16 @@ _GEN, _FULL, _MISS = GroupAction.REFUSE_GENERATION, GroupAction.REFUSE_NON_EMPTY
 _TABLE: dict[GroupRequest, tuple[GroupAction, ...]] = {
     # fmt: off
     #                                 Empty  Preparing Completing Stable Dead
-    GroupRequest.JOIN_NEW:           (_JOIN, _ADD,     _JOIN,     _JOIN, _JOIN),
-    GroupRequest.JOIN_KNOWN:         (_WHO,  _WAIT,    _SAME,     _LEAD, _WHO),
-    GroupRequest.SYNC:               (_WHO,  _BUSY,    _SYNC,     _ANS,  _WHO),
-    GroupRequest.HEARTBEAT:          (_WHO,  _BUSY,    _OK,       _OK,   _WHO),
-    GroupRequest.LEAVE:              (_WHO,  _CUT,     _OUT,      _OUT,  _WHO),
-    GroupRequest.COMMIT_MEMBER:      (_WHO,  _PUT,     _BUSY,     _PUT,  _GEN),
-    GroupRequest.COMMIT_SIMPLE:      (_PUT,  _WHO,     _WHO,      _WHO,  _PUT),
+    GroupRequest.JOIN_NEW: (_JOIN, _ADD, _JOIN, _JOIN, _JOIN),
+    GroupRequest.JOIN_KNOWN: (_WHO, _WAIT, _SAME, _LEAD, _WHO),
+    GroupRequest.SYNC: (_WHO, _BUSY, _SYNC, _ANS, _WHO),
+    GroupRequest.HEARTBEAT: (_WHO, _BUSY, _OK, _OK, _WHO),
+    GroupRequest.LEAVE: (_WHO, _CUT, _OUT, _OUT, _WHO),
+    GroupRequest.COMMIT_MEMBER: (_WHO, _PUT, _BUSY, _PUT, _GEN),
+    GroupRequest.COMMIT_SIMPLE: (_PUT, _WHO, _WHO, _WHO, _PUT),
     # Producers before KIP-447 name no member, and their offsets go with the transaction whatever the group does.
-    GroupRequest.COMMIT_TRANSACTION: (_PUT,  _PUT,     _PUT,      _PUT,  _PUT),
-    GroupRequest.DELETE_GROUP:       (_TOMB, _FULL,    _FULL,     _FULL, _MISS),
+    GroupRequest.COMMIT_TRANSACTION: (_PUT, _PUT, _PUT, _PUT, _PUT),
+    GroupRequest.DELETE_GROUP: (_TOMB, _FULL, _FULL, _FULL, _MISS),
     # fmt: on
 }
 

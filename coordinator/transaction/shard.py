@@ -13,6 +13,11 @@ Promises
 - COMPLETE is written only for the very PREPARE whose markers are written: `TransactionIdentity`, not the transactional id
   (KAFKA-16352).
 
+- TV1 uses one epoch for many transactions, so a deposed coordinator that does not know it yet cannot see that a request belongs
+  to a later transaction than the last one it heard of.  Therefore every answer that lets a TV1 producer go on is *confirmed*:
+  the unchanged entry is written again, and only a real leader gets that committed.  Otherwise "committed" might be answered for
+  the transaction before, and a partition called enlisted that nobody will send a marker to.  (Found by the simulator.)
+
 Where Tidegate is stricter or kinder than Kafka
 - InitProducerId with an expected epoch that is not the current one never aborts the transaction of the rightful producer.
 - A producer whose transaction timed out may resume by KIP-360 (KIP-588); one that was fenced by a new instance may not.
@@ -95,7 +100,7 @@ class TransactionShard:
         self._next_completion_ms = 0
         self._next_expiration_scan_ms = 0
 
-    # --- replay: the only mutator --------------------------------------------------------------------------------------
+    # --- replay: the only mutator ------------------------------------------------------------------------------------------
 
     def replay(self, record: ReplayedRecord) -> None:
         transactional_id = records.decode_key(record.key)
@@ -182,7 +187,7 @@ class TransactionShard:
             raise KafkaError(code, f"{transactional_id}: {stimulus.value} while {state}: {message}")
         return current, action
 
-    # --- InitProducerId --------------------------------------------------------------------------------------------------
+    # --- InitProducerId ----------------------------------------------------------------------------------------------------
 
     def _init_producer_id(self, event: InitProducerId, context: Context) -> TransactionOutcome:
         if not event.transactional_id:
@@ -289,7 +294,7 @@ class TransactionShard:
         reply = PartitionsReply({partition: ErrorCode.NONE for partition in event.partitions})
         ongoing = current.state is TransactionState.ONGOING
         if ongoing and current.partitions.issuperset(event.partitions):
-            return Outcome(reply=reply)
+            return self._unchanged(current, reply, event.transaction_version)
         following = replace(
             current,
             state=TransactionState.ONGOING,
@@ -313,7 +318,8 @@ class TransactionShard:
             else ErrorCode.TRANSACTION_ABORTABLE
             for partition in event.partitions
         }
-        return Outcome(reply=PartitionsReply(errors))
+        reply = PartitionsReply(errors)
+        return self._unchanged(current, reply, 1) if ErrorCode.NONE in errors.values() else Outcome(reply=reply)
 
     # --- the end of a transaction ------------------------------------------------------------------------------------------
 
@@ -326,7 +332,8 @@ class TransactionShard:
         current, action = self._lookup(event.transactional_id, stimulus)
         with_epoch = event.transaction_version >= 2
         if action is Action.CONFIRM:
-            return Outcome(reply=ProducerReply(*current.client_identity) if with_epoch else ProducerReply(-1, -1))
+            reply = ProducerReply(*current.client_identity) if with_epoch else ProducerReply(-1, -1)
+            return self._unchanged(current, reply, event.transaction_version)
         following = replace(
             current,
             state=TransactionState.PREPARE_COMMIT if event.commit else TransactionState.PREPARE_ABORT,
@@ -452,6 +459,13 @@ class TransactionShard:
         if metadata is None:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"no transactional id {event.transactional_id!r}")
         return Outcome(reply=DescribeReply(metadata))
+
+    def _unchanged(self, current: TransactionMetadata, reply: TransactionReply, transaction_version: int) -> TransactionOutcome:
+        """A positive answer that changes nothing.  A TV2 request names its transaction by the epoch: no confirmation is needed."""
+        if transaction_version >= 2:
+            return Outcome(reply=reply)
+        record = CoordinatorRecord(records.encode_key(current.transactional_id), records.encode_value(current))
+        return Outcome(records=(record,), reply=reply)
 
     # --- writing -----------------------------------------------------------------------------------------------------------
 

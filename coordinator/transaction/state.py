@@ -111,7 +111,7 @@ class Action(Enum):
     PREPARE_ABORT = "-> PrepareAbort"
     COMPLETE = "-> Complete"
     TOMBSTONE = "tombstone -> Dead"
-    CONFIRM = "NONE, nothing written"
+    CONFIRM = "NONE, nothing changes"
     IGNORE = "nothing"
     REFUSE_CONCURRENT = "CONCURRENT_TRANSACTIONS"
     REFUSE_STATE = "INVALID_TXN_STATE"
@@ -133,18 +133,18 @@ _GONE, _LATE = Action.REFUSE_MAPPING, Action.REFUSE_ABORTABLE
 _TABLE: dict[Stimulus, tuple[Action, ...]] = {
     # fmt: off
     #                            Empty  Ongoing PrepareCommit PrepareAbort CompleteCommit CompleteAbort Dead
-    Stimulus.INIT_PRODUCER_ID:  (_BUMP, _FENCE, _BUSY,        _BUSY,       _BUMP,         _BUMP,        _NEW),
-    Stimulus.ADD_PARTITIONS:    (_ADD,  _ADD,   _BUSY,        _BUSY,       _ADD,          _ADD,         _GONE),
-    Stimulus.VERIFY_PARTITIONS: (_LATE, _ASK,   _BUSY,        _BUSY,       _LATE,         _LATE,        _GONE),
-    Stimulus.COMMIT_TV1:        (_BAD,  _CMT,   _BUSY,        _BAD,        _NONE,         _BAD,         _GONE),
-    Stimulus.ABORT_TV1:         (_BAD,  _ABT,   _BAD,         _BUSY,       _BAD,          _NONE,        _GONE),
-    Stimulus.COMMIT:            (_BAD,  _CMT,   _BUSY,        _BUSY,       _BAD,          _BAD,         _GONE),
-    Stimulus.ABORT:             (_ABT,  _ABT,   _BUSY,        _BUSY,       _ABT,          _ABT,         _GONE),
-    Stimulus.COMMIT_REPEATED:   (_OLD,  _OLD,   _BUSY,        _BAD,        _NONE,         _BAD,         _GONE),
-    Stimulus.ABORT_REPEATED:    (_OLD,  _OLD,   _BAD,         _BUSY,       _BAD,          _NONE,        _GONE),
-    Stimulus.MARKERS_WRITTEN:   (_SKIP, _SKIP,  _DONE,        _DONE,       _SKIP,         _SKIP,        _SKIP),
-    Stimulus.TIMEOUT:           (_SKIP, _FENCE, _SKIP,        _SKIP,       _SKIP,         _SKIP,        _SKIP),
-    Stimulus.EXPIRE:            (_TOMB, _SKIP,  _SKIP,        _SKIP,       _TOMB,         _TOMB,        _SKIP),
+    Stimulus.INIT_PRODUCER_ID: (_BUMP, _FENCE, _BUSY, _BUSY, _BUMP, _BUMP, _NEW),
+    Stimulus.ADD_PARTITIONS: (_ADD, _ADD, _BUSY, _BUSY, _ADD, _ADD, _GONE),
+    Stimulus.VERIFY_PARTITIONS: (_LATE, _ASK, _BUSY, _BUSY, _LATE, _LATE, _GONE),
+    Stimulus.COMMIT_TV1: (_BAD, _CMT, _BUSY, _BAD, _NONE, _BAD, _GONE),
+    Stimulus.ABORT_TV1: (_BAD, _ABT, _BAD, _BUSY, _BAD, _NONE, _GONE),
+    Stimulus.COMMIT: (_BAD, _CMT, _BUSY, _BUSY, _BAD, _BAD, _GONE),
+    Stimulus.ABORT: (_ABT, _ABT, _BUSY, _BUSY, _ABT, _ABT, _GONE),
+    Stimulus.COMMIT_REPEATED: (_OLD, _OLD, _BUSY, _BAD, _NONE, _BAD, _GONE),
+    Stimulus.ABORT_REPEATED: (_OLD, _OLD, _BAD, _BUSY, _BAD, _NONE, _GONE),
+    Stimulus.MARKERS_WRITTEN: (_SKIP, _SKIP, _DONE, _DONE, _SKIP, _SKIP, _SKIP),
+    Stimulus.TIMEOUT: (_SKIP, _FENCE, _SKIP, _SKIP, _SKIP, _SKIP, _SKIP),
+    Stimulus.EXPIRE: (_TOMB, _SKIP, _SKIP, _SKIP, _TOMB, _TOMB, _SKIP),
     # fmt: on
 }
 

@@ -2,8 +2,8 @@
 
 Real: `CoordinatorRuntime`, `TransactionShard`, `MarkerQueue` and the records, one of each on every node.
 Modelled: the replicated state partition (three replicas, in-sync set, high watermark, elections, truncation), data partitions
-(producer epochs, sequences, verification guards, markers; SEMANTICS 1-16 in short), a network that delays, reorders, duplicates and
-loses, and producers that follow the protocol.
+(producer epochs, sequences, verification guards, markers; SEMANTICS 1-16 in short), a network that delays, reorders, duplicates
+and loses, and producers that follow the protocol.
 
 A run draws faults from its seed, then heals, waits for rest, and `check` holds the history against the invariants:
 no torn transaction, no lost write, no aborted read, no marker before its PREPARE is committed, nothing open or prepared at rest,
@@ -58,6 +58,7 @@ class Faults:
     crash_client: float = 0.003
     kill: float = 0.003
     depose: float = 0.004
+    learn: float = 0.02  # how soon a deposed leader hears of it
     max_epoch: int = 4
     skip_barrier: bool = False
     check_marker_epoch: bool = True
@@ -66,7 +67,7 @@ class Faults:
     shard: type[TransactionShard] = TransactionShard
 
 
-# --- data partitions ---------------------------------------------------------------------------------------------------------
+# --- data partitions -------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -143,7 +144,7 @@ class DataPartition:
         return seen
 
 
-# --- nodes and the state partition ---------------------------------------------------------------------------------------------
+# --- nodes and the state partition -----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -248,12 +249,12 @@ class Node:
             self.finish(self.queue.failed(batch, self.world.now_ms))
 
 
-# --- producers -------------------------------------------------------------------------------------------------------------------
+# --- producers -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Transaction:
-    """What a producer did.  outcome: "committed", "aborted" (no commit was ever asked for, or an abort was confirmed), "unknown"."""
+    """What a producer did.  outcome: "committed", "aborted" (no commit was asked for, or an abort was confirmed), "unknown"."""
 
     values: dict[Any, int] = field(default_factory=dict)  # value -> partition
     outcome: str = "aborted"
@@ -381,7 +382,7 @@ class Client:
             self.fail(reply.code)
 
 
-# --- the world -------------------------------------------------------------------------------------------------------------------
+# --- the world -------------------------------------------------------------------------------------------------------------
 
 
 class World:
@@ -478,13 +479,15 @@ class World:
         node.lead(self.epoch)
 
     def choose_leader(self, *, besides: Node) -> None:
-        able = [node for node in self.nodes if node.alive and node is not besides and node.number in self.in_sync and not node.leads]
+        able = [
+            node for node in self.nodes if node.alive and node is not besides and node.number in self.in_sync and not node.leads
+        ]
         self.leader = None
         if able:
             self.elect(self.random.choice(able))
 
     def fetch(self, node: Node) -> None:
-        """A follower fetches from the true leader: cuts what differs, acknowledges, takes a batch or two, learns the watermark."""
+        """A follower fetches from the true leader: cuts what differs, acknowledges, takes a batch or two."""
         leader = self.leader
         if leader is None or not node.alive or node is leader or node.leads:
             return
@@ -558,8 +561,8 @@ class World:
             self.restart(node)
         elif draw > 1 - self.faults.depose and self.leader is not None:
             self.choose_leader(besides=self.leader)  # the old leader does not know yet
-        elif draw > 1 - 4 * self.faults.depose and node.leads and node is not self.leader:
-            node.follow()
+        elif 0.7 < draw < 0.7 + 3 * self.faults.learn and node.leads and node is not self.leader:
+            node.follow()  # one node in three is drawn
         elif 0.5 < draw < 0.52 and node is not self.leader and not (node.alive and not node.leads) and len(self.in_sync) > 1:
             self.in_sync.discard(node.number)
         elif 0.6 < draw < 0.6 + self.faults.crash_client:
@@ -584,7 +587,9 @@ class World:
 
     def unfinished(self) -> list[str]:
         """What is still open: at the end, hanging transactions."""
-        found = [f"{p.name.partition}: producer {pid} is open" for p in self.partitions for pid, s in p.producers.items() if s.is_open]
+        found = [
+            f"{p.name.partition}: producer {pid} is open" for p in self.partitions for pid, s in p.producers.items() if s.is_open
+        ]
         leader = self.leader
         if leader is None or leader.runtime.phase(0) is None or not leader.runtime.active_partitions():
             return [*found, "no coordinator"]

@@ -196,7 +196,9 @@ def test_no_state_is_entered_from_where_it_may_not() -> None:
 
 def test_a_group_of_two_agrees_and_everybody_gets_its_part(groups: Groups) -> None:
     first = groups.join("a")
-    assert first == JoinReply("m1", 1, "consumer", "range", "m1", first.members) and [m.member_id for m in first.members] == ["m1"]
+    assert first == JoinReply("m1", 1, "consumer", "range", "m1", first.members) and [m.member_id for m in first.members] == [
+        "m1"
+    ]
     assert groups.join("b") is None, "m1 must join again first"
     assert groups.beat("m1", 1) is ErrorCode.REBALANCE_IN_PROGRESS
     leader = groups.join("a2", "m1")
@@ -308,7 +310,7 @@ def test_a_sync_that_names_another_protocol_is_refused(groups: Groups) -> None:
     assert code_of(groups.ask(SyncGroup(G, 1, "m1", None, "consumer", "sticky"))) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-# --- leaving and timing out --------------------------------------------------------------------------------------------------
+# --- leaving and timing out ------------------------------------------------------------------------------------------------
 
 
 def test_members_leave_together_each_with_its_result(groups: Groups) -> None:
@@ -369,7 +371,7 @@ def test_a_member_that_never_asks_for_its_assignment_is_taken_out(groups: Groups
     assert list(groups.group.members) == ["m1"] and groups.state is S.PREPARING_REBALANCE
 
 
-# --- static membership -------------------------------------------------------------------------------------------------------
+# --- static membership -----------------------------------------------------------------------------------------------------
 
 
 def static_pair(groups: Groups) -> int:
@@ -431,7 +433,7 @@ def test_a_static_member_leaves_by_its_instance_alone(groups: Groups) -> None:
     assert [c for _, c in reply.results] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID]
 
 
-# --- failover ----------------------------------------------------------------------------------------------------------------
+# --- failover --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_new_coordinator_knows_the_generation_and_renews_the_sessions(groups: Groups) -> None:

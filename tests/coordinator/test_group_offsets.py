@@ -98,7 +98,7 @@ def test_metadata_that_is_too_long_is_refused_and_the_others_are_written(offsets
     assert offsets.get(T0) == 5 and offsets.get(T1) == -1
 
 
-# --- transactions ------------------------------------------------------------------------------------------------------------
+# --- transactions ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("commit", "after"), [(True, 9), (False, 5)])
@@ -188,7 +188,7 @@ def test_a_generation_of_an_unknown_group_is_refused(offsets: Offsets) -> None:
     assert code_of(offsets.put(9, generation=1, member_id="m1")) is ErrorCode.ILLEGAL_GENERATION
 
 
-# --- expiry and deletion -------------------------------------------------------------------------------------------------------
+# --- expiry and deletion ---------------------------------------------------------------------------------------------------
 
 
 def wait(offsets: Offsets, ms: int) -> None:
@@ -271,10 +271,12 @@ def test_offsets_of_deleted_topics_go_in_bounded_batches_and_those_of_a_new_topi
     assert offsets.log.end[0] == end, "and then it is over"
 
 
-# --- ablation --------------------------------------------------------------------------------------------------------------------
+# --- ablation --------------------------------------------------------------------------------------------------------------
 
 
-def test_materialising_by_marker_order_instead_of_record_order_is_caught(offsets: Offsets, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_materialising_by_marker_order_instead_of_record_order_is_caught(
+    offsets: Offsets, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the rule of SEMANTICS 33 the consumer would go back from 11 to 9."""
 
     def careless(self: OffsetStore, producer_id: int, commit: bool) -> set[str]:

@@ -191,7 +191,7 @@ def test_a_bug_in_a_handler_costs_only_its_own_request(driver: Driver) -> None:
     assert driver.ask(Add(1)) == 1 and driver.runtime.metrics.handler_failures == 1
 
 
-# --- the barrier ---------------------------------------------------------------------------------------------------------
+# --- the barrier -----------------------------------------------------------------------------------------------------------
 
 
 def written(*amounts: int) -> MemoryLog:
@@ -287,7 +287,7 @@ def test_calls_with_an_older_epoch_change_nothing(driver: Driver) -> None:
     assert "a" not in driver.replies and driver.runtime.leader_epoch(0) == 5
 
 
-# --- unloading -----------------------------------------------------------------------------------------------------------
+# --- unloading -------------------------------------------------------------------------------------------------------------
 
 
 def test_unloading_answers_everybody_and_drops_effects(driver: Driver) -> None:
