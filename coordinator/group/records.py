@@ -9,6 +9,7 @@ The key's version tells which it is.  Keys of later versions (KIP-848 and after)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from struct import Struct
 from typing import NamedTuple
 
 from ..fields import FieldReader, FieldWriter, RecordFormatError
@@ -19,6 +20,9 @@ _OFFSET_VALUE_VERSION = 3
 _GROUP_VALUE_VERSION = 3
 _FLEXIBLE_FROM = 4
 _NEWEST = 4
+_INT16, _INT32, _INT64 = Struct(">h"), Struct(">i"), Struct(">q")
+_OFFSET_HEAD = Struct(">hqih")  # version 3 up to the length of the metadata
+_OFFSET_OVERHEAD = _OFFSET_HEAD.size + _INT64.size
 
 
 class OffsetKey(NamedTuple):
@@ -89,6 +93,27 @@ def encode_group_key(group_id: str) -> bytes:
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
     """What a record is about; None for a kind of record of a later release."""
+    return _plain_offset_key(data) or _decode_key(data)
+
+
+def _plain_offset_key(data: bytes) -> OffsetKey | None:
+    """The usual key without a reader: a coordinator loads a million of them.  None for anything unusual."""
+    if len(data) < 4 or data[:2] != b"\x00\x01":
+        return None
+    group_end = 4 + _INT16.unpack_from(data, 2)[0]
+    if not 4 <= group_end <= len(data) - 6:
+        return None
+    topic_at = group_end + 2
+    topic_end = topic_at + _INT16.unpack_from(data, group_end)[0]
+    if topic_end < topic_at or topic_end + 4 != len(data):
+        return None
+    try:
+        return OffsetKey(data[4:group_end].decode(), data[topic_at:topic_end].decode(), _INT32.unpack_from(data, topic_end)[0])
+    except UnicodeDecodeError:
+        return None
+
+
+def _decode_key(data: bytes) -> OffsetKey | GroupKey | None:
     reader = FieldReader(data)
     version = reader.int16()
     if version in (0, 1):
@@ -126,6 +151,10 @@ def _version(reader: FieldReader, what: str) -> int:
 
 
 def decode_offset_value(data: bytes) -> OffsetValue:
+    if len(data) == _OFFSET_OVERHEAD:  # the usual value: version 3 without metadata
+        version, offset, leader_epoch, length = _OFFSET_HEAD.unpack_from(data)
+        if version == _OFFSET_VALUE_VERSION and length == 0:
+            return OffsetValue(offset, leader_epoch, "", _INT64.unpack_from(data, _OFFSET_HEAD.size)[0])
     reader = FieldReader(data)
     version = _version(reader, "OffsetCommitValue")
     offset = reader.int64()

@@ -461,7 +461,7 @@ class TransactionShard:
         return Outcome(reply=DescribeReply(metadata))
 
     def _unchanged(self, current: TransactionMetadata, reply: TransactionReply, transaction_version: int) -> TransactionOutcome:
-        """A positive answer that changes nothing.  A TV2 request names its transaction by the epoch: no confirmation is needed."""
+        """A positive answer that changes nothing.  A TV2 request names its transaction by its epoch and needs no confirmation."""
         if transaction_version >= 2:
             return Outcome(reply=reply)
         record = CoordinatorRecord(records.encode_key(current.transactional_id), records.encode_value(current))

@@ -121,6 +121,25 @@ def test_an_offset_survives_the_log(
     assert group_records.decode_offset_value(group_records.encode_offset_value(value)) == value
 
 
+@settings(max_examples=200, deadline=None)
+@given(names, names, st.integers(0, 2**31 - 1), st.data())
+def test_the_quick_way_to_read_a_key_agrees_with_the_slow_one(
+    group: str, topic: str, partition: int, data: st.DataObject
+) -> None:
+    encoded = bytearray(group_records.encode_offset_key(group, topic, partition))
+    if data.draw(st.booleans()):
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        del encoded[data.draw(st.integers(0, len(encoded) - 1)) :]
+    quick = group_records._plain_offset_key(bytes(encoded))
+    try:
+        slow = group_records._decode_key(bytes(encoded))
+    except RecordFormatError:
+        slow = None
+    assert quick is None or quick == slow
+    assert quick is not None or slow is None or encoded[1] != 1, "the usual key takes the quick way"
+
+
 def test_the_bytes_of_offsets_and_groups_are_kafkas() -> None:
     assert group_records.encode_offset_key("g", "ab", 3).hex() == "0001" + "000167" + "00026162" + "00000003"
     assert group_records.encode_group_key("g").hex() == "0002" + "000167"
