@@ -62,6 +62,7 @@ REGISTRATION_TIMEOUT_S: Final = 600.0
 METADATA_TIMEOUT_S: Final = 120.0
 FETCH_ANSWER_TIMEOUT_S: Final = 10.0
 HOUSEKEEPING_S: Final = 60.0
+OTHERS_LEAVE_S: Final = 3.0
 
 
 class StartError(Exception):
@@ -314,6 +315,7 @@ class Node:
             timeout_s = configuration.seconds("controlled.shutdown.timeout.ms")
             if broker.membership.unfenced.is_set() and not await broker.membership.leave(timeout_s):
                 log.warning("leaderships_not_moved", leaderships=broker.replicas.leader_count)
+            await self._see_others_off()
         if self._housekeeping is not None:
             self._housekeeping.cancel()
         if self._listener is not None:
@@ -328,6 +330,16 @@ class Node:
         await self._close_network()
         log.info("node_stopped", node=configuration.node_id, clean=clean)
         return clean
+
+    async def _see_others_off(self) -> None:
+        """When all nodes are stopped at once the active controller goes last: without it the others could hand nothing over."""
+        deadline = self._clock.monotonic() + OTHERS_LEAVE_S
+        own_id = self._configuration.node_id
+        while self._controller_active and self._clock.monotonic() < deadline:
+            others = (known for node_id, known in self._broker.state.brokers.items() if node_id != own_id)
+            if not any(known.shutting_down and not known.fenced for known in others):
+                return
+            await self._clock.sleep(0.02)
 
     def _close_directory(self) -> bool:
         try:

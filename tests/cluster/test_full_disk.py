@@ -1,0 +1,132 @@
+"""A full disk: produce fails with a clear error, the node lives and can be read, and works again when there is space.
+
+The data folder is a small file system of its own (tmpfs), mounted by the test, which only root may do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import ctypes.util
+import os
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.local_cluster import LocalCluster
+from tidegate.client.producer import Producer
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .witness import Witness, batch, log_of, raw_produce
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("full-disk"), pytest.mark.timeout(120)]
+
+DISK_BYTES = 12 << 20
+_LIBC = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+_MNT_DETACH = 2
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 12 MiB."""
+    path = tmp_path / "small-disk"
+    path.mkdir()
+    if _LIBC.mount(b"tmpfs", str(path).encode(), b"tmpfs", 0, f"size={DISK_BYTES}".encode()) != 0:
+        pytest.skip(f"no small disk can be mounted here ({os.strerror(ctypes.get_errno())}): run as root to test a full disk")
+    try:
+        yield path
+    finally:
+        _LIBC.umount2(str(path).encode(), _MNT_DETACH)
+
+
+@pytest.fixture
+async def node(small_disk: Path) -> AsyncIterator[LocalCluster]:
+    cluster = LocalCluster(small_disk / "cluster", nodes=1)
+    await cluster.up()
+    try:
+        yield cluster
+    finally:
+        await cluster.down()
+
+
+class Ballast:
+    """A file that takes what is left of the disk."""
+
+    def __init__(self, disk: Path) -> None:
+        self._path = disk / "ballast"
+
+    def fill(self) -> None:
+        with self._path.open("ab", buffering=0) as file:
+            for size in (1 << 20, 4096, 1):
+                try:
+                    while True:
+                        file.write(bytes(size))
+                except OSError:
+                    continue
+
+    def remove(self) -> None:
+        self._path.unlink()
+
+
+async def test_nothing_is_lost_on_a_full_disk_and_the_node_goes_on_when_there_is_space(
+    small_disk: Path, node: LocalCluster
+) -> None:
+    witness, ballast, address = Witness(node.bootstrap), Ballast(small_disk), node.node(1).kafka_address
+    await witness.create()
+    await witness.write(20, size=2000)
+    pid = node.node(1).pid
+
+    ballast.fill()
+    refused = 0
+    for number in range(50):  # the last page of a file may still have room for a few records
+        value = f"squeezed-{number}".encode().ljust(2000, b".")
+        answer = await raw_produce(address, witness.topic, batch([value]))
+        if answer.error is ErrorCode.NONE:
+            witness.acknowledged.append(value)
+            continue
+        refused += 1
+        assert answer.error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert re.search("No space left on device|is the disk full", answer.error_message or ""), answer.error_message
+    assert refused > 40
+    assert node.node(1).pid == pid
+    assert await witness.read() == witness.acknowledged
+    assert (await node.node(1).status()).ready
+
+    # A producer that goes on trying gets through as soon as there is space.
+    patient = b"patient" * 2000
+    async with Producer(node.bootstrap, delivery_timeout_s=60) as producer:
+        future = await producer.send(witness.topic, patient, partition=0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(future), 0.5)
+        ballast.remove()
+        await future
+        witness.acknowledged.append(patient)
+    await witness.still_serves()
+    assert node.node(1).pid == pid
+
+    # And what was acknowledged around the full disk is there after a crash, too.
+    node.node(1).kill()
+    await node.node(1).wait_exit()
+    await node.up()
+    await witness.still_serves()
+
+
+async def test_changing_the_metadata_on_a_full_disk_fails_clearly_and_loses_nothing(
+    small_disk: Path, node: LocalCluster
+) -> None:
+    witness, ballast = Witness(node.bootstrap), Ballast(small_disk)
+    await witness.create()
+    await witness.write(5)
+    ballast.fill()
+    pid = node.node(1).pid
+    async with Admin(node.bootstrap, timeout_s=5) as admin:
+        with pytest.raises(KafkaError) as refused:
+            for number in range(200):
+                await admin.create_topics([NewTopic(f"squeezed-{number}", 8, 1)], wait=False)
+    print(refused.value)
+    assert node.node(1).pid == pid, log_of(node)[-2000:]
+    assert await witness.read() == witness.acknowledged
+    ballast.remove()
+    await witness.still_serves()

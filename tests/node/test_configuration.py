@@ -1,0 +1,190 @@
+"""A node's settings: where they come from, which of them win, and that whatever is wrong is said in one clear line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tidegate.node.configuration import SETTINGS, Address, Configuration, ConfigurationError, load, parse_address
+
+MINIMAL: dict[str, Any] = {
+    "node.id": 1,
+    "cluster.id": "test",
+    "data.dirs": ["/data"],
+    "quorum.voters": ["1@127.0.0.1:9094:9093"],
+}
+
+
+def toml(values: dict[str, Any]) -> bytes:
+    return "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items()).encode()
+
+
+def loaded(*overrides: str, environment: dict[str, str] | None = None, hostname: str = "host", **changes: Any) -> Configuration:
+    values = MINIMAL | {key.replace("__", "."): value for key, value in changes.items()}
+    values = {key: value for key, value in values.items() if value is not None}
+    return load(toml(values), environment=environment or {}, overrides=overrides, hostname=hostname)
+
+
+def refused(*overrides: str, **changes: Any) -> str:
+    with pytest.raises(ConfigurationError) as error:
+        loaded(*overrides, **changes)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+class TestPrecedence:
+    """Defaults < file < environment < command line."""
+
+    def test_defaults_hold_where_nothing_is_said(self) -> None:
+        assert loaded().integer("num.partitions") == SETTINGS["num.partitions"].default
+
+    def test_the_file_wins_over_defaults(self) -> None:
+        assert loaded(num__partitions=7).integer("num.partitions") == 7
+
+    def test_the_environment_wins_over_the_file(self) -> None:
+        found = loaded(num__partitions=7, environment={"TIDEGATE_NUM_PARTITIONS": "8", "OTHER": "x"})
+        assert found.integer("num.partitions") == 8
+
+    def test_the_command_line_wins_over_all(self) -> None:
+        found = loaded("num.partitions = 9", num__partitions=7, environment={"TIDEGATE_NUM_PARTITIONS": "8"})
+        assert found.integer("num.partitions") == 9
+
+    def test_tables_and_dotted_and_quoted_keys_mean_the_same(self) -> None:
+        text = toml(MINIMAL).decode()
+        for line in ('"num.partitions" = 5', "num.partitions = 5", "[num]\npartitions = 5"):
+            assert load(f"{text}{line}\n".encode(), environment={}).integer("num.partitions") == 5
+
+    def test_variables_of_ours_that_are_no_settings_are_left_alone(self) -> None:
+        loaded(environment={"TIDEGATE_FAULT_POINTS": "1", "TIDEGATE_BOOTSTRAP": "x:1"})
+
+    def test_lists_flags_and_numbers_are_read_from_text(self) -> None:
+        found = loaded("roles=controller , broker", "auto.create.topics.enable=TRUE")
+        assert found.values["roles"] == ["controller", "broker"] and found.flag("auto.create.topics.enable")
+        assert loaded("broker.session.timeout.ms=7500").seconds("broker.session.timeout.ms") == 7.5
+
+
+class TestMistakes:
+    """Every kind of mistake, and the words for it."""
+
+    @pytest.mark.parametrize(
+        ("wrong", "meant"),
+        [("min.insync.replica", "min.insync.replicas"), ("node.di", "node.id"), ("listener.kafka", "listeners.kafka")],
+    )
+    def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(self, wrong: str, meant: str) -> None:
+        for source, message in (
+            ("the configuration file", refused(**{wrong.replace(".", "__"): 1})),
+            ("--set", refused(f"{wrong}=1")),
+        ):
+            assert message == f"unknown setting {wrong!r} in {source}: did you mean {meant!r}?"
+
+    def test_a_misspelt_variable_of_the_environment_is_named(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"in the environment \(TIDEGATE_NODE_IDD\): did you mean 'node.id'"):
+            loaded(environment={"TIDEGATE_NODE_IDD": "1"})
+
+    def test_a_key_like_nothing_known_is_pointed_to_the_list(self) -> None:
+        assert "`tidegate-node --settings` lists them all" in refused(xyzzy=1)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"node__id": None}, "node.id is missing: give every node of the cluster its own number"),
+            ({"cluster__id": None}, "cluster.id is missing: choose a name for the cluster, the same on all of its nodes"),
+            ({"data__dirs": None}, "data.dirs is missing: name at least one folder for the data"),
+            ({"data__dirs": ["/a", "/b"]}, "data.dirs names 2 folders: this version keeps its data in one"),
+            ({"quorum__voters": None}, "quorum.voters is missing: name all controllers as id@host:quorum-port:grpc-port"),
+            ({"quorum__voters": ["1@host:1"]}, "quorum.voters: '1@host:1' is not of the form id@host:quorum-port:grpc-port"),
+            ({"quorum__voters": ["1@a:1:2", "1@b:1:2"]}, "quorum.voters names a node twice: [1, 1]"),
+            ({"node__id": 2}, "this node (2) has the role controller but is not among quorum.voters [1]"),
+            ({"node__id": "1"}, "node.id = '1': int is needed, this is str"),
+            ({"node__id": True}, "node.id = True: int is needed, this is bool"),
+            ({"node__id": -1}, "node.id = -1: must lie between 0 and 2147483647"),
+            ({"roles": ["broker", "king"]}, "roles = ['broker', 'king']: choose from broker, controller"),
+            ({"roles": []}, "roles = []: choose from broker, controller"),
+            ({"data__dirs": [1]}, "data.dirs: text is needed, not 1"),
+            ({"listeners__kafka": "9092"}, "listeners.kafka = '9092': write it as host:port"),
+            ({"listeners__grpc": "host:"}, "listeners.grpc = 'host:': write it as host:port"),
+            ({"listeners__grpc": "host:70000"}, "listeners.grpc = 'host:70000': write it as host:port"),
+            (
+                {"broker__session__timeout__ms": 1500},
+                "broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms",
+            ),
+            ({"log__format": "xml"}, "log.format = 'xml': text or json"),
+            ({"log__level": "LOUD"}, "log.level = 'LOUD': DEBUG, INFO, WARNING or ERROR"),
+            (
+                {"listeners__kafka": "0.0.0.0:9092"},
+                "advertised.kafka is missing: 0.0.0.0:9092 means every interface of this machine, "
+                "clients need one name to connect to",
+            ),
+        ],
+    )
+    def test_a_mistake_in_the_file_is_explained(self, changes: dict[str, Any], message: str) -> None:
+        assert refused(**changes) == message
+
+    @pytest.mark.parametrize(
+        ("override", "message"),
+        [
+            ("num.partitions=many", "num.partitions = 'many': a whole number is needed"),
+            ("num.partitions", "--set num.partitions: write it as key=value"),
+            ("auto.create.topics.enable=yes", "auto.create.topics.enable = 'yes': write true or false"),
+            ("num.partitions=0", "num.partitions = 0: must lie between 1 and 10000"),
+        ],
+    )
+    def test_a_mistake_on_the_command_line_is_explained(self, override: str, message: str) -> None:
+        assert refused(override) == message
+
+    def test_a_file_that_is_not_toml_says_where(self) -> None:
+        with pytest.raises(ConfigurationError, match="the configuration file is not TOML: .*line 1"):
+            load(b"node.id = = 1", environment={})
+        with pytest.raises(ConfigurationError, match="not TOML"):
+            load(b"\xff\xfe", environment={})
+
+
+class TestAddresses:
+    """Listeners, what is advertised, and placeholders."""
+
+    def test_what_is_advertised_defaults_to_the_listener(self) -> None:
+        found = loaded(listeners__kafka="10.0.0.1:9092", advertised__grpc="node.example:7")
+        assert str(found.advertised_kafka) == "10.0.0.1:9092" and found.advertised_grpc == Address("node.example", 7)
+
+    def test_ipv6_is_written_in_brackets(self) -> None:
+        address = parse_address("[::1]:9092", "listeners.kafka")
+        assert address == Address("::1", 9092) and str(address) == "[::1]:9092"
+
+    def test_one_configuration_serves_all_pods_of_a_stateful_set(self) -> None:
+        found = loaded(
+            node__id=None,
+            node__id__from__hostname=True,
+            data__dirs=["/data/{node.id}"],
+            listeners__kafka="0.0.0.0:9092",
+            advertised__kafka="{hostname}.tidegate:9092",
+            advertised__grpc="{hostname}.tidegate:9093",
+            quorum__voters=[f"{n}@tidegate-{n}.tidegate:9094:9093" for n in range(3)],
+            hostname="tidegate-2",
+        )
+        assert found.node_id == 2
+        assert str(found.advertised_kafka) == "tidegate-2.tidegate:9092"
+        assert str(found.data_dirs[0]) == "/data/2"
+        assert [str(voter.quorum) for voter in found.voters] == [f"tidegate-{n}.tidegate:9094" for n in range(3)]
+
+    def test_a_host_name_without_a_number_gives_no_node_id(self) -> None:
+        message = refused(node__id=None, node__id__from__hostname=True, hostname="pod")
+        assert message == "node.id.from.hostname: the host name 'pod' does not end in a number"
+
+    def test_a_given_node_id_wins_over_the_host_name(self) -> None:
+        assert loaded(node__id__from__hostname=True, hostname="pod-9").node_id == 1
+
+
+def test_a_new_topic_writes_down_what_it_inherits_and_keeps_what_it_says() -> None:
+    found = loaded(min__insync__replicas=2)
+    assert found.new_topic_config({}) == {"min.insync.replicas": "2"}
+    assert found.new_topic_config({"min.insync.replicas": "1"}) == {"min.insync.replicas": "1"}
+
+
+def test_every_setting_has_a_sentence_and_a_default_within_its_bounds() -> None:
+    for key, setting in SETTINGS.items():
+        assert setting.doc.endswith("."), key
+        assert setting.default is None or isinstance(setting.default, setting.kind), key
+        if setting.kind is int and setting.default is not None:
+            assert setting.minimum is not None and setting.maximum is not None
+            assert setting.minimum <= setting.default <= setting.maximum, key

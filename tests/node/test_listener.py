@@ -1,0 +1,268 @@
+"""The Kafka listener over real sockets: answers leave in order, what waits is bounded, and nonsense ends one connection only."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tidegate.node import listener
+from tidegate.node.broker import Broker
+from tidegate.node.listener import Handlers, listen
+from tidegate.node.metrics import Metrics, NodeView
+from tidegate.node.requests import Deferred, Encoded, RequestContext
+from tidegate.runtime.clock import SystemClock
+from tidegate.wire import codec
+from tidegate.wire.api import ApiKey
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .test_configuration import loaded
+
+EMPTY = NodeView([], 0, 0, 0, False, 0, True, 0)
+
+
+class Client:
+    """A connection that sends requests and reads the correlation ids of the answers."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, correlation_id: int, key: int = ApiKey.FETCH, version: int = 4, body: bytes = b"") -> None:
+        frame = struct.pack(">hhih", key, version, correlation_id, -1) + body
+        self.writer.write(struct.pack(">i", len(frame)) + frame)
+
+    async def answer(self) -> bytes:
+        async with asyncio.timeout(10):
+            return await self.reader.readexactly(struct.unpack(">i", await self.reader.readexactly(4))[0])
+
+    async def correlation_id(self) -> int:
+        return int.from_bytes((await self.answer())[:4], "big")
+
+    async def closed(self) -> bytes:
+        """What still came before the node closed the connection."""
+        async with asyncio.timeout(10):
+            try:
+                return await self.reader.read()
+            except ConnectionError:
+                return b""
+
+
+class Served:
+    """A listener whose one request (Fetch, hot) does what the test says, by the first byte of its body."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, asyncio.Future[Encoded | None]] = {}
+        self.begun: list[int] = []
+        self.changed = asyncio.Event()
+        self.clients: list[Client] = []
+        self.metrics = Metrics(1, "test", lambda: EMPTY)
+        self.broker = cast(
+            Broker,
+            SimpleNamespace(
+                configuration=loaded("max.connections=3", "socket.request.max.bytes=2048", listeners__kafka="127.0.0.1:0"),
+                serving=True, clock=SystemClock(), metrics=self.metrics,
+            ),
+        )  # fmt: skip
+
+    async def handle(self, _broker: Broker, context: RequestContext, body: memoryview) -> Any:
+        self.begun.append(context.correlation_id)
+        self.changed.set()
+        match bytes(body[:1]):
+            case b"d":
+                future = self.waiting[context.correlation_id] = asyncio.get_running_loop().create_future()
+                return Deferred(future)
+            case b"n":
+                return None
+            case b"k":
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "not so")
+            case b"x":
+                raise RuntimeError("a defect")
+            case b"y":
+                return Deferred(self._fail())
+        return Encoded([b"answer"])
+
+    async def _fail(self) -> Encoded:
+        raise RuntimeError("a late defect")
+
+    def release(self, correlation_id: int) -> None:
+        self.waiting.pop(correlation_id).set_result(Encoded([b"late"]))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def client(self) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.server.port))
+        self.clients.append(client)
+        return client
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Served]:
+        self.server = await listen(self.broker, Handlers({}, {ApiKey.FETCH: self.handle, ApiKey.API_VERSIONS: self.handle}))
+        try:
+            yield self
+        finally:
+            for client in self.clients:
+                client.writer.close()
+            await self.server.close()
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with Served().running() as found:
+        yield found
+
+
+async def test_answers_leave_in_the_order_of_their_requests(served: Served) -> None:
+    client = await served.client()
+    for number, body in enumerate((b"d", b"i", b"d", b"i")):
+        client.send(number, body=body)
+    await served.until(lambda: len(served.begun) == 4)
+    served.release(2)
+    served.release(0)
+    assert [await client.correlation_id() for _ in range(4)] == [0, 1, 2, 3]
+
+
+async def test_a_request_that_waits_does_not_hold_up_the_work_on_those_behind_it(served: Served) -> None:
+    client = await served.client()
+    client.send(0, body=b"d")
+    client.send(1, body=b"i")
+    await served.until(lambda: served.begun == [0, 1])
+    served.release(0)
+
+
+async def test_a_request_without_an_answer_leaves_no_gap(served: Served) -> None:
+    client = await served.client()
+    for number, body in enumerate((b"n", b"i")):
+        client.send(number, body=body)
+    assert await client.correlation_id() == 1
+
+
+async def test_reading_pauses_when_too_much_is_in_work_and_goes_on_afterwards(served: Served) -> None:
+    client = await served.client()
+    most = listener.REQUESTS_IN_WORK_MAX
+    for number in range(most + 40):
+        client.send(number, body=b"d")
+    await served.until(lambda: len(served.begun) >= most)
+    other = await served.client()  # the others go on meanwhile; and by the time of its answer anything unbounded would show
+    for number in range(3):
+        other.send(1000 + number, body=b"i")
+        assert await other.correlation_id() == 1000 + number
+    assert served.begun[:most] == list(range(most))
+    assert not set(range(most, most + 40)) & set(served.begun)
+    for number in range(most + 40):
+        await served.until(lambda number=number: number in served.waiting)  # type: ignore[misc]
+        served.release(number)
+        assert await client.correlation_id() == number
+
+
+async def test_without_the_bound_everything_would_be_taken_up(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
+    """Ablation: the test above would see it."""
+    monkeypatch.setattr(listener, "REQUESTS_IN_WORK_MAX", 10**9)
+    client = await served.client()
+    for number in range(200):
+        client.send(number, body=b"d")
+    await served.until(lambda: len(served.begun) == 200)
+
+
+async def test_large_frames_are_lent_and_given_back(served: Served) -> None:
+    client = await served.client()
+    for number in range(50):
+        client.send(number, body=b"i" * 2000)
+        assert await client.correlation_id() == number
+
+
+@pytest.mark.parametrize("body", [b"k", b"x", b"y"])
+async def test_a_refused_or_failed_request_ends_its_connection_and_no_other(served: Served, body: bytes) -> None:
+    victim, bystander = await served.client(), await served.client()
+    bystander.send(1, body=b"d")
+    victim.send(0, body=body)
+    assert await victim.closed() == b""
+    await served.until(lambda: 1 in served.waiting)
+    served.release(1)
+    assert await bystander.correlation_id() == 1
+    assert b'tidegate_rejected_frames_total{reason="request_refused"} 1.0' in served.metrics.page()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">hhih", ApiKey.PRODUCE, 9, 0, -1) + b"\x00",  # known to the protocol, not served here
+        struct.pack(">hhih", ApiKey.FETCH, 99, 0, -1) + b"\x00",
+        struct.pack(">hhih", -1, 0, 0, -1),
+        struct.pack(">hhih", ApiKey.FETCH, 4, 0, 500),  # a client id that is longer than the frame
+        b"",
+        b"\x00",
+    ],
+)
+async def test_what_is_no_request_that_is_served_ends_the_connection(served: Served, frame: bytes) -> None:
+    client = await served.client()
+    client.writer.write(struct.pack(">i", len(frame)) + frame)
+    assert await client.closed() == b""
+    assert served.begun == []
+
+
+async def test_an_unknown_version_of_api_versions_is_answered_and_the_connection_stays(served: Served) -> None:
+    client = await served.client()
+    client.send(5, ApiKey.API_VERSIONS, 77, body=b"\x00")
+    correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, await client.answer())
+    assert (correlation_id, answer.error_code) == (5, ErrorCode.UNSUPPORTED_VERSION)
+    assert {int(entry.api_key) for entry in answer.api_keys} == {ApiKey.FETCH, ApiKey.API_VERSIONS}
+    client.send(6, body=b"i")
+    assert await client.correlation_id() == 6
+
+
+async def test_the_answer_to_an_unknown_version_waits_for_its_turn(served: Served) -> None:
+    client = await served.client()
+    client.send(0, body=b"d")
+    client.send(1, ApiKey.API_VERSIONS, 77, body=b"\x00")
+    client.send(2, body=b"i")
+    await served.until(lambda: served.begun == [0, 2])
+    served.release(0)
+    assert [await client.correlation_id() for _ in range(3)] == [0, 1, 2]
+
+
+async def test_a_node_that_still_starts_closes_instead_of_answering_wrongly(served: Served) -> None:
+    served.broker.serving = False  # type: ignore[misc]
+    client = await served.client()
+    client.send(0, body=b"i")
+    assert await client.closed() == b""
+    assert served.begun == []
+
+
+async def test_one_connection_too_many_is_closed(served: Served) -> None:
+    clients = [await served.client() for _ in range(3)]
+    for number, client in enumerate(clients):
+        client.send(number, body=b"i")
+        assert await client.correlation_id() == number
+    assert await (await served.client()).closed() == b""
+    clients[0].send(7, body=b"i")
+    assert await clients[0].correlation_id() == 7
+
+
+async def test_a_connection_that_goes_away_cancels_what_waits_for_it(served: Served) -> None:
+    client = await served.client()
+    client.send(0, body=b"d")
+    await served.until(lambda: 0 in served.waiting)
+    cancelled = asyncio.Event()
+    served.waiting[0].add_done_callback(lambda _done: cancelled.set())
+    client.writer.close()
+    async with asyncio.timeout(10):
+        await cancelled.wait()
+    assert served.waiting[0].cancelled()
+
+
+async def test_requests_are_counted_by_name(served: Served) -> None:
+    client = await served.client()
+    client.send(0, body=b"i")
+    await client.correlation_id()
+    assert b'tidegate_requests_total{outcome="ok",request="fetch"} 1.0' in served.metrics.page()
+
+
