@@ -1,0 +1,177 @@
+"""The session is the lease on leadership: it ends here before it ends at the controller, and comes back with a heartbeat."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+from tidegate.controller.client import ControllerClient
+from tidegate.node.membership import Membership
+from tidegate.proto import controller_pb2 as pb
+from tidegate.runtime.clock import ManualClock
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+SESSION_S = 6.0
+
+
+class Controller:
+    """Answers heartbeats as the test says; `gate` holds answers back."""
+
+    def __init__(self) -> None:
+        self.requests: list[pb.HeartbeatRequest] = []
+        self.answer: pb.HeartbeatReply | KafkaError = pb.HeartbeatReply(fenced=False)
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def register_broker(self, request: Any, timeout_s: float) -> pb.RegisterBrokerReply:
+        return pb.RegisterBrokerReply(broker_epoch=7, cluster_id="test", session_timeout_ms=int(SESSION_S * 1000))
+
+    async def heartbeat(self, request: pb.HeartbeatRequest, timeout_s: float) -> pb.HeartbeatReply:
+        self.requests.append(request)
+        await self.gate.wait()
+        if isinstance(self.answer, KafkaError):
+            raise self.answer
+        return self.answer
+
+
+class Watched:
+    """A membership with what it told."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.controller = Controller()
+        self.told: list[str] = []
+        self.membership = Membership(
+            3,
+            cast(ControllerClient, self.controller),
+            self.clock,
+            session_timeout_s=60.0,
+            heartbeat_interval_s=0.01,
+            applied_index=lambda: 42,
+            on_session_lost=lambda reason: self.told.append("lost"),
+            on_session_regained=lambda: self.told.append("regained"),
+            on_superseded=lambda reason: self.told.append(f"superseded: {reason}"),
+        )
+
+    async def until(self, told: str) -> None:
+        async with asyncio.timeout(10):
+            while not self.told or not self.told[-1].startswith(told):
+                await asyncio.sleep(0.001)
+
+    async def beats(self, count: int = 2) -> None:
+        """That many further heartbeats were sent."""
+        wanted = len(self.controller.requests) + count
+        async with asyncio.timeout(10):
+            while len(self.controller.requests) < wanted:
+                await asyncio.sleep(0.001)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Lets the watcher see time pass in small steps."""
+        for _ in range(int(seconds / 0.1)):
+            self.clock.advance(0.1)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def watched() -> AsyncIterator[Watched]:
+    found = Watched()
+    await found.membership.register(pb.RegisterBrokerRequest(), 1.0)
+    found.membership.start()
+    async with asyncio.timeout(10):
+        await found.membership.unfenced.wait()
+    yield found
+    await found.membership.stop()
+
+
+async def test_registration_takes_the_epoch_and_the_shorter_session(watched: Watched) -> None:
+    assert watched.membership.broker_epoch == 7
+    watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
+    await watched.beats()
+    await watched.pass_time(SESSION_S + 0.2)
+    await watched.until("lost")
+
+
+async def test_a_heartbeat_says_who_and_how_far(watched: Watched) -> None:
+    await watched.beats(1)
+    last = watched.controller.requests[-1]
+    assert (last.node_id, last.broker_epoch, last.applied_index, last.wants_shutdown) == (3, 7, 42, False)
+
+
+async def test_leadership_is_suspended_once_when_the_session_is_lost_and_resumed_with_the_next_answer(watched: Watched) -> None:
+    watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
+    await watched.beats()
+    await watched.pass_time(SESSION_S - 0.5)
+    assert watched.told == []
+    await watched.pass_time(1.0)
+    await watched.until("lost")
+    await watched.pass_time(5.0)
+    assert watched.told == ["lost"]
+    watched.controller.answer = pb.HeartbeatReply(fenced=False)
+    await watched.until("regained")
+    assert watched.told == ["lost", "regained"]
+
+
+async def test_a_fenced_broker_does_not_get_its_leadership_back(watched: Watched) -> None:
+    watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
+    await watched.beats()
+    await watched.pass_time(SESSION_S + 0.2)
+    await watched.until("lost")
+    watched.controller.answer = pb.HeartbeatReply(fenced=True)
+    await watched.beats(3)
+    assert watched.told == ["lost"] and not watched.membership.unfenced.is_set()
+
+
+async def test_the_session_counts_from_when_a_heartbeat_was_sent_not_from_its_late_answer(watched: Watched) -> None:
+    await watched.beats(1)
+    watched.controller.gate.clear()
+    await watched.beats(1)  # sent now, answered much later: the controller's clock started no later than now
+    await watched.pass_time(SESSION_S - 0.5)
+    watched.controller.gate.set()
+    await asyncio.sleep(0.02)
+    watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
+    watched.controller.gate.clear()
+    await watched.pass_time(1.0 + SESSION_S)
+    await watched.until("lost")
+
+
+@pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.DUPLICATE_BROKER_REGISTRATION])
+async def test_a_newer_life_of_this_node_ends_this_one(watched: Watched, code: ErrorCode) -> None:
+    watched.controller.answer = KafkaError(code, "a newer incarnation is registered")
+    await watched.until("superseded")
+
+
+async def test_any_other_error_is_survived(watched: Watched) -> None:
+    watched.controller.answer = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "odd")
+    await watched.beats(3)
+    assert watched.told == []
+
+
+class TestLeaving:
+    """The controlled shutdown."""
+
+    async def test_it_is_over_when_the_controller_says_so(self, watched: Watched) -> None:
+        leaving = asyncio.create_task(watched.membership.leave(30))
+        await watched.beats(2)
+        assert watched.controller.requests[-1].wants_shutdown
+        assert not leaving.done()
+        watched.controller.answer = pb.HeartbeatReply(fenced=True, should_shutdown=True)
+        assert await asyncio.wait_for(leaving, 10) is True
+
+    async def test_it_gives_up_after_its_time(self, watched: Watched) -> None:
+        watched.clock.advance(0)
+        leaving = asyncio.create_task(watched.membership.leave(0.05))
+        await asyncio.sleep(0.02)
+        watched.clock.advance(0.1)
+        assert await asyncio.wait_for(leaving, 10) is False
+
+    async def test_a_controller_that_is_silent_for_a_session_is_not_waited_for(self, watched: Watched) -> None:
+        watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "no quorum")
+        await watched.beats()
+        watched.membership._session_timeout_s = 0.05
+        leaving = asyncio.create_task(watched.membership.leave(3600))
+        await asyncio.sleep(0.02)
+        watched.clock.advance(1.0)
+        assert await asyncio.wait_for(leaving, 10) is False
