@@ -230,7 +230,7 @@ def table(report: dict[str, object]) -> str:
     samples: dict[str, dict[str, dict[str, list[float]]]] = report["samples"]  # type: ignore[assignment]
     machine: dict[str, object] = report["machine"]  # type: ignore[assignment]
     columns = [TIDEGATE, TIDEGATE_OS, KAFKA] if machine["kafka"] else [TIDEGATE, TIDEGATE_OS]
-    heads = "".join(f"{name:>27}" for name in columns)
+    heads = "".join(f"{name:>33}" for name in columns)
     ratios = f"{'T / K':>8}{'os / K':>8}" if machine["kafka"] else ""
     lines = [f"{'':36}{heads}{ratios}"]
     for workload, figure, label, digits, more_is_better in ROWS:
@@ -240,7 +240,7 @@ def table(report: dict[str, object]) -> str:
         line = f"{label + ('' if more_is_better else ' (-)'):36}"
         for name in columns:
             values = found.get(name)
-            line += f"{_cell(values, digits) if values else '':>27}"
+            line += f"{_cell(values, digits) if values else '':>33}"
         base = found.get(KAFKA)
         if base and statistics.median(base) > 0:
             for name in (TIDEGATE, TIDEGATE_OS):
