@@ -122,7 +122,9 @@ class MetadataFollower:
         assembly = _SnapshotAssembly()
         try:
             while True:
-                update = await asyncio.wait_for(call.read(), self._silence_s_max)
+                # Not wait_for: in Python 3.11 it loses a cancellation that comes with the stream's end, and `stop` hangs.
+                async with asyncio.timeout(self._silence_s_max):
+                    update = await call.read()
                 if update is grpc.aio.EOF:
                     raise _StreamEnded("the controller closed the stream")
                 self._take(node_id, update, assembly)

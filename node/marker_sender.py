@@ -84,7 +84,8 @@ class MarkerSender:
             next_ms = self.queue.next_attempt_ms()
             wait_s = IDLE_S if next_ms is None else max(0.005, min(IDLE_S, (next_ms - self._now_ms()) / 1000))
             try:
-                await asyncio.wait_for(self._wake.wait(), wait_s)
+                async with asyncio.timeout(wait_s):  # not wait_for, which in Python 3.11 may lose the cancellation by `stop`
+                    await self._wake.wait()
             except TimeoutError:
                 pass
 

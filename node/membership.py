@@ -113,7 +113,9 @@ class Membership:
             waiting = self._wants_shutdown or not self.unfenced.is_set()
             pause_s = min(self._interval_s, 0.1) if waiting else self._interval_s
             try:
-                await asyncio.wait_for(self._beat_now.wait(), max(0.0, sent_at + pause_s - self._clock.monotonic()))
+                # Not wait_for, which in Python 3.11 may lose the cancellation by `stop`.
+                async with asyncio.timeout(max(0.0, sent_at + pause_s - self._clock.monotonic())):
+                    await self._beat_now.wait()
             except TimeoutError:
                 pass
             self._beat_now.clear()

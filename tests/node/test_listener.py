@@ -264,5 +264,3 @@ async def test_requests_are_counted_by_name(served: Served) -> None:
     client.send(0, body=b"i")
     await client.correlation_id()
     assert b'tidegate_requests_total{outcome="ok",request="fetch"} 1.0' in served.metrics.page()
-
-
