@@ -1,0 +1,94 @@
+"""/metrics can be read by Prometheus and holds what an operator of this broker looks at."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+from tidegate.node.metrics import Metrics, NodeView, PartitionView
+
+PARTITIONS = [
+    PartitionView("flights", 0, True, 90, 80, 100, 5, 4096, 3, True),
+    PartitionView("flights", 1, False, 7, 7, 7, 0, 512, 2, False),
+    PartitionView('odd"name\\', 0, True, 0, 0, 0, 0, 0, 0, False),
+]
+VIEW = NodeView(
+    partitions=PARTITIONS,
+    active_transactional_ids=4,
+    open_transactions=2,
+    groups=1,
+    controller_active=True,
+    metadata_index=42,
+    ready=True,
+    connections=9,
+)
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = text_string_to_metric_families(metrics.page().decode())
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+
+
+def test_the_page_holds_every_gauge_that_operators_need() -> None:
+    found = samples(Metrics(1, "0.1", lambda: VIEW))
+    node = {name: value for (name, labels), value in found.items() if not labels}
+    assert node["tidegate_live_producer_ids"] == 5
+    assert node["tidegate_active_transactional_ids"] == 4
+    assert node["tidegate_open_transactions"] == 2
+    assert node["tidegate_under_replicated_partitions"] == 1
+    assert node["tidegate_leader_partitions"] == 2
+    assert node["tidegate_partitions"] == 3
+    assert node["tidegate_active_controller"] == 1
+    assert node["tidegate_metadata_index"] == 42
+    assert node["tidegate_ready"] == 1
+    assert node["tidegate_connections"] == 9
+    assert node["tidegate_groups"] == 1
+    first = (("partition", "0"), ("topic", "flights"))
+    assert found["tidegate_high_watermark", first] == 90
+    assert found["tidegate_last_stable_offset", first] == 80
+    assert found["tidegate_log_end_offset", first] == 100
+    assert found["tidegate_log_start_offset", first] == 5
+    assert found["tidegate_log_size_bytes", first] == 4096
+    assert found["tidegate_partition_producer_ids", first] == 3
+    assert found["tidegate_node_info", (("node", "1"), ("version", "0.1"))] == 1
+
+
+def test_a_topic_with_an_odd_name_does_not_break_the_page() -> None:
+    found = samples(Metrics(1, "0.1", lambda: VIEW))
+    assert found["tidegate_log_end_offset", (("partition", "0"), ("topic", 'odd"name\\'))] == 0
+
+
+def test_requests_are_counted_and_timed_by_name_and_outcome() -> None:
+    metrics = Metrics(1, "0.1", lambda: VIEW)
+    for seconds in (0.001, 0.2):
+        metrics.request_done("produce", "ok", seconds)
+    metrics.request_done("produce", "failed", 0.1)
+    found = samples(metrics)
+    assert found["tidegate_requests_total", (("outcome", "ok"), ("request", "produce"))] == 2
+    assert found["tidegate_requests_total", (("outcome", "failed"), ("request", "produce"))] == 1
+    assert found["tidegate_request_seconds_count", (("request", "produce"),)] == 3
+    assert found["tidegate_request_seconds_bucket", (("le", "0.0025"), ("request", "produce"))] == 1
+
+
+def test_bytes_and_refused_frames_are_counted() -> None:
+    metrics = Metrics(1, "0.1", lambda: VIEW)
+    metrics.bytes_in(10)
+    metrics.bytes_in(5)
+    metrics.bytes_out(7)
+    metrics.frame_rejected("request_refused")
+    found = samples(metrics)
+    assert found["tidegate_bytes_total", (("direction", "in"),)] == 15
+    assert found["tidegate_bytes_total", (("direction", "out"),)] == 7
+    assert found["tidegate_rejected_frames_total", (("reason", "request_refused"),)] == 1
+
+
+def test_the_state_is_read_at_the_scrape_not_before() -> None:
+    views = 0
+
+    def view() -> NodeView:
+        nonlocal views
+        views += 1
+        return VIEW
+
+    metrics = Metrics(1, "0.1", view)
+    assert views == 0
+    metrics.page()
+    assert views == 1

@@ -1,0 +1,216 @@
+"""Before a transaction's first append the coordinator is asked, and what its answer is worth hangs on the guard taken before.
+
+SEMANTICS 1 (KAFKA-12671), 3.1 5, 3.7 49.  Here the coordinator is scripted; the guard is the log's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tidegate.coordinator.transaction.events import AddPartitions, PartitionsReply
+from tidegate.coordinator.transaction.state import TransactionPartition
+from tidegate.node.broker import Broker
+from tidegate.node.internal_topics import TRANSACTION_STATE, partition_for
+from tidegate.node.peers import Peers
+from tidegate.node.transaction_enlistment import PASSING, TransactionEnlistment
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.disk import RealDisk
+from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.wire.api import ApiKey
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.records import ControlType, NewRecord, encode_batch, encode_marker
+
+KEY = ("flights", 0)
+Codes = dict[tuple[str, int], ErrorCode]
+
+
+class FastClock(SystemClock):
+    """The pauses between two questions take no time, but count."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, delay_s: float) -> None:
+        self.now += delay_s
+        await asyncio.sleep(0)
+
+
+class Coordinator:
+    """Answers on this node or, as a peer, on another one, from a script of codes; the last one stays."""
+
+    def __init__(self, *codes: ErrorCode, local: bool = True) -> None:
+        self.codes = list(codes)
+        self.asked: list[Any] = []
+        self.clock = FastClock()
+        self.leader = 1 if local else 2
+        count = 4
+        partitions = {n: SimpleNamespace(leader=self.leader) for n in range(count)}
+        topics = {TRANSACTION_STATE: SimpleNamespace(partitions=partitions)}
+        self.topics = topics
+        broker = SimpleNamespace(node_id=1, clock=self.clock, state=SimpleNamespace(topics=topics), transactions=self)
+        self.enlistment = TransactionEnlistment(cast(Broker, broker), cast(Peers, SimpleNamespace(peer=lambda node_id: self)))
+        self.before: Callable[[], None] = lambda: None
+
+    def _next(self) -> ErrorCode:
+        return self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
+
+    def partition(self, topic: str, index: int) -> TransactionPartition:
+        return TransactionPartition(topic, index, None)
+
+    async def ask(self, transactional_id: str, event: AddPartitions) -> PartitionsReply:
+        self.asked.append(event)
+        code = self._next()
+        if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
+            raise KafkaError(code, "elsewhere")
+        return PartitionsReply(dict.fromkeys(event.partitions, code))
+
+    async def request(self, api_key: ApiKey, version: int, fields: dict[str, Any], timeout_s: float) -> Any:
+        assert (api_key, version) == (ApiKey.ADD_PARTITIONS_TO_TXN, 5)
+        self.asked.append(fields)
+        code = self._next()
+        if code is ErrorCode.NETWORK_EXCEPTION:
+            raise KafkaError(code, "gone")
+        topics = [
+            SimpleNamespace(
+                name=topic["name"],
+                results_by_partition=[SimpleNamespace(partition_index=i, partition_error_code=code) for i in topic["partitions"]],
+            )
+            for transaction in fields["transactions"]
+            for topic in transaction["topics"]
+        ]
+        return SimpleNamespace(error_code=0, results_by_transaction=[SimpleNamespace(topic_results=topics)])
+
+    async def enlist(self, *, verify_only: bool = False) -> ErrorCode:
+        codes: Codes = await self.enlistment.ask(
+            "tid", 7, 0, [KEY], verify_only=verify_only, before_asking=lambda: self.before()
+        )
+        assert set(codes) == {KEY}
+        return codes[KEY]
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTION_ABORTABLE])
+async def test_a_final_answer_is_passed_on(local: bool, code: ErrorCode) -> None:
+    coordinator = Coordinator(code, local=local)
+    assert await coordinator.enlist() is code
+    assert len(coordinator.asked) == 1
+
+
+@pytest.mark.parametrize("local", [True, False])
+async def test_passing_trouble_is_asked_again_until_there_is_an_answer(local: bool) -> None:
+    passing = ErrorCode.NOT_COORDINATOR if local else ErrorCode.NETWORK_EXCEPTION
+    coordinator = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS, passing, ErrorCode.NONE, local=local)
+    assert await coordinator.enlist() is ErrorCode.NONE
+    assert len(coordinator.asked) == 3
+
+
+@pytest.mark.parametrize("code", sorted(PASSING - {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}))
+async def test_trouble_that_stays_is_told_as_one_that_every_client_retries(code: ErrorCode) -> None:
+    coordinator = Coordinator(code)
+    assert await coordinator.enlist() is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert ErrorCode.NOT_ENOUGH_REPLICAS.retriable
+
+
+async def test_nobody_to_ask_is_passing_trouble() -> None:
+    coordinator = Coordinator(ErrorCode.NONE)
+    coordinator.topics[TRANSACTION_STATE].partitions[partition_for("tid", 4)].leader = -1
+    assert await coordinator.enlist() is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert coordinator.asked == []
+
+
+async def test_a_partition_that_the_answer_leaves_out_is_not_taken_for_enlisted() -> None:
+    coordinator = Coordinator(ErrorCode.NONE, local=False)
+
+    async def forgetful(*_: Any) -> Any:
+        return SimpleNamespace(error_code=0, results_by_transaction=[])
+
+    coordinator.request = forgetful  # type: ignore[method-assign]
+    assert await coordinator.enlist() is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+@pytest.mark.parametrize("verify_only", [True, False])
+async def test_old_clients_are_verified_and_new_ones_enlisted(verify_only: bool) -> None:
+    here, there = Coordinator(ErrorCode.NONE), Coordinator(ErrorCode.NONE, local=False)
+    await here.enlist(verify_only=verify_only)
+    await there.enlist(verify_only=verify_only)
+    assert (here.asked[0].verify_only, here.asked[0].transaction_version) == (verify_only, 1 if verify_only else 2)
+    assert there.asked[0]["transactions"][0]["verify_only"] is verify_only
+
+
+async def test_the_guard_is_taken_before_every_question() -> None:
+    coordinator = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE)
+    order: list[int] = []
+    coordinator.before = lambda: order.append(len(coordinator.asked))
+    await coordinator.enlist()
+    assert order == [0, 1, 2]
+
+
+class TestGuard:
+    """The promise with a real log: the marker of the previous transaction comes while the coordinator is asked."""
+
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> Log:
+        return Log.open(
+            RealDisk(), tmp_path / "flights-0", topic="flights", partition=0, config=LogConfig(), now_ms=0, clean=False,
+            recovery_point=0,
+        )  # fmt: skip
+
+    @staticmethod
+    def _batch(sequence: int) -> bytearray:
+        records = [NewRecord(None, b"v", (), 1)]
+        return bytearray(
+            encode_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence, transactional=True)
+        )
+
+    def _append(self, log: Log, sequence: int, guard: Any) -> None:
+        log.append_leader(self._batch(sequence), leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=1, guard=guard)
+
+    def _marker(self, log: Log) -> None:
+        marker = bytearray(encode_marker(ControlType.COMMIT, 7, 0, 0, 1))
+        log.append_leader(marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=1, transaction_version=0)
+
+    async def _next_transaction(self, log: Log, *, again: bool) -> None:
+        """One transaction is open; the next one's first append asks while the marker of the first is on its way."""
+        self._append(log, 0, log.start_verification(7, 0, 0))
+        coordinator = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE)
+        guards: list[Any] = []
+
+        def before() -> None:
+            if coordinator.asked:  # after the first refusal the marker arrives, which ends the previous transaction
+                if len(coordinator.asked) == 1:
+                    self._marker(log)
+                if not again:
+                    return
+            guards[:] = [log.start_verification(7, 0, 1)]
+
+        coordinator.before = before
+        assert await coordinator.enlist() is ErrorCode.NONE
+        self._append(log, 1, guards[0])
+
+    async def test_the_next_transaction_begins_with_the_guard_of_the_last_question(self, log: Log) -> None:
+        await self._next_transaction(log, again=True)
+        assert log.transaction_open(7, 0)
+        log.close(clean=False)
+
+    async def test_with_the_guard_of_the_first_question_alone_it_is_refused(self, log: Log) -> None:
+        """Ablation: `before_asking` only once.  The marker took that guard away, and rightly so."""
+        with pytest.raises(KafkaError) as refused:
+            await self._next_transaction(log, again=False)
+        assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+        assert not log.transaction_open(7, 0)
+        log.close(clean=False)
+
+    async def test_an_append_without_any_guard_opens_no_transaction(self, log: Log) -> None:
+        """A late batch of a transaction that has ended must not open one that nobody would ever end."""
+        with pytest.raises(KafkaError) as refused:
+            self._append(log, 0, None)
+        assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+        log.close(clean=False)
