@@ -6,6 +6,7 @@ key must lead to the same partition for as long as the cluster lives.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from .configuration import Configuration
@@ -15,6 +16,7 @@ CONSUMER_OFFSETS: Final = "__consumer_offsets"
 INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE, CONSUMER_OFFSETS})
 
 
+@lru_cache(maxsize=4096)  # several times a transaction, a character at a time
 def partition_for(key: str, partition_count: int) -> int:
     """The state partition of a transactional id or group id: Java's String.hashCode, as Kafka does, modulo the count."""
     value = 0
