@@ -108,6 +108,8 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
                 self.runtime.finish_load(partition, leader_epoch)
         except (CoordinatorLoadError, KafkaError, OSError) as error:
             # The shard answers NOT_COORDINATOR from here on; serving it as if it were empty would lose decided transactions.
+            if not isinstance(error, CoordinatorLoadError):
+                self.runtime.unload(partition, leader_epoch)  # otherwise it would say that it loads for as long as it leads
             log.error("coordinator_load_failed", topic=self.topic, partition=partition, leader_epoch=leader_epoch, error=error)
             return
         # An empty shard is not worth a line: a node may lead hundreds of them.

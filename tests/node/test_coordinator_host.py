@@ -1,0 +1,209 @@
+"""A coordinator's shards on this node: loaded in chunks from the local log, serving only what was loaded whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidegate.coordinator.outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
+from tidegate.coordinator.runtime import CoordinatorRuntime, Phase
+from tidegate.node import coordinator_host
+from tidegate.node.coordinator_host import CoordinatorHost
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.disk import RealDisk
+from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.records import NewRecord, encode_batch
+
+
+class Counting:
+    """A shard that keeps the values it was given; the event "read" asks for them, any other is written."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+
+    def handle(self, event: str, context: Context) -> Outcome[Any, None]:
+        if event == "read":
+            return Outcome(reply=list(self.values))
+        return Outcome(records=(CoordinatorRecord(b"k", event.encode()),), reply=event)
+
+    def replay(self, record: ReplayedRecord) -> None:
+        assert record.value is not None
+        if record.value == b"poison":
+            raise ValueError("a record that cannot be understood")
+        self.values.append(record.value)
+
+    def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None: ...
+
+    def activated(self, context: Context) -> Outcome[Any, None]:
+        return Outcome()
+
+    def due(self, now_ms: int) -> Sequence[str]:
+        return ()
+
+
+class Hosted:
+    """A host over one real log; what is appended is committed when `commit` is called."""
+
+    def __init__(self, directory: Path) -> None:
+        self.log = Log.open(
+            RealDisk(), directory / "state-0", topic="state", partition=0, config=LogConfig(), now_ms=0, clean=False,
+            recovery_point=0,
+        )  # fmt: skip
+        self.runtime: CoordinatorRuntime[str, Any, None] = CoordinatorRuntime(
+            "state", lambda _partition, _epoch: Counting(), self, lambda *_: None
+        )
+        self.host: CoordinatorHost[str, Any, None] = CoordinatorHost("state", self.runtime, SystemClock())
+
+    def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
+        info = self.log.append_leader(bytearray(batch), leader_epoch=leader_epoch, origin=AppendOrigin.COORDINATOR, now_ms=0)
+        return info.next_offset
+
+    def high_watermark(self, partition: int) -> int:
+        return self.log.high_watermark
+
+    def fill(self, *values: bytes) -> None:
+        for value in values:
+            self.append(0, 0, encode_batch([NewRecord(b"k", value, (), 1)]))
+        self.log.set_high_watermark(self.log.log_end_offset)
+
+    def commit(self) -> None:
+        self.log.set_high_watermark(self.log.log_end_offset)
+        self.host.on_high_watermark(0, self.log.high_watermark)
+
+    async def until(self, phase: Phase) -> None:
+        async with asyncio.timeout(10):
+            while self.runtime.phase(0) is not phase:
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def hosted(tmp_path: Path) -> AsyncIterator[Hosted]:
+    found = Hosted(tmp_path)
+    found.host.start()
+    yield found
+    await found.host.stop()
+    found.log.close(clean=False)
+
+
+async def code_of(work: Any) -> ErrorCode:
+    with pytest.raises(KafkaError) as error:
+        await asyncio.wait_for(work, 10)
+    return error.value.code
+
+
+async def test_a_shard_is_loaded_in_chunks_and_the_loop_goes_on_meanwhile(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [f"value-{number}".encode() for number in range(200)]
+    hosted.fill(*values)
+    monkeypatch.setattr(coordinator_host, "LOAD_CHUNK_BYTES", 200)
+    hosted.host.on_elected(0, 1, hosted.log)
+    turns = 0
+    while hosted.runtime.phase(0) is not Phase.ACTIVE:
+        assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 20
+    assert await hosted.host.ask_partition(0, "read") == values
+
+
+async def test_an_empty_log_is_served_at_once(hosted: Hosted) -> None:
+    hosted.host.on_elected(0, 1, hosted.log)
+    await hosted.until(Phase.ACTIVE)
+    assert await hosted.host.ask_partition(0, "read") == []
+
+
+async def test_an_answer_waits_until_what_it_says_is_committed(hosted: Hosted) -> None:
+    hosted.host.on_elected(0, 1, hosted.log)
+    await hosted.until(Phase.ACTIVE)
+    asked = asyncio.create_task(hosted.host.ask_partition(0, "hello"))
+    while not hosted.log.log_end_offset:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.02)
+    assert not asked.done()
+    hosted.commit()
+    assert await asyncio.wait_for(asked, 10) == "hello"
+
+
+async def test_a_log_that_cannot_be_understood_is_never_served_as_if_it_were_empty(hosted: Hosted) -> None:
+    hosted.fill(b"good", b"poison", b"good")
+    hosted.host.on_elected(0, 1, hosted.log)
+    await hosted.until(Phase.FAILED)
+    assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.NOT_COORDINATOR
+    assert await code_of(hosted.host.ask_partition(0, "write")) is ErrorCode.NOT_COORDINATOR
+    assert hosted.log.log_end_offset == 3
+
+
+async def test_a_log_that_cannot_be_read_is_not_served(hosted: Hosted) -> None:
+    hosted.fill(b"good")
+    hosted.log.go_offline(OSError(5, "the disk is gone"))
+    hosted.host.on_elected(0, 1, hosted.log)
+    async with asyncio.timeout(10):
+        while hosted.runtime.phase(0) is not None:
+            await asyncio.sleep(0)
+    assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.NOT_COORDINATOR
+
+
+async def test_resigning_answers_everybody_who_waits(hosted: Hosted) -> None:
+    hosted.host.on_elected(0, 1, hosted.log)
+    await hosted.until(Phase.ACTIVE)
+    asked = asyncio.create_task(hosted.host.ask_partition(0, "hello"))
+    while not hosted.log.log_end_offset:
+        await asyncio.sleep(0)
+    hosted.host.on_resigned(0, 2)
+    assert await code_of(asked) is ErrorCode.NOT_COORDINATOR
+    assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.NOT_COORDINATOR
+
+
+async def test_resigning_during_the_load_ends_it(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosted.fill(*(b"value" for _ in range(200)))
+    monkeypatch.setattr(coordinator_host, "LOAD_CHUNK_BYTES", 200)
+    hosted.host.on_elected(0, 1, hosted.log)
+    await asyncio.sleep(0)
+    hosted.host.on_resigned(0, 2)
+    await asyncio.sleep(0.02)
+    assert hosted.runtime.phase(0) is None
+    hosted.host.on_elected(0, 3, hosted.log)
+    await hosted.until(Phase.ACTIVE)
+    assert len(await hosted.host.ask_partition(0, "read")) == 200
+
+
+async def test_a_newer_election_during_the_load_begins_anew(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosted.fill(*(b"value" for _ in range(100)))
+    monkeypatch.setattr(coordinator_host, "LOAD_CHUNK_BYTES", 200)
+    hosted.host.on_elected(0, 1, hosted.log)
+    await asyncio.sleep(0)
+    hosted.host.on_elected(0, 2, hosted.log)
+    await hosted.until(Phase.ACTIVE)
+    assert hosted.runtime.leader_epoch(0) == 2
+    assert len(await hosted.host.ask_partition(0, "read")) == 100
+
+
+async def test_without_the_topic_there_is_no_coordinator(hosted: Hosted) -> None:
+    assert await code_of(hosted.host.ask("key", 0, "read")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_caller_that_went_away_does_no_harm(hosted: Hosted) -> None:
+    hosted.host.on_elected(0, 1, hosted.log)
+    await hosted.until(Phase.ACTIVE)
+    asked = asyncio.create_task(hosted.host.ask_partition(0, "hello"))
+    while not hosted.log.log_end_offset:
+        await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    hosted.commit()
+    assert await hosted.host.ask_partition(0, "read") == [b"hello"]
+
+
+async def test_stopping_answers_everybody(hosted: Hosted) -> None:
+    hosted.host.on_elected(0, 1, hosted.log)
+    await hosted.until(Phase.ACTIVE)
+    asked = asyncio.create_task(hosted.host.ask_partition(0, "hello"))
+    while not hosted.log.log_end_offset:
+        await asyncio.sleep(0)
+    await hosted.host.stop()
+    assert await code_of(asked) is ErrorCode.NOT_COORDINATOR
