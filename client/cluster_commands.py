@@ -66,7 +66,7 @@ async def _after_start(cluster: LocalCluster, node: LocalNode) -> None:
 
 @cluster.command()
 def up(
-    nodes: Annotated[int, typer.Option(help="How many nodes, each broker and controller.", min=1, max=15)] = 3,
+    nodes: Annotated[int, typer.Option(help="How many nodes; 1, 3 or 5 of them are controllers, too.", min=1, max=15)] = 3,
     data: Data = CLUSTER_FOLDER,
     base_port: Annotated[int, typer.Option(help="The first node's Kafka port; the others follow.")] = 9092,
     settings: Settings = [],  # noqa: B006

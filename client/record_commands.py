@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .producer import Producer
     from .sender import RecordMetadata
 
+# At a terminal nobody waits a minute to learn that a topic's name is misspelt.
+MAX_BLOCK_S = 10.0
 # So many records are on their way before the first acknowledgements are looked at.
 WINDOW_RECORDS = 5000
 
@@ -47,7 +49,12 @@ def produce(
 
         headers = tuple((name, value.encode()) for name, value in settings_of(header, "--header").items())
         producer = Producer(
-            bootstrap, transactional_id=transactional_id, compression=compression, acks=acks, idempotent=acks in ("all", "-1")
+            bootstrap,
+            transactional_id=transactional_id,
+            compression=compression,
+            acks=acks,
+            idempotent=acks in ("all", "-1"),
+            max_block_s=MAX_BLOCK_S,
         )
         waiting: list[asyncio.Future[RecordMetadata]] = []
         count = 0
@@ -121,7 +128,11 @@ def consume(
         from .consumer import Consumer
 
         consumer = Consumer(
-            bootstrap, group_id=group, isolation=isolation, auto_offset_reset="earliest" if from_beginning else "latest"
+            bootstrap,
+            group_id=group,
+            isolation=isolation,
+            auto_offset_reset="earliest" if from_beginning else "latest",
+            max_block_s=MAX_BLOCK_S,
         )
         async with consumer:
             if group is not None:

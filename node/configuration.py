@@ -270,6 +270,10 @@ def _resolve(values: dict[str, Any], hostname: str) -> Configuration:
     ids = [voter.node_id for voter in voters]
     if len(set(ids)) != len(ids):
         raise ConfigurationError(f"quorum.voters names a node twice: {ids}")
+    if len(ids) not in (1, 3, 5):
+        raise ConfigurationError(
+            f"quorum.voters names {len(ids)} controllers: 1, 3 or 5 make a quorum, other nodes are brokers only"
+        )
     if "controller" in values["roles"] and node_id not in ids:
         raise ConfigurationError(f"this node ({node_id}) has the role controller but is not among quorum.voters {ids}")
     if values["broker.heartbeat.interval.ms"] * 2 > values["broker.session.timeout.ms"]:

@@ -95,6 +95,10 @@ class TestMistakes:
             ({"quorum__voters": None}, "quorum.voters is missing: name all controllers as id@host:quorum-port:grpc-port"),
             ({"quorum__voters": ["1@host:1"]}, "quorum.voters: '1@host:1' is not of the form id@host:quorum-port:grpc-port"),
             ({"quorum__voters": ["1@a:1:2", "1@b:1:2"]}, "quorum.voters names a node twice: [1, 1]"),
+            (
+                {"quorum__voters": ["1@a:1:2", "2@b:1:2"]},
+                "quorum.voters names 2 controllers: 1, 3 or 5 make a quorum, other nodes are brokers only",
+            ),
             ({"node__id": 2}, "this node (2) has the role controller but is not among quorum.voters [1]"),
             ({"node__id": "1"}, "node.id = '1': int is needed, this is str"),
             ({"node__id": True}, "node.id = True: int is needed, this is bool"),

@@ -1,4 +1,4 @@
-"""Markers reach every partition's leader: through failures, moves and deleted topics, and nothing is called written that is not."""
+"""Markers reach every partition's leader: through failures, moves and deleted topics; only what is written is called so."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class World:
     def peer(self, node_id: int) -> Any:
         async def request(_key: int, version: int, fields: dict[str, Any], _timeout_s: float) -> Any:
             self.requests.append((node_id, fields))
-                script = self.codes[node_id]
+            script = self.codes[node_id]
             code = script.pop(0) if len(script) > 1 else script[0]
             await asyncio.sleep(0)
             if code is ErrorCode.NETWORK_EXCEPTION:

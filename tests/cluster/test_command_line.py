@@ -1,0 +1,194 @@
+"""The `tidegate` command against three nodes: each command as people see it, and with --json as machines do."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidegate.client.local_cluster import LocalCluster
+from tidegate.client.node_process import NodeProcess
+from tidegate.client.producer import Producer
+from tidegate.runtime.network import free_port
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("shared-cluster"), pytest.mark.timeout(120)]
+
+_numbers = itertools.count()
+
+
+def tidegate(*arguments: str, stdin: str | None = None, code: int = 0, **environment: str) -> str:
+    """Runs the command; its standard output, or for a failure what it said on standard error."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tidegate.client.command_line", *arguments],
+        capture_output=True, text=True, timeout=60, input=stdin, env=clean | environment,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr or done.stdout
+    if code:
+        assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: "), done.stderr
+        return done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+class Command:
+    """`tidegate` with a cluster to talk to."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+    def __call__(self, *arguments: str, stdin: str | None = None, code: int = 0) -> str:
+        return tidegate(*arguments, stdin=stdin, code=code, TIDEGATE_BOOTSTRAP=self.bootstrap)
+
+    def json(self, *arguments: str, stdin: str | None = None) -> Any:
+        documents = [json.loads(line) for line in self(*arguments, "--json", stdin=stdin).splitlines()]
+        return documents[0] if len(documents) == 1 else documents
+
+
+@pytest.fixture(scope="module")
+def command(shared_cluster: LocalCluster) -> Command:
+    return Command(shared_cluster.bootstrap)
+
+
+@pytest.fixture
+def topic(command: Command) -> str:
+    """A topic of three partitions, made by the command."""
+    name = f"cli-{next(_numbers)}"
+    said = command("topics", "create", name, "--partitions", "3", "--config", "min.insync.replicas=2")
+    assert said == f"created {name}: 3 partitions, 3 replicas each\n"
+    return name
+
+
+class TestTopics:
+    """create, list, describe, delete."""
+
+    def test_a_topic_is_created_listed_described_and_deleted(self, command: Command, topic: str) -> None:
+        assert [line.split() for line in command("topics", "list").splitlines() if topic in line] == [[topic, "3", "3", "0", "0"]]
+        described = command("topics", "describe", topic)
+        assert f"{topic}: 3 partitions" in described and "min.insync.replicas" in described
+        assert command("topics", "delete", topic) == f"deleted {topic}\n"
+        assert topic not in command("topics", "list")
+
+    def test_the_same_as_json(self, command: Command) -> None:
+        name = f"cli-{next(_numbers)}"
+        (created,) = command.json("topics", "create", name, "-p", "2", "-r", "3")
+        assert (created["name"], len(created["partitions"])) == (name, 2)
+        assert {"name": name, "partitions": 2, "internal": False} in command.json("topics", "list")
+        (described,) = command.json("topics", "describe", name)
+        assert [part["partition"] for part in described["partitions"]] == [0, 1]
+        assert all(sorted(part["in_sync_replicas"]) == [1, 2, 3] for part in described["partitions"])
+        assert described["config"]["flush.policy"] == "always"
+        assert command.json("topics", "delete", name) == {"deleted": [name]}
+
+    def test_mistakes_are_one_line_that_says_what_to_do(self, command: Command, topic: str) -> None:
+        assert "TOPIC_ALREADY_EXISTS" in command("topics", "create", topic, code=1)
+        assert "did you mean 'retention.ms'" in command("topics", "create", "x", "--config", "retention.m=1", code=1)
+        assert "UNKNOWN_TOPIC_OR_PARTITION" in command("topics", "delete", "no-such-topic", code=1)
+        assert "no-such-topic" in command("topics", "describe", "no-such-topic", code=1)
+        assert "INVALID_REPLICATION_FACTOR" in command("topics", "create", "x", "-r", "9", code=1)
+
+
+class TestRecords:
+    """produce, consume."""
+
+    def test_lines_go_in_and_come_out(self, command: Command, topic: str) -> None:
+        lines = [f"key-{n}:value-{n}" for n in range(20)]
+        said = command("produce", topic, "--separator", ":", stdin="\n".join(lines) + "\n")
+        assert said == f"20 records written to {topic}\n"
+        read = command("consume", topic, "--from-beginning", "--max", "20", "--keys")
+        assert sorted(line.replace("\t", ":") for line in read.splitlines()) == sorted(lines)
+
+    def test_the_same_as_json(self, command: Command, topic: str) -> None:
+        written = command.json("produce", topic, "a", "b", "--key", "k", "--header", "h=1")
+        assert [entry["offset"] for entry in written] == [0, 1]
+        read = command.json("consume", topic, "--from-beginning", "--idle", "0")
+        assert [(record["key"], record["value"], record["headers"]) for record in read] == [
+            ("k", "a", {"h": "1"}),
+            ("k", "b", {"h": "1"}),
+        ]
+
+    def test_records_in_one_transaction_are_visible_together(self, command: Command, topic: str) -> None:
+        said = command("produce", topic, "a", "b", "c", "--transactional-id", f"tx-{topic}")
+        assert said == f"3 records written to {topic} in one transaction\n"
+        assert sorted(command("consume", topic, "--from-beginning", "--max", "3").split()) == ["a", "b", "c"]
+
+    def test_an_unknown_topic_is_one_line(self, command: Command) -> None:
+        assert "no-such-topic" in command("consume", "no-such-topic", "--idle", "0", code=1)
+
+
+def test_a_group_is_listed_and_described(command: Command, topic: str) -> None:
+    command("produce", topic, "--partition", "0", "a", "b", "c")
+    group = f"group-{topic}"
+    assert command("consume", topic, "--group", group, "--from-beginning", "--max", "2").split() == ["a", "b"]
+    assert group in command("groups", "list")
+    assert group in [entry["group_id"] for entry in command.json("groups", "list")]
+    said = command("groups", "describe", group)
+    assert said.startswith(f"{group}: ") and topic in said
+    described = command.json("groups", "describe", group)
+    (row,) = [row for row in described["partitions"] if row["partition"] == 0]
+    assert (row["committed"], row["end"], row["lag"]) == (2, 3, 1)
+
+
+async def test_transactions_are_listed_and_described(command: Command, topic: str) -> None:
+    transactional_id = f"open-{topic}"
+    async with Producer(command.bootstrap, transactional_id=transactional_id) as producer:
+        await producer.begin()
+        await producer.send_and_wait(topic, b"not yet", partition=1)
+        listed = await asyncio.to_thread(command, "txns", "list", "--state", "Ongoing")
+        assert transactional_id in listed
+        found = await asyncio.to_thread(command.json, "txns", "list")
+        assert (transactional_id, "Ongoing") in [(entry["transactional_id"], entry["state"]) for entry in found]
+        said = await asyncio.to_thread(command, "txns", "describe", transactional_id)
+        assert "Ongoing" in said and f"partitions of {topic}" in said
+        described = await asyncio.to_thread(command.json, "txns", "describe", transactional_id)
+        assert described["partitions"] == {topic: [1]} and described["state"] == "Ongoing"
+        await producer.abort()
+    assert "no-such-id" in await asyncio.to_thread(command, "txns", "describe", "no-such-id", code=1)
+
+
+def test_the_status_of_the_cluster(command: Command) -> None:
+    said = command("status")
+    assert "3 nodes" in said and "0 without leader" in said
+    status = command.json("status")
+    assert len(status["brokers"]) == 3 and status["leaderless"] == 0
+    assert status["controller"] in (1, 2, 3) and status["features"]["transaction.version"] == 2
+
+
+def test_nobody_there_is_one_line_with_advice() -> None:
+    said = tidegate("topics", "list", code=1, TIDEGATE_BOOTSTRAP=f"127.0.0.1:{free_port()}")
+    assert "is the node running?" in said
+
+
+@pytest.mark.xdist_group("cluster-command")
+def test_a_cluster_comes_up_in_the_background_and_ends_at_down(tmp_path: Path) -> None:
+    folder = str(tmp_path / "cluster")
+    options = ("--data", folder, "--nodes", "2", "--base-port", str(20_000 + os.getpid() % 5000))
+    records = [tmp_path / "cluster" / f"node-{number}" / "process.json" for number in (1, 2)]
+    try:
+        assert "bootstrap: 127.0.0.1:" in tidegate("cluster", "up", *options)
+        status = json.loads(tidegate("cluster", "status", "--data", folder, "--json"))
+        assert [(node["node"], node["ready"]) for node in status["nodes"]] == [(1, True), (2, True)]
+        assert all(NodeProcess.attach(record).running for record in records)
+        command = Command(status["bootstrap"])
+        command("topics", "create", "kept", "-r", "2")
+        command("produce", "kept", "a")
+        # Once more: what runs is left alone.
+        tidegate("cluster", "up", *options)
+        again = json.loads(tidegate("cluster", "status", "--data", folder, "--json"))
+        assert [node["pid"] for node in again["nodes"]] == [node["pid"] for node in status["nodes"]]
+    finally:
+        stopped = json.loads(tidegate("cluster", "down", "--data", folder, "--json"))
+    assert stopped == {"stopped": [1, 2]}
+    assert not any(NodeProcess.attach(record).running for record in records)
+    assert "stopped" in tidegate("cluster", "status", "--data", folder)
+    assert tidegate("cluster", "down", "--data", folder) == "no node was running\n"
+
+
+def test_a_folder_without_a_cluster_is_one_line_with_advice(tmp_path: Path) -> None:
+    assert "start one with `tidegate cluster up" in tidegate("cluster", "status", "--data", str(tmp_path), code=1)
