@@ -23,6 +23,7 @@ from ..storage.log_directory import LogDirectory
 from ..wire.errors import ErrorCode, KafkaError
 from . import internal_topics
 from .configuration import Configuration
+from .disk_reserve import DiskReserve
 from .group_coordination import GroupCoordination
 from .membership import Membership
 from .metrics import Metrics
@@ -34,6 +35,9 @@ log = logs.get(__name__)
 
 # How long a request waits for a topic that it just caused to be created to become known here.
 TOPIC_WAIT_S: Final = 5.0
+# Replicas that could not be opened (a full disk) are tried again, ever more rarely.
+OPEN_PAUSE_FIRST_S: Final = 2.0
+OPEN_PAUSE_MAX_S: Final = 300.0
 
 
 class Broker:
@@ -47,6 +51,7 @@ class Broker:
     metrics: Metrics
     metadata: MetadataFollower
     directory: LogDirectory
+    reserve: DiskReserve
 
     def __init__(self, configuration: Configuration, clock: Clock, controller: ControllerClient) -> None:
         self.configuration = configuration
@@ -58,6 +63,9 @@ class Broker:
         self.supported_features = dict(SUPPORTED_FEATURES)
         self._creating: dict[str, asyncio.Task[TopicState]] = {}
         self._serving_since_index: int | None = None
+        self._unopened: set[tuple[str, int]] = set()
+        self._open_pause_s = OPEN_PAUSE_FIRST_S
+        self._open_again_at_s = 0.0
 
     # --- metadata ---------------------------------------------------------------------------------------------------------
 
@@ -132,6 +140,24 @@ class Broker:
                 )
             )
         return found
+
+    def replica_offline(self, topic: str, partition: int) -> None:
+        """A replica could not be opened, or its disk failed; only the former can be helped by trying again."""
+        if not self._unopened:
+            self._open_pause_s = OPEN_PAUSE_FIRST_S
+            self._open_again_at_s = self.clock.monotonic() + self._open_pause_s
+        self._unopened.add((topic, partition))
+
+    def open_again(self) -> None:
+        """Called from time to time: takes up what the metadata gives this node and what it could not open so far."""
+        if not self._unopened or self.clock.monotonic() < self._open_again_at_s:
+            return
+        wanted, self._unopened = self._unopened, set()
+        pause_s = min(2 * self._open_pause_s, OPEN_PAUSE_MAX_S)
+        self.replicas.apply(self._assignments(self.state, sorted(wanted)))
+        if self._unopened:
+            self._open_pause_s = pause_s
+            self._open_again_at_s = self.clock.monotonic() + pause_s
 
     def _delete(self, topic: str, partition: int, topic_id: UUID) -> None:
         """Deletes the replica of exactly this topic: a new one of the same name may stand in its place already."""

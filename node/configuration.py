@@ -50,6 +50,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "cluster.id": Setting(str, None, "The cluster's name, the same on all nodes; a data folder of another cluster is refused."),
     "roles": Setting(list, ["broker", "controller"], "broker, controller or both."),
     "data.dirs": Setting(list, None, "The folder (one, as yet) of the partitions' data and the metadata quorum's files."),
+    "metadata.reserve.bytes": _int(8 << 20, "Disk space kept back: a full disk must not end the metadata quorum; 0: none."),
     "rack": Setting(str, "", "Replicas of a partition are spread over racks."),
     "listeners.kafka": Setting(str, "127.0.0.1:9092", "host:port of the Kafka protocol, for clients and followers."),
     "listeners.grpc": Setting(str, "127.0.0.1:9093", "host:port of the gRPC services: data (Spark), controller, admin."),

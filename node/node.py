@@ -41,6 +41,7 @@ from .admin_service import AdminService
 from .broker import Broker
 from .configuration import Address, Configuration
 from .data_service import DataService
+from .disk_reserve import DiskReserve, ReservingDisk
 from .group_coordination import GroupCoordination
 from .handlers import HANDLERS
 from .internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -62,6 +63,7 @@ REGISTRATION_TIMEOUT_S: Final = 600.0
 METADATA_TIMEOUT_S: Final = 120.0
 FETCH_ANSWER_TIMEOUT_S: Final = 10.0
 HOUSEKEEPING_S: Final = 60.0
+AGAIN_S: Final = 2.0
 OTHERS_LEAVE_S: Final = 3.0
 
 
@@ -122,11 +124,14 @@ class Node:
         # Topic configurations are not known yet; each log gets its own when the metadata assigns it.
         report = self._directory.open_all(lambda _topic: LogConfig(), now_ms=self._clock.wall_ms())
         self._recovered_logs = len(report.recovered)
+        self._reserve = DiskReserve(self._disk, configuration.data_dirs[0], configuration.integer("metadata.reserve.bytes"))
+        self._reserve.restore()
         self._group_commit = GroupCommit(configuration.integer("log.flush.threads"))
         self._controller = ControllerClient({v.node_id: str(v.grpc) for v in configuration.voters}, self._clock)
         self._broker = broker = Broker(configuration, self._clock, self._controller)
         broker.handled_keys = HANDLERS.keys
         broker.directory = self._directory
+        broker.reserve = self._reserve
         broker.membership = self._membership()
         broker.metadata = MetadataFollower(
             self._controller, configuration.node_id, self._clock, broker.on_metadata, on_failure=self._fail_stop
@@ -168,6 +173,7 @@ class Node:
             self._on_leader,
             self._on_follower,
             self._on_high_watermark,
+            on_offline=lambda topic, partition, _reason: self._broker.replica_offline(topic, partition),
             broker_epoch=lambda: self._broker.membership.broker_epoch,
             config=ReplicationConfig(replica_lag_time_max_ms=configuration.integer("replica.lag.time.max.ms")),
         )
@@ -250,9 +256,15 @@ class Node:
         await self._until_stopped(broker.membership.unfenced.wait())
 
     async def _keep_house(self) -> None:
-        """Forgets producers that have been idle for too long, a little at a time."""
+        """Takes up what a full disk left undone, and forgets idle producers, a little at a time."""
+        expire_at_s = self._clock.monotonic() + HOUSEKEEPING_S
         while True:
-            await self._clock.sleep(HOUSEKEEPING_S)
+            await self._clock.sleep(AGAIN_S)
+            await asyncio.to_thread(self._reserve.restore)
+            self._broker.open_again()
+            if self._clock.monotonic() < expire_at_s:
+                continue
+            expire_at_s = self._clock.monotonic() + HOUSEKEEPING_S
             for replica in list(self._broker.replicas.replicas):
                 replica.log.expire_producers(self._clock.wall_ms())
                 await asyncio.sleep(0)
@@ -276,7 +288,7 @@ class Node:
             voters={voter.node_id: (voter.quorum.host, voter.quorum.port) for voter in configuration.voters},
             listen=(configuration.quorum.host, configuration.quorum.port),
             directory=configuration.data_dirs[0] / "quorum",
-            disk=self._disk,
+            disk=ReservingDisk(self._disk, self._reserve),
             clock=self._clock,
             cluster_id=configuration.text("cluster.id"),
             config=ControllerConfig(

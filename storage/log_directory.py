@@ -237,10 +237,19 @@ class LogDirectory:
             self._written.pop(key, None)
             created = self._open_log(key, config, now_ms=now_ms, clean=False)
         except OSError as error:
+            self._remove_half_made(path)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be created: {error}") from error
         created.recovered = False
         self.topic_ids[key] = topic_id
         return created
+
+    def _remove_half_made(self, path: Path) -> None:
+        """Nothing can have been written to it; left there, it would stand in the way of the next try."""
+        try:
+            if self._disk.exists(path):
+                self._disk.remove_tree(path)
+        except OSError as error:
+            log.warning("half_made_log_not_removed", path=path, reason=error)
 
     def delete(self, topic: str, partition: int) -> None:
         """Closes the log and removes its folder: first it loses its name, durably, then its content.  Also for unusable ones."""

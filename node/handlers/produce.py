@@ -76,6 +76,8 @@ def _check(broker: Broker, request: ProduceRequest, part: _Part) -> None:
     try:
         if part.topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{part.topic} is written by the cluster alone")
+        if broker.reserve.given_up:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of node {broker.node_id} is full: make room there")
         part.header = header = parse_header(part.records)
         if header.is_control:
             raise KafkaError(ErrorCode.INVALID_RECORD, "a client sent a control batch: markers are written by the cluster alone")
