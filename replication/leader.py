@@ -29,6 +29,9 @@ from .assignment import UNKNOWN_BROKER_EPOCH, IsrMember, IsrProposal, IsrResult
 
 NEVER_S = float("-inf")
 
+#: A follower outside the ISR that has not fetched for this long is not waited for: it may have gone for good.
+JOIN_SILENCE_S = 1.5
+
 #: Answers after which the controller is known not to have changed anything: the committed ISR alone counts again.
 REFUSED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
 
@@ -277,9 +280,12 @@ class PartitionLeader:
     def _is_about_to_join(self, progress: ReplicaProgress, leader_log_end: int, now_s: float) -> bool:
         """A replica that keeps up but is not in the ISR yet holds the high watermark, or under load it could never reach it.
 
-        This can only hold the high watermark back, never lift it.
+        This can only hold the high watermark back, never lift it.  One that does not fetch holds nothing: a node that left in
+        good order kept up to the last moment, and would otherwise hold every commit for `replica.lag.time.max.ms`.
         """
         if progress.join_paused or progress.fetch_offset < self.epoch_start_offset:
+            return False
+        if now_s - progress.last_fetch_s > JOIN_SILENCE_S:
             return False
         return self._is_caught_up(progress, leader_log_end, now_s)
 

@@ -375,6 +375,7 @@ class ReplicaManager:
         self._sweep = None
         now_s = self._clock.monotonic()
         for replica in tuple(self._acking):
+            self._progress(replica)  # a follower that falls silent stops holding the watermark, and no event tells of that
             under_min = replica.leader is not None and replica.leader.is_under_min_isr()
             code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if under_min else ErrorCode.REQUEST_TIMED_OUT
             self._waiting_acks -= replica.acks.expire(now_s, code)

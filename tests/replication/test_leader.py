@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 from tidegate.replication.assignment import IsrMember, IsrResult
-from tidegate.replication.leader import REFUSED, SUPERSEDED, AlterOutcome, ChangeKind, PartitionLeader
+from tidegate.replication.leader import JOIN_SILENCE_S, REFUSED, SUPERSEDED, AlterOutcome, ChangeKind, PartitionLeader
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 LAG_S = 10.0
@@ -108,6 +108,22 @@ def test_a_replica_that_keeps_up_holds_the_high_watermark_until_it_can_join() ->
     assert leader.high_watermark == 18
     leader.advance_high_watermark(20, 20, LAG_S + 1)  # it stopped keeping up
     assert leader.high_watermark == 20
+
+
+def test_a_replica_that_left_in_good_order_holds_the_high_watermark_only_for_a_moment() -> None:
+    """It was refused, went on fetching until its process ended, and its pause was over: only its silence tells."""
+    leader = leader_of()
+    fetch(leader, 2, 20, end=20)
+    fetch(leader, 3, 20, end=20)
+    leader.on_metadata(8, (1, 2))
+    fetch(leader, 3, 20, end=20)
+    leader.end_pauses({3})
+    leader.advance_high_watermark(20, 20, 0.0)
+    leader.on_append(20, 0.0)
+    fetch(leader, 2, 25, end=25)
+    assert not leader.advance_high_watermark(25, 25, JOIN_SILENCE_S)
+    assert leader.advance_high_watermark(25, 25, JOIN_SILENCE_S + 0.01)
+    assert leader.high_watermark == 25
 
 
 def test_a_replica_that_was_fenced_does_not_hold_the_high_watermark() -> None:
