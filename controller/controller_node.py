@@ -20,7 +20,7 @@ from ..wire.errors import ErrorCode, KafkaError
 from .active import ActiveController, ControllerConfig
 from .metadata_log import MetadataLog, NotController
 from .model import INITIAL_FEATURES
-from .raft.core import RaftTimings
+from .raft.contract import RaftTimings
 from .raft.thread import exit_process
 from .service import ControllerService
 

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 from ..runtime import logs
 from ..wire.errors import ErrorCode, KafkaError
 from .model import ApplyResult
-from .raft.core import FOLLOWER, Proposal, QuorumStatus, RaftCore, RaftTimings
+from .raft.contract import Proposal, QuorumStatus, RaftTimings
+from .raft.core import FOLLOWER, RaftCore
 from .raft.failure import RaftFatal
 from .raft.journal import DurableJournal
 from .raft.messages import Entry

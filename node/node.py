@@ -23,7 +23,7 @@ from ..controller.client import ControllerClient
 from ..controller.controller_node import ControllerNode
 from ..controller.metadata_follower import MetadataFollower
 from ..controller.metadata_log import MetadataLogUnusable
-from ..controller.raft.core import RaftTimings
+from ..controller.raft.contract import RaftTimings
 from ..proto import admin_pb2, admin_pb2_grpc, data_pb2_grpc
 from ..proto import controller_pb2 as pb
 from ..replication.fetcher import FetchTransport

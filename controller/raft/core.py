@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pysyncobj.syncobj as library
 from pysyncobj import SyncObj, SyncObjConf
@@ -25,6 +24,7 @@ from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
 from ...runtime import faults, logs
+from .contract import Proposal, QuorumStatus, RaftTimings, StateMachine
 from .failure import RaftFatal
 from .messages import (
     AppendEntries,
@@ -50,57 +50,6 @@ REGULAR, NO_OP = b"\x00", b"\x01"  # the first byte of every entry, PySyncObj's 
 COMMAND_BYTES_MAX = 512 << 10
 PROPOSALS_PER_TICK_MAX = 2000
 FRAMES_PER_SEND_MAX = 8
-
-
-@dataclass(slots=True, frozen=True)
-class RaftTimings:
-    """Seconds and sizes.  A leader is replaced within about `election_s_max`; PreVote keeps a noisy machine from overdoing it."""
-
-    election_s_min: float = 0.5
-    election_s_max: float = 1.0
-    heartbeat_s: float = 0.1
-    leader_fallback_s: float = 2.0
-    batch_bytes: int = 1 << 20
-    compact_after_entries: int = 20_000
-    compact_after_bytes: int = 64 << 20
-    trailing_entries: int = 2_000  # kept behind a snapshot, so that a follower a little behind needs none
-
-
-@dataclass(slots=True, frozen=True)
-class QuorumStatus:
-    """What the rest of the node may know of the quorum.  Never used for safety: epochs are (RAFT.md "Rules")."""
-
-    role: int
-    term: int
-    leader_id: int  # -1: not known
-    active: bool  # leader, and the no-op of its own term was applied
-    commit_index: int
-    last_index: int
-    connected: tuple[int, ...] = ()
-
-
-class StateMachine(Protocol):
-    """Who is told; called on the Raft thread, in log order, and must not raise."""
-
-    def applied(self, entries: list[Entry]) -> None:
-        """Committed entries, each exactly once; the command without its type byte, empty for a no-op."""
-
-    def installed(self, snapshot: Snapshot) -> None:
-        """Everything up to `snapshot.index` is replaced by this."""
-
-    def snapshot_wanted(self) -> None:
-        """The journal is long: make a snapshot, store it, then call `snapshot_stored`."""
-
-    def status_changed(self, status: QuorumStatus) -> None: ...
-
-
-@dataclass(slots=True, frozen=True)
-class Proposal:
-    """A command on its way into the log.  Exactly one of the two is called, once."""
-
-    command: bytes
-    accepted: Callable[[int, int], None]  # (index, term): appended here; whether it commits is not known yet
-    refused: Callable[[str], None]  # nothing was appended
 
 
 class _VoteRequests(Transport):  # type: ignore[misc]

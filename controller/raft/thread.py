@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ...runtime import logs
-from .core import Proposal, RaftCore
+from .contract import Proposal
+from .core import RaftCore
 from .transport import PeerDown, PeerUp, Received
 
 log = logs.get(__name__)

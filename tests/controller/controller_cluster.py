@@ -12,7 +12,7 @@ from tidegate.controller.active import ControllerConfig
 from tidegate.controller.client import ControllerClient
 from tidegate.controller.controller_node import ControllerNode
 from tidegate.controller.model import SUPPORTED_FEATURES
-from tidegate.controller.raft.core import RaftTimings
+from tidegate.controller.raft.contract import RaftTimings
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.runtime import network
 from tidegate.runtime.clock import SystemClock

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pysyncobj.syncobj as library
-from tidegate.controller.raft.core import LEADER, Proposal, QuorumStatus, RaftCore, RaftTimings
+from tidegate.controller.raft.contract import Proposal, QuorumStatus, RaftTimings
+from tidegate.controller.raft.core import LEADER, RaftCore
 from tidegate.controller.raft.failure import RaftFatal
 from tidegate.controller.raft.journal import DurableJournal
 from tidegate.controller.raft.messages import AppendEntries, AppendReply, Entry, Message, decode, encode

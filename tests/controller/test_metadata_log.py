@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from controller_cluster import QUICK, until
 from tidegate.controller.metadata_log import MetadataLog, MetadataLogUnusable, NotController, ProposalUnknown
-from tidegate.controller.raft.core import RaftTimings
+from tidegate.controller.raft.contract import RaftTimings
 from tidegate.controller.state import ApplyResult
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime import network

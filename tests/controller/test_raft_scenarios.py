@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 from quorum_simulator import Simulation, _virtual_clock
-from tidegate.controller.raft.core import LEADER, Proposal, RaftCore
+from tidegate.controller.raft.contract import Proposal
+from tidegate.controller.raft.core import LEADER, RaftCore
 from tidegate.controller.raft.failure import RaftFatal
 from tidegate.controller.raft.messages import AppendEntries, AppendReply, Message, VoteReply, VoteRequest
 
