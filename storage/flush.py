@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..runtime import faults, logs
@@ -203,7 +203,7 @@ class Durability:
                 if name in names:
                     self._disk.remove(self._directory / name)
 
-    def after_cut(self, segments: list[Segment], end_offset: int, size_bytes: int) -> None:
+    def after_cut(self, segments: Sequence[Segment], end_offset: int, size_bytes: int) -> None:
         """The log ends at `end_offset` now, durably; its last segment takes batches again."""
         kept = set(segments[:-1])
         self.complete = [segment for segment in self.complete if segment in kept]

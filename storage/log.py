@@ -19,25 +19,25 @@ Offsets, in the order that always holds: log_start <= last_stable <= high_waterm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from ..runtime import faults, logs
 from ..runtime.disk import Disk
 from ..wire.errors import ErrorCode, KafkaError
-from ..wire.records import BatchHeader, decode_marker, iterate_headers, parse_header, validate_batch
-from .admission import NO_APPEND_TIME, check_batches, stamp_batches
+from .admission import NO_APPEND_TIME
+from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_leader_append
 from .epoch_cache import EpochEnd
 from .flush import OUT_OF_SPACE, Durability, FlushTicket
 from .lookup import OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
-from .offset_index import OFFSETS_MAX
 from .producer_snapshot import encode_snapshot
-from .producer_state import AppendOrigin, PreparedAppend, ProducerView, VerificationGuard
+from .producer_state import AppendOrigin, ProducerView, VerificationGuard
 from .recovery import CorruptLog, LoadedLog, aborted_entries, load_log, load_producers_again
 from .segment import Segment, segment_path
-from .topic_config import FlushPolicy, LogConfig, TimestampType
-from .transaction_index import AbortedTransaction, collect_aborted
+from .segments import Segments, SwapFailed
+from .topic_config import FlushPolicy, LogConfig
+from .transaction_index import AbortedTransaction
 
 __all__ = [
     "AbortedTransaction", "AppendInfo", "AppendOrigin", "CorruptLog", "EpochEnd", "FlushPolicy", "FlushTicket", "Log",
@@ -50,32 +50,12 @@ FLUSH_DUE_BYTES = 64 * 1024 * 1024
 log = logs.get(__name__)
 
 
-class AppendInfo(NamedTuple):
-    """What an append did.  `append_time_ms` is -1 unless the broker stamps records; a duplicate has the original's offsets."""
-
-    first_offset: int
-    last_offset: int
-    append_time_ms: int
-    duplicate: bool
-    log_start_offset: int
-    next_offset: int
-
-
 class ReadResult(NamedTuple):
     """Whole batches.  The first may begin below the asked offset; the next read starts at `next_offset`."""
 
     data: bytes
     next_offset: int
     first_offset: int
-
-
-class _Placed(NamedTuple):
-    """A checked batch and the place it gets: offset in the log, greatest timestamp, leader epoch."""
-
-    header: BatchHeader
-    base_offset: int
-    max_timestamp_ms: int
-    leader_epoch: int
 
 
 class Log:
@@ -96,17 +76,15 @@ class Log:
         self.before_cut: Callable[[Log, int], None] | None = None
         """Called before data at or above an offset goes: whoever keeps a recovery point above it must lower it durably first."""
         self._disk = disk
-        self._segments = loaded.segments
-        self._active = loaded.segments[-1]
+        self._segments = Segments(disk, directory, loaded.segments)
         self._producers = loaded.producers
         self._epochs = loaded.epochs
         self._log_start = loaded.log_start_offset
         self._log_end = loaded.log_end_offset
         self._high_watermark = self._log_start
-        self._size_bytes = sum(segment.size_bytes for segment in self._segments)
         self._offline: OSError | None = None
         self._closed = False
-        self._durability = Durability(disk, directory, self._log_end, self._size_bytes)
+        self._durability = Durability(disk, directory, self._log_end, self._segments.size_bytes)
 
     @classmethod
     def open(
@@ -173,7 +151,12 @@ class Log:
 
     @property
     def size_bytes(self) -> int:
-        return self._size_bytes
+        return self._segments.size_bytes
+
+    @property
+    def segments(self) -> Segments:
+        """For look-ups; the log itself changes them."""
+        return self._segments
 
     @property
     def segment_count(self) -> int:
@@ -203,7 +186,7 @@ class Log:
     @property
     def flush_due(self) -> bool:
         """Whether a flush that nobody waits for is worth it: complete segments to seal, or much unflushed data."""
-        return bool(self._durability.complete) or self._size_bytes - self._durability.flushed_size >= FLUSH_DUE_BYTES
+        return bool(self._durability.complete) or self._segments.size_bytes - self._durability.flushed_size >= FLUSH_DUE_BYTES
 
     # --------------------------------------------------------------------------------------------------------- appending
 
@@ -232,43 +215,15 @@ class Log:
             raise KafkaError(
                 ErrorCode.FENCED_LEADER_EPOCH, f"append in leader epoch {leader_epoch}; the log holds epoch {self._epochs.latest}"
             )
-        append_time_ms = NO_APPEND_TIME
-        if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
-            append_time_ms = now_ms
-        checked = check_batches(view, origin, self.config, now_ms)
-        if origin is AppendOrigin.CLIENT and checked[0][1].producer_id >= 0:
-            duplicate = self._find_duplicate(checked)
-            if duplicate is not None:
-                return duplicate
-        base_offset = offset = self._log_end
-        prepared: PreparedAppend | None = None
-        placed: list[_Placed] = []
-        for position, header in checked:
-            if append_time_ms >= 0:
-                header = header._replace(max_timestamp=append_time_ms)
-            if header.producer_id >= 0:
-                if prepared is None:
-                    prepared = self._producers.prepare(origin, guard, transaction_version)
-                prepared.check_batch(header, offset, decode_marker(view, position) if header.is_control else None)
-            placed.append(_Placed(header, offset, header.max_timestamp, leader_epoch))
-            offset += header.last_offset_delta + 1
-        buffers = stamp_batches(view, checked, base_offset, leader_epoch, append_time_ms)
-        self._write(placed, buffers, offset, prepared)
-        return AppendInfo(base_offset, offset - 1, append_time_ms, False, self._log_start, offset)
-
-    def _find_duplicate(self, checked: list[tuple[int, BatchHeader]]) -> AppendInfo | None:
-        """The original of a repeated append; several batches count as one when every one of them repeats (rule 2)."""
-        first = self._producers.find_duplicate(checked[0][1])
-        if first is None:
-            return None
-        last = first
-        for _position, header in checked[1:]:
-            following = self._producers.find_duplicate(header)
-            if following is None:
-                return None
-            last = following
-        time_ms = last.timestamp_ms if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME else NO_APPEND_TIME
-        return AppendInfo(first.first_offset, last.last_offset, time_ms, True, self._log_start, last.last_offset + 1)
+        base_offset = self._log_end
+        plan = plan_leader_append(
+            view, self.config, self._producers, base_offset, leader_epoch=leader_epoch, origin=origin, now_ms=now_ms, guard=guard,
+            transaction_version=transaction_version, log_start_offset=self._log_start,
+        )  # fmt: skip
+        if isinstance(plan, AppendInfo):
+            return plan  # a duplicate
+        self._write(plan)
+        return AppendInfo(base_offset, plan.next_offset - 1, plan.append_time_ms, False, self._log_start, plan.next_offset)
 
     def append_follower(self, batches: bytes | bytearray | memoryview) -> AppendInfo:
         """Appends batches as the leader stamped them; a partial batch at the end is left out.
@@ -279,38 +234,24 @@ class Log:
         """
         if self._offline is not None or self._closed:
             self._refuse()
-        view = memoryview(batches)
-        end, offset = 0, self._log_end
-        prepared: PreparedAppend | None = None
-        placed: list[_Placed] = []
-        for position, _ in iterate_headers(view):
-            header = validate_batch(view, position)
-            base = header.base_offset
-            if base != offset and not (base > offset and self.config.is_compacted):
-                raise KafkaError(
-                    ErrorCode.CORRUPT_MESSAGE, f"{self.name}: a batch at offset {base} cannot follow on offset {offset - 1}"
-                )
-            if header.producer_id >= 0:
-                if prepared is None:
-                    prepared = self._producers.prepare(AppendOrigin.REPLICATION)
-                prepared.check_batch(header, base, decode_marker(view, position) if header.is_control else None)
-            placed.append(_Placed(header, base, header.max_timestamp, header.partition_leader_epoch))
-            offset, end = header.next_offset, position + header.size_bytes
-        if not placed:
+        plan = plan_follower_append(memoryview(batches), self.config, self._producers, self._log_end, self.name)
+        if plan is None:
             return AppendInfo(self._log_end, self._log_end - 1, NO_APPEND_TIME, False, self._log_start, self._log_end)
-        self._write(placed, [view[:end]], offset, prepared)
-        if prepared is not None and prepared.warnings:
-            log.warning("replicated_batch_is_odd", log=self.name, what=prepared.warnings[0], more=len(prepared.warnings) - 1)
-        return AppendInfo(placed[0].base_offset, offset - 1, NO_APPEND_TIME, False, self._log_start, offset)
+        self._write(plan)
+        if plan.prepared is not None and plan.prepared.warnings:
+            warnings = plan.prepared.warnings
+            log.warning("replicated_batch_is_odd", log=self.name, what=warnings[0], more=len(warnings) - 1)
+        first, end = plan.placed[0].base_offset, plan.next_offset
+        return AppendInfo(first, end - 1, NO_APPEND_TIME, False, self._log_start, end)
 
-    def _write(
-        self, placed: list[_Placed], buffers: list[memoryview | bytearray], next_offset: int, prepared: PreparedAppend | None
-    ) -> None:
+    def _write(self, plan: AppendPlan) -> None:
         """Writes, then publishes.  Raises KAFKA_STORAGE_ERROR with nothing changed."""
+        placed, buffers, prepared = plan.placed, plan.buffers, plan.prepared
         size = len(buffers[0]) if len(buffers) == 1 else sum(len(buffer) for buffer in buffers)
-        segment = self._active
-        if self._must_roll(segment, size, placed[-1], next_offset):
-            segment = self._roll()
+        segments = self._segments
+        if segments.must_roll(self.config, size, placed[-1].max_timestamp_ms, plan.next_offset):
+            self._roll()
+        segment = segments.active
         position = segment.size_bytes
         try:
             if len(buffers) == 1:
@@ -332,12 +273,12 @@ class Log:
             position += batch_bytes
             if leader_epoch > self._epochs.latest:
                 self.assign_epoch(leader_epoch, base_offset)
-        self._size_bytes += size
-        self._log_end = next_offset
+        segments.size_bytes += size
+        self._log_end = plan.next_offset
         if prepared is not None:
-            self._producers.publish(prepared, next_offset)
+            self._producers.publish(prepared, plan.next_offset)
         else:
-            self._producers.end_offset = next_offset
+            self._producers.end_offset = plan.next_offset
 
     def _undo_write(self, segment: Segment, position: int, error: OSError) -> NoReturn:
         """Cuts the file back to what is published; no append may come before that."""
@@ -351,30 +292,27 @@ class Log:
             self.go_offline(error)
         raise self._storage_error("the write failed", error) from error
 
-    def _must_roll(self, segment: Segment, size: int, last: _Placed, next_offset: int) -> bool:
-        if not segment.size_bytes:
+    def roll(self) -> bool:
+        """Completes the active segment, so that it can be cleaned or removed; False when it is empty.  Raises
+        KAFKA_STORAGE_ERROR."""
+        if self._offline is not None or self._closed:
+            self._refuse()
+        if not self._segments.active.size_bytes:
             return False
-        if segment.size_bytes + size > self.config.segment_bytes or next_offset - segment.base_offset > OFFSETS_MAX:
-            return True
-        first_ms = segment.first_timestamp_ms
-        if first_ms is None:
-            first_ms = segment.first_timestamp()
-        return first_ms is not None and last.max_timestamp_ms - first_ms > self.config.segment_ms
+        self._roll()
+        return True
 
-    def _roll(self) -> Segment:
+    def _roll(self) -> None:
         """Completes the active segment and begins a new one; a flush makes both durable."""
-        old = self._active
+        old = self._segments.active
         try:
-            new = Segment.create(self._disk, self.directory, self._log_end, self.config.index_interval_bytes)
+            self._segments.roll(self._log_end, self.config.index_interval_bytes)
         except OSError as error:
             if error.errno not in OUT_OF_SPACE:
                 self.go_offline(error)
             raise self._storage_error("a new segment could not be made", error) from error
         snapshot = segment_path(self.directory, self._log_end, "snapshot")
         self._durability.add_complete(old, {**old.encoded_indexes(), snapshot: encode_snapshot(self._producers)})
-        self._segments.append(new)
-        self._active = new
-        return new
 
     # ----------------------------------------------------------------------------------------------------------- reading
 
@@ -391,45 +329,22 @@ class Log:
                 f"offset {offset} of {self.name} is outside [{self._log_start}, {self._log_end}]",
             )
         if offset < upper_offset:
-            segments = self._segments
-            for at in range(self._segment_index(offset), len(segments)):
-                try:
-                    data, first, following = segments[at].read(offset, max_bytes, upper_offset)
-                except OSError as error:
-                    self.go_offline(error)
-                    raise self._storage_error("a read failed", error) from error
-                if first >= 0:
-                    if len(data) > max_bytes and not at_least_one_batch:
-                        break
-                    return ReadResult(data, following, first)
+            try:
+                data, first, following = self._segments.read(offset, max_bytes, upper_offset)
+            except OSError as error:
+                self.go_offline(error)
+                raise self._storage_error("a read failed", error) from error
+            if first >= 0 and (at_least_one_batch or len(data) <= max_bytes):
+                return ReadResult(data, following, first)
         return ReadResult(b"", offset, offset)
-
-    def _segment_index(self, offset: int) -> int:
-        """Index of the segment that would hold `offset`."""
-        segments = self._segments
-        low, high = 0, len(segments) - 1
-        if offset >= segments[high].base_offset:
-            return high  # most reads are at the end
-        while low < high:
-            middle = (low + high + 1) // 2
-            if segments[middle].base_offset <= offset:
-                low = middle
-            else:
-                high = middle - 1
-        return low
 
     def segments_from(self, offset: int) -> list[Segment]:
         """The segment that would hold `offset`, and those after it; for `bulk_read`."""
-        return self._segments[self._segment_index(offset) :]
+        return self._segments.starting_at(offset)
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions with records in [start_offset, upper_offset), by first offset (rules 13, 17)."""
-        found: list[AbortedTransaction] = []
-        for segment in self._segments[self._segment_index(start_offset) :]:
-            if collect_aborted(segment.transactions, start_offset, upper_offset, found):
-                break
-        found.sort(key=lambda transaction: transaction.first_offset)
-        return found
+        return self._segments.aborted_transactions(start_offset, upper_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int, upper_offset: int) -> TimestampOffset | None:
         """The first record not older than `timestamp_ms`, below `upper_offset`."""
@@ -486,7 +401,7 @@ class Log:
         """Takes down what a flush must make durable.  One at a time; see `flush.py`."""
         if self._offline is not None or self._closed:
             self._refuse()
-        return self._durability.begin(self._active, self._size_bytes, self._epochs)
+        return self._durability.begin(self._segments.active, self._segments.size_bytes, self._epochs)
 
     def finish_flush(self, ticket: FlushTicket) -> None:
         """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation overtook changes nothing."""
@@ -528,12 +443,8 @@ class Log:
             raise self._storage_error("a truncation failed", error) from error
 
     def _truncate(self, offset: int) -> None:
-        keep = self._segment_index(offset)
-        target = self._segments[keep]
-        position = target.position_of(offset)
-        end = offset
-        if position < target.size_bytes:
-            end = min(offset, parse_header(target.file.read_at(position, 61)).base_offset)
+        cut = self._segments.find_cut(offset)
+        end = cut.end_offset
         log.info(
             "log_truncated", log=self.name, offset=offset, new_end=end, old_end=self._log_end, high_watermark=self._high_watermark
         )
@@ -542,13 +453,7 @@ class Log:
         self._epochs.truncate_from_end(end)
         self._durability.write_epochs(self._epochs)
         self._disk.sync_directory(self.directory)
-        for segment in reversed(self._segments[keep + 1 :]):
-            segment.remove()
-        removed = set(self._segments[keep + 1 :])
-        del self._segments[keep + 1 :]
-        if removed:
-            self._disk.sync_directory(self.directory)
-        target.truncate_to_position(position, end)
+        self._segments.cut(cut)
         self._after_cut(end)
         self._producers = load_producers_again(self._disk, self.directory, self.config, self._segments, end)
         self._producers.set_high_watermark(self._high_watermark)
@@ -559,11 +464,9 @@ class Log:
             self.before_cut(self, end)
 
     def _after_cut(self, end: int) -> None:
-        self._active = self._segments[-1]
         self._log_end = end
         self._high_watermark = min(self._high_watermark, end)
-        self._size_bytes = sum(segment.size_bytes for segment in self._segments)
-        self._durability.after_cut(self._segments, end, self._size_bytes)
+        self._durability.after_cut(self._segments, end, self._segments.size_bytes)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Removes everything; the log is empty and begins at `offset`.  For a follower that its leader has left behind."""
@@ -575,16 +478,10 @@ class Log:
             self._durability.drop_snapshots(lambda _snapshot: True)
             self._epochs.clear()
             self._durability.write_epochs(self._epochs)
-            for segment in reversed(self._segments):
-                segment.remove()
-                self._disk.sync_directory(self.directory)
-            new = Segment.create(self._disk, self.directory, offset, self.config.index_interval_bytes)
-            new.file.sync_data()
-            self._disk.sync_directory(self.directory)
+            self._segments.restart_at(offset, self.config.index_interval_bytes)
         except OSError as error:
             self.go_offline(error)
             raise self._storage_error("a truncation failed", error) from error
-        self._segments[:] = [new]
         self._high_watermark = offset
         self._log_start = offset
         self._after_cut(offset)
@@ -609,22 +506,43 @@ class Log:
         self._log_start = offset
         if self._epochs.truncate_from_start(offset):
             self._durability.epochs_changed(self._log_end)
-        if len(self._segments) == 1 or self._segments[1].base_offset > offset:
+        old = self._segments.wholly_below(offset)
+        if not old:
             return
         try:
             self._durability.cancel()
-            while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
-                gone = self._segments.pop(0)
-                self._size_bytes -= gone.size_bytes
-                self._durability.flushed_size = max(0, self._durability.flushed_size - gone.size_bytes)
+            for gone in old:
                 self._durability.forget(gone)
-                gone.remove()
-                self._disk.sync_directory(self.directory)  # one by one: no hole may appear after a crash
+                self._segments.remove_first()
             first = self._segments[0].base_offset
             self._durability.drop_snapshots(lambda snapshot: snapshot < first)
         except OSError as error:
             self.go_offline(error)
             raise self._storage_error("old segments could not be removed", error) from error
+
+    def replace_segments(self, old: Sequence[Segment], new: Segment) -> list[Path]:
+        """Puts a cleaned segment into the place of durable old ones, atomically (`Segments.replace`); offsets do not change.
+
+        Returns the old files, to be unlinked in any thread.  Raises ValueError when they are gone, active or not yet durable, and
+        KAFKA_STORAGE_ERROR; then nothing changed, or the log is offline.
+        """
+        if self._offline is not None or self._closed:
+            self._refuse()
+        if old and old[-1].next_offset > self.recovery_point:
+            raise ValueError(f"offsets up to {old[-1].next_offset} are to be replaced, durable is {self.recovery_point}")
+        try:
+            before = self._segments.size_bytes
+            doomed = self._segments.replace(old, new)
+            self._durability.flushed_size = max(0, self._durability.flushed_size + self._segments.size_bytes - before)
+            # Those of segments that are no more serve nobody; the newest one is the active segment's.
+            bases = {segment.base_offset for segment in old[1:]}
+            self._durability.drop_snapshots(bases.__contains__)
+        except (OSError, SwapFailed) as error:
+            cause = error.cause if isinstance(error, SwapFailed) else error
+            if isinstance(error, SwapFailed) or cause.errno not in OUT_OF_SPACE:
+                self.go_offline(cause)
+            raise self._storage_error("segments could not be replaced", cause) from error
+        return doomed
 
     # ------------------------------------------------------------------------------------------------------------- the end
 
@@ -639,11 +557,9 @@ class Log:
             return
         try:
             if clean and self._offline is None:
-                snapshot = segment_path(self.directory, self._log_end, "snapshot")
+                active, snapshot = self._segments.active, segment_path(self.directory, self._log_end, "snapshot")
                 # As if the active segment were complete: its derived files are written and synced with it.
-                self._durability.add_complete(
-                    self._active, {**self._active.encoded_indexes(), snapshot: encode_snapshot(self._producers)}
-                )
+                self._durability.add_complete(active, {**active.encoded_indexes(), snapshot: encode_snapshot(self._producers)})
                 self._durability.epochs_changed(self._log_end)
                 self.flush_now()
                 if self._durability.has_pending_files:
@@ -651,8 +567,7 @@ class Log:
         finally:
             self._durability.cancel()
             self._closed = True
-            for segment in self._segments:
-                segment.close()
+            self._segments.close()
 
     def go_offline(self, error: OSError) -> None:
         """Refuses everything from now on; tells `on_offline` once."""

@@ -5,6 +5,7 @@ Only `ListOffsets` and administrators ask them, so a batch may be decoded here: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..wire.records import decode_batch
@@ -30,7 +31,7 @@ class OffsetRange(NamedTuple):
 
 
 def offset_for_timestamp(
-    segments: list[Segment], timestamp_ms: int, start_offset: int, upper_offset: int
+    segments: Sequence[Segment], timestamp_ms: int, start_offset: int, upper_offset: int
 ) -> TimestampOffset | None:
     """The first record in [start_offset, upper_offset) whose timestamp is not below `timestamp_ms`, in order of offsets."""
     for segment in segments:
@@ -57,7 +58,7 @@ def _first_record(segment: Segment, timestamp_ms: int, start_offset: int, upper_
     return None
 
 
-def max_timestamp(segments: list[Segment], start_offset: int, upper_offset: int) -> TimestampOffset | None:
+def max_timestamp(segments: Sequence[Segment], start_offset: int, upper_offset: int) -> TimestampOffset | None:
     """The record with the greatest timestamp in the range, the first one when several share it (KIP-734)."""
     best: TimestampOffset | None = None
     for segment in segments:
@@ -92,7 +93,7 @@ def _greatest_in(segment: Segment, start_offset: int, upper_offset: int, above: 
     return best
 
 
-def split_range(segments: list[Segment], start: int, end: int, target_bytes: int) -> list[OffsetRange]:
+def split_range(segments: Sequence[Segment], start: int, end: int, target_bytes: int) -> list[OffsetRange]:
     """[start, end) in pieces of about `target_bytes`, cut at batch boundaries that the index knows; no data is read.
 
     A piece may be larger than the target by one index interval or one batch.  Empty for an empty range.

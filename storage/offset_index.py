@@ -15,8 +15,6 @@ from array import array
 from bisect import bisect_left, bisect_right
 
 _ENTRY_BYTES = 8
-OFFSETS_MAX = 2**31 - 1
-"""Offsets that fit into one segment, and bytes."""
 
 
 class OffsetIndex:

@@ -1,5 +1,7 @@
 """Opening a log's folder: what is trusted, what is scanned, what is cut, and what is refused.
 
+First of all, a replacement of segments that was decided is finished, and one that was not is undone (`segment_swap`).
+
 After a clean close, everything is trusted; the last segment is walked from its last index entry to learn the log's end, and when
 that is not the end that was noted at the close, the log is treated as unclean.
 
@@ -19,6 +21,7 @@ describe batches that no longer exist.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,11 +35,11 @@ from .epoch_cache import EpochCache
 from .producer_snapshot import SnapshotInvalid, decode_snapshot
 from .producer_state import AppendOrigin, PreparedAppend, ProducerState
 from .segment import Segment, segment_path
+from .segment_swap import SEGMENT_SUFFIXES, SwapDamaged, finish_swaps
 from .topic_config import LogConfig
 from .transaction_index import TransactionIndexEntry
 
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
-_SEGMENT_SUFFIXES = ("index", "timeindex", "txnindex")
 log = logs.get(__name__)
 
 
@@ -92,7 +95,7 @@ class _Loader:
         known = set(bases)
         for name in names:
             stem, _, suffix = name.partition(".")
-            if name.endswith(".tmp") or (suffix in _SEGMENT_SUFFIXES and stem.isdigit() and int(stem) not in known):
+            if name.endswith(".tmp") or (suffix in SEGMENT_SUFFIXES and stem.isdigit() and int(stem) not in known):
                 self.disk.remove(self.directory / name)
         return bases
 
@@ -147,6 +150,10 @@ def load_log(
 ) -> LoadedLog:
     """Opens the folder (made when absent) by the rules of the module's text.  Raises CorruptLog, OSError."""
     disk.make_directory(directory)
+    try:
+        finish_swaps(disk, directory)
+    except SwapDamaged as error:
+        raise CorruptLog(error.path, 0, log_start_offset, f"a decision of the cleaner cannot be read: {error}") from error
     loader = _Loader(disk, directory, config, recovery_point, log_start_offset)
     bases = loader.tidy()
     if not bases:
@@ -341,7 +348,7 @@ def replay_batch(producers: ProducerState, batch: ScannedBatch) -> PreparedAppen
     return prepared
 
 
-def replay_producers(segments: list[Segment], producers: ProducerState, upper_offset: int) -> None:
+def replay_producers(segments: Sequence[Segment], producers: ProducerState, upper_offset: int) -> None:
     """Brings `producers` from its own end offset up to `upper_offset` by the batches' headers.  Raises CorruptLog."""
     for segment in segments:
         if segment.next_offset <= producers.end_offset:
@@ -358,7 +365,7 @@ def replay_producers(segments: list[Segment], producers: ProducerState, upper_of
 
 
 def load_producers_again(
-    disk: Disk, directory: Path, config: LogConfig, segments: list[Segment], log_end_offset: int
+    disk: Disk, directory: Path, config: LogConfig, segments: Sequence[Segment], log_end_offset: int
 ) -> ProducerState:
     """The producer state after a cut: newest snapshot at or below the new end, and a replay from there (rule 9)."""
     loader = _Loader(disk, directory, config, 0, 0)

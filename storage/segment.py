@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..runtime.disk import Disk, File
-from ..wire.records import BatchHeader, parse_header
+from ..wire.records import BatchHeader, iterate_headers, parse_header
 from .batch_scan import scan_batches
 from .offset_index import OffsetIndex
+from .segment_swap import CLEANED, SEGMENT_SUFFIXES
 from .time_index import NO_TIMESTAMP, TimeIndex
 from .transaction_index import ENTRY_BYTES, TransactionIndexEntry, decode_transaction_index
 
@@ -42,12 +43,14 @@ class Segment:
     """See the module's text.  Opened by `create` (new) or `attach` (existing)."""
 
     __slots__ = (
-        "_disk", "_file", "_index", "_interval", "_last_indexed", "_time_index", "_transactions", "_transactions_file",
-        "base_offset", "directory", "first_timestamp_ms", "max_timestamp_ms", "next_offset", "offset_of_max_timestamp",
+        "_disk", "_extension", "_file", "_index", "_interval", "_last_indexed", "_time_index", "_transactions",
+        "_transactions_file", "base_offset",
+        "directory", "first_timestamp_ms", "max_timestamp_ms", "next_offset", "offset_of_max_timestamp",
         "size_bytes", "transactions_dirty",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, directory: Path, base_offset: int, index_interval_bytes: int) -> None:
+    def __init__(self, disk: Disk, directory: Path, base_offset: int, index_interval_bytes: int, extension: str = "") -> None:
+        self._extension = extension
         self.base_offset = base_offset
         self.next_offset = base_offset
         self.size_bytes = 0
@@ -75,6 +78,15 @@ class Segment:
         return segment
 
     @classmethod
+    def create_cleaned(cls, disk: Disk, directory: Path, base_offset: int, index_interval_bytes: int) -> Segment:
+        """A new segment that is not of the log yet: `Segments.replace` puts it into the place of others (`segment_swap`)."""
+        segment = cls(disk, directory, base_offset, index_interval_bytes, CLEANED)
+        segment._discard_files()
+        segment._file = disk.open(segment.path("log"), create=True)
+        segment._index, segment._time_index, segment._transactions = OffsetIndex(base_offset), TimeIndex(base_offset), []
+        return segment
+
+    @classmethod
     def attach(cls, disk: Disk, directory: Path, base_offset: int, next_offset: int, index_interval_bytes: int) -> Segment:
         """An existing, complete segment whose content is trusted; nothing but its size is read now."""
         segment = cls(disk, directory, base_offset, index_interval_bytes)
@@ -83,7 +95,7 @@ class Segment:
         return segment
 
     def path(self, suffix: str) -> Path:
-        return segment_path(self.directory, self.base_offset, suffix)
+        return segment_path(self.directory, self.base_offset, suffix + self._extension)
 
     @property
     def file(self) -> File:
@@ -178,6 +190,13 @@ class Segment:
         self.size_bytes = end
         self.next_offset = base_offset + header.last_offset_delta + 1
 
+    def append_batches(self, data: bytes | bytearray | memoryview) -> None:
+        """Writes whole batches, which keep their offsets, behind those that are there: for the cleaner.  Raises OSError."""
+        view, position = memoryview(data), self.size_bytes
+        self.file.write_at(position, view)
+        for _, header in iterate_headers(view):
+            self.note_batch(header, header.base_offset, header.max_timestamp, self.size_bytes, header.size_bytes)
+
     def append_transactions(self, entries: list[TransactionIndexEntry]) -> None:
         """Writes entries behind the ones that are there.  OSError leaves memory unchanged; call `cut_transactions` then."""
         known = self.transactions
@@ -220,11 +239,19 @@ class Segment:
         About `max_bytes`, and at least one batch when there is one; a single pread.  The index makes both ends batch boundaries:
         the read begins at an entry and ends at an entry, or at an end that is found by walking over a few batches in memory.
         """
-        index, size = self.index, self.size_bytes
-        entries = len(index)
-        if not entries or offset >= self.next_offset or upper_offset <= self.base_offset:
+        index = self.index
+        if not len(index) or offset >= self.next_offset or upper_offset <= self.base_offset:
             return SegmentRead(b"", -1, offset)
         at = max(0, index.floor(offset))
+        found = self._read_from(at, offset, max_bytes, upper_offset)
+        if found.first_offset < 0 and at + 1 < len(index) and index.entry(at + 1)[0] < upper_offset:
+            # A hole of a compacted log: what stood between `offset` and the next entry is gone.
+            return self._read_from(at + 1, offset, max_bytes, upper_offset)
+        return found
+
+    def _read_from(self, at: int, offset: int, max_bytes: int, upper_offset: int) -> SegmentRead:
+        index, size = self.index, self.size_bytes
+        entries = len(index)
         start = index.entry(at)[1]
         # The first batch may begin anywhere before the next entry: read at least so far, so that one whole batch is there.
         wanted_end = max(start + max_bytes, index.entry(at + 1)[1] if at + 1 < entries else size)
@@ -279,6 +306,20 @@ class Segment:
             self.transactions_dirty = False
             self._transactions_file.sync_data()
 
+    def seal_cleaned(self) -> None:
+        """Makes a cleaned segment and all its files durable.  Any thread."""
+        for path, data in self.encoded_indexes().items():
+            self._disk.write_atomic(path, data)
+        self.sync()
+        self._disk.sync_directory(self.directory)
+
+    def adopt(self, next_offset: int) -> None:
+        """The files of a cleaned segment have their final names; it ends, for look-ups, where those ended that it replaces."""
+        assert next_offset >= self.next_offset
+        self.close()
+        self._extension = ""
+        self.next_offset = next_offset
+
     def close(self) -> None:
         for file in (self._file, self._transactions_file):
             if file is not None:
@@ -288,7 +329,10 @@ class Segment:
     def remove(self) -> None:
         """Removes all files of the segment, the data first: what is left of a crash in between has no meaning without it."""
         self.close()
-        for suffix in ("log", "index", "timeindex", "txnindex"):
+        self._discard_files()
+
+    def _discard_files(self) -> None:
+        for suffix in SEGMENT_SUFFIXES:
             if self._disk.exists(self.path(suffix)):
                 self._disk.remove(self.path(suffix))
 

@@ -17,9 +17,7 @@ from .source_tree import ROOT, product_modules, project_files, pyproject
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 # Known to be too long, with what is to be done about it; nothing may join, and neither may grow.
-LONG_FILES = {
-    "storage/log.py": 681,  # the next seam: a list of segments that owns reads and look-ups
-}
+LONG_FILES: dict[str, int] = {}
 LONG_FUNCTIONS = {
     "wire/records.py: _decode_records": 80,  # the loop of every consumer: varints are read inline, a call each would double it
 }

@@ -49,7 +49,7 @@ def test_a_clean_mark_on_a_log_that_does_not_fit_is_not_believed() -> None:
     log = filled(disk)
     before, end = everything(log), log.log_end_offset
     log.close(clean=True)
-    append_later = disk.open(log._active.path("log"))
+    append_later = disk.open(log.segments.active.path("log"))
     append_later.write_at(append_later.size(), b"junk that was written after the close")
     again = open_log(disk, clean=True, recovery_point=end)
     assert again.recovered and everything(again) == before
@@ -113,7 +113,7 @@ def test_a_torn_tail_above_the_recovery_point_is_cut(tail: bytes | str) -> None:
     elif tail == "zeros":
         tail = last[:70] + bytes(len(last) - 70)
     assert isinstance(tail, bytes)
-    file = disk.open(log._active.path("log"))
+    file = disk.open(log.segments.active.path("log"))
     file.write_at(file.size(), tail)
     disk.kill()
     again = open_log(disk, recovery_point=end)
@@ -126,7 +126,7 @@ def test_a_torn_tail_above_the_recovery_point_is_cut(tail: bytes | str) -> None:
 def test_damage_in_flushed_data_is_refused_and_named() -> None:
     disk = CrashDisk()
     log = filled(disk)
-    end, target = log.log_end_offset, log._active
+    end, target = log.log_end_offset, log.segments.active
     position = target.index.entry(len(target.index) // 2)[1]
     disk.kill()
     disk.flip_bit(target.path("log"), position + 80)
@@ -143,7 +143,7 @@ def test_damage_in_flushed_data_is_refused_and_named() -> None:
 def test_the_same_damage_above_the_recovery_point_is_a_torn_tail() -> None:
     disk = CrashDisk()
     log = filled(disk)
-    target, offset = log._active, log._active.base_offset
+    target, offset = log.segments.active, log.segments.active.base_offset
     disk.kill()
     disk.flip_bit(target.path("log"), 80)
     again = open_log(disk, recovery_point=offset)
@@ -157,7 +157,7 @@ def test_missing_flushed_data_is_refused(what: str) -> None:
     end = log.log_end_offset
     disk.kill()
     if what == "shorter":
-        disk.open(log._active.path("log")).truncate(0)
+        disk.open(log.segments.active.path("log")).truncate(0)
     else:
         for segment in log._segments[-1:] if what == "last segment gone" else log._segments:
             disk.remove(segment.path("log"))

@@ -1,0 +1,124 @@
+"""What an append will write, worked out before anything changes: checks, offsets, the producers' next state.  Pure.
+
+The leader's plan decides (it may refuse, or find that a batch repeats one of its producer); the follower's takes what the leader
+decided and only makes sure that it continues this log.  Neither touches the log: the plan is written first and published after
+(`Log._write`), so an append that fails leaves no trace (SEMANTICS 3.1 11, KAFKA-6683).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..wire.errors import ErrorCode, KafkaError
+from ..wire.records import BatchHeader, decode_marker, iterate_headers, validate_batch
+from .admission import NO_APPEND_TIME, check_batches, stamp_batches
+from .producer_state import AppendOrigin, PreparedAppend, ProducerState, VerificationGuard
+from .topic_config import LogConfig, TimestampType
+
+
+class AppendInfo(NamedTuple):
+    """What an append did.  `append_time_ms` is -1 unless the broker stamps records; a duplicate has the original's offsets."""
+
+    first_offset: int
+    last_offset: int
+    append_time_ms: int
+    duplicate: bool
+    log_start_offset: int
+    next_offset: int
+
+
+class Placed(NamedTuple):
+    """A checked batch and the place it gets: offset in the log, greatest timestamp, leader epoch."""
+
+    header: BatchHeader
+    base_offset: int
+    max_timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(slots=True)
+class AppendPlan:
+    """`placed` batches, the `buffers` that hold them, the log's end after them, and the producers' state to publish."""
+
+    placed: list[Placed]
+    buffers: list[memoryview | bytearray]
+    next_offset: int
+    prepared: PreparedAppend | None
+    append_time_ms: int = NO_APPEND_TIME
+
+
+def plan_leader_append(
+    view: memoryview,
+    config: LogConfig,
+    producers: ProducerState,
+    base_offset: int,
+    *,
+    leader_epoch: int,
+    origin: AppendOrigin,
+    now_ms: int,
+    guard: VerificationGuard | None,
+    transaction_version: int,
+    log_start_offset: int,
+) -> AppendPlan | AppendInfo:
+    """The plan, or what the original append of a duplicate did.  Raises KafkaError; see `Log.append_leader`."""
+    append_time_ms = now_ms if config.timestamp_type is TimestampType.LOG_APPEND_TIME else NO_APPEND_TIME
+    checked = check_batches(view, origin, config, now_ms)
+    if origin is AppendOrigin.CLIENT and checked[0][1].producer_id >= 0:
+        duplicate = _find_duplicate(checked, config, producers, log_start_offset)
+        if duplicate is not None:
+            return duplicate
+    offset = base_offset
+    prepared: PreparedAppend | None = None
+    placed: list[Placed] = []
+    for position, header in checked:
+        if append_time_ms >= 0:
+            header = header._replace(max_timestamp=append_time_ms)
+        if header.producer_id >= 0:
+            if prepared is None:
+                prepared = producers.prepare(origin, guard, transaction_version)
+            prepared.check_batch(header, offset, decode_marker(view, position) if header.is_control else None)
+        placed.append(Placed(header, offset, header.max_timestamp, leader_epoch))
+        offset += header.last_offset_delta + 1
+    buffers = stamp_batches(view, checked, base_offset, leader_epoch, append_time_ms)
+    return AppendPlan(placed, buffers, offset, prepared, append_time_ms)
+
+
+def _find_duplicate(
+    checked: list[tuple[int, BatchHeader]], config: LogConfig, producers: ProducerState, log_start_offset: int
+) -> AppendInfo | None:
+    """The original of a repeated append; several batches count as one when every one of them repeats (rule 2)."""
+    first = producers.find_duplicate(checked[0][1])
+    if first is None:
+        return None
+    last = first
+    for _position, header in checked[1:]:
+        following = producers.find_duplicate(header)
+        if following is None:
+            return None
+        last = following
+    time_ms = last.timestamp_ms if config.timestamp_type is TimestampType.LOG_APPEND_TIME else NO_APPEND_TIME
+    return AppendInfo(first.first_offset, last.last_offset, time_ms, True, log_start_offset, last.last_offset + 1)
+
+
+def plan_follower_append(
+    view: memoryview, config: LogConfig, producers: ProducerState, log_end_offset: int, log_name: str
+) -> AppendPlan | None:
+    """The whole batches of what a leader sent; None when there is none.  Raises CORRUPT_MESSAGE, also for a gap or an overlap."""
+    end, offset = 0, log_end_offset
+    prepared: PreparedAppend | None = None
+    placed: list[Placed] = []
+    for position, _ in iterate_headers(view):
+        header = validate_batch(view, position)
+        base = header.base_offset
+        if base != offset and not (base > offset and config.is_compacted):
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"{log_name}: a batch at offset {base} cannot follow on offset {offset - 1}"
+            )
+        if header.producer_id >= 0:
+            if prepared is None:
+                prepared = producers.prepare(AppendOrigin.REPLICATION)
+            prepared.check_batch(header, base, decode_marker(view, position) if header.is_control else None)
+        placed.append(Placed(header, base, header.max_timestamp, header.partition_leader_epoch))
+        offset, end = header.next_offset, position + header.size_bytes
+    return AppendPlan(placed, [view[:end]], offset, prepared) if placed else None

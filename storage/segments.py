@@ -1,0 +1,244 @@
+"""The segments of one log, in order: the only place where the list changes, and where one offset finds its segment.
+
+Promises
+
+* There is always at least one segment; the last one, `active`, is the only one that takes batches.
+* Base offsets rise; every segment but the active one ends, for look-ups, where the next begins (a cleaned one may hold less).
+* `remove_before` works from the front, `cut` from the back, each durably segment by segment: a crash leaves no hole.
+* `replace` is atomic: after a crash, the log has all old segments, or the new one in their place (`segment_swap`, where the names
+  on the disk are explained).
+
+Called from the loop's thread.  Whoever reads in another thread holds the open file: it stays readable when the segment is
+replaced or removed under the read, and the caller finds out afterwards whether the bytes still count (`bulk_read`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, overload
+
+from ..runtime.disk import Disk
+from ..wire.records import HEADER_BYTES, parse_header
+from .segment import Segment, SegmentRead, segment_path
+from .segment_swap import decide_swap, finish_swap, swap_path
+from .topic_config import LogConfig
+from .transaction_index import AbortedTransaction, collect_aborted
+
+OFFSETS_MAX = 2**31 - 1
+"""Offsets that fit into one segment: the indexes hold 32 bits."""
+
+
+class Cut(NamedTuple):
+    """Where a truncation cuts: the index of the last segment that stays, the byte in it, and the log's new end."""
+
+    keep: int
+    position: int
+    end_offset: int
+
+
+class SwapFailed(Exception):
+    """A replacement failed and it is not known what is on the disk: the log must go offline."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class Segments(Sequence[Segment]):
+    """See the module's text."""
+
+    __slots__ = ("_directory", "_disk", "_list", "active", "size_bytes")
+
+    def __init__(self, disk: Disk, directory: Path, segments: list[Segment]) -> None:
+        assert segments
+        self._disk = disk
+        self._directory = directory
+        self._list = segments
+        self.active = segments[-1]
+        self.size_bytes = sum(segment.size_bytes for segment in segments)
+        """Of the batches; the log adds what it appends."""
+
+    def __len__(self) -> int:
+        return len(self._list)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._list)
+
+    @overload
+    def __getitem__(self, index: int) -> Segment: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Segment]: ...
+    def __getitem__(self, index: int | slice) -> Segment | list[Segment]:
+        return self._list[index]
+
+    # ---------------------------------------------------------------------------------------------------------- look-ups
+
+    def index_of(self, offset: int) -> int:
+        """Index of the segment that would hold `offset`; the first one for what lies before it."""
+        segments = self._list
+        low, high = 0, len(segments) - 1
+        if offset >= segments[high].base_offset:
+            return high  # most reads are at the end
+        while low < high:
+            middle = (low + high + 1) // 2
+            if segments[middle].base_offset <= offset:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def starting_at(self, offset: int) -> list[Segment]:
+        """The segment that would hold `offset`, and those after it."""
+        return self._list[self.index_of(offset) :]
+
+    def read(self, offset: int, max_bytes: int, upper_offset: int) -> SegmentRead:
+        """Whole batches from the first segment that has any in [offset, upper offset); `first_offset` is -1 when none has.
+        Raises OSError."""
+        segments = self._list
+        for at in range(self.index_of(offset), len(segments)):
+            found = segments[at].read(offset, max_bytes, upper_offset)
+            if found.first_offset >= 0:
+                return found
+        return SegmentRead(b"", -1, offset)
+
+    def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
+        """Aborted transactions with records in [start_offset, upper_offset), by first offset (SEMANTICS 3.2 13, 17)."""
+        found: list[AbortedTransaction] = []
+        for at in range(self.index_of(start_offset), len(self._list)):
+            if collect_aborted(self._list[at].transactions, start_offset, upper_offset, found):
+                break
+        found.sort(key=lambda transaction: transaction.first_offset)
+        return found
+
+    # ----------------------------------------------------------------------------------------------------------- rolling
+
+    def must_roll(self, config: LogConfig, size: int, max_timestamp_ms: int, next_offset: int) -> bool:
+        """Whether batches of `size` bytes that end before `next_offset` belong into a new segment."""
+        active = self.active
+        if not active.size_bytes:
+            return False
+        if active.size_bytes + size > config.segment_bytes or next_offset - active.base_offset > OFFSETS_MAX:
+            return True
+        first_ms = active.first_timestamp_ms
+        if first_ms is None:
+            first_ms = active.first_timestamp()
+        return first_ms is not None and max_timestamp_ms - first_ms > config.segment_ms
+
+    def roll(self, base_offset: int, index_interval_bytes: int) -> Segment:
+        """A new, empty active segment; nothing is synced here.  Raises OSError with nothing changed."""
+        new = Segment.create(self._disk, self._directory, base_offset, index_interval_bytes)
+        self._list.append(new)
+        self.active = new
+        return new
+
+    # ----------------------------------------------------------------------------------------------------------- cutting
+
+    def find_cut(self, offset: int) -> Cut:
+        """Where to cut so that no batch ends above `offset`.  Raises OSError, InvalidBatch."""
+        keep = self.index_of(offset)
+        target = self._list[keep]
+        position = target.position_of(offset)
+        end = offset
+        if position < target.size_bytes:
+            end = min(offset, parse_header(target.file.read_at(position, HEADER_BYTES)).base_offset)
+        return Cut(keep, position, end)
+
+    def cut(self, cut: Cut) -> None:
+        """Removes all behind the cut, durably.  Raises OSError: then the log must go offline."""
+        gone = self._list[cut.keep + 1 :]
+        for segment in reversed(gone):
+            segment.remove()
+        del self._list[cut.keep + 1 :]
+        if gone:
+            self._disk.sync_directory(self._directory)
+        self.active = self._list[-1]
+        self.active.truncate_to_position(cut.position, cut.end_offset)
+        self._count()
+
+    def restart_at(self, offset: int, index_interval_bytes: int) -> None:
+        """Removes everything, from the back; one empty segment begins at `offset`.  Raises OSError: the log must go offline."""
+        for segment in reversed(self._list):
+            segment.remove()
+            self._disk.sync_directory(self._directory)
+        new = Segment.create(self._disk, self._directory, offset, index_interval_bytes)
+        new.file.sync_data()
+        self._disk.sync_directory(self._directory)
+        self._list[:] = [new]
+        self.active = new
+        self._count()
+
+    def wholly_below(self, offset: int) -> list[Segment]:
+        """The segments at the front that hold nothing at or above `offset`; never the active one."""
+        count = 0
+        while count + 1 < len(self._list) and self._list[count + 1].base_offset <= offset:
+            count += 1
+        return self._list[:count]
+
+    def remove_first(self) -> None:
+        """Removes the first segment, durably: one by one, so that a crash leaves no hole.  Raises OSError."""
+        assert len(self._list) > 1
+        gone = self._list.pop(0)
+        self.size_bytes -= gone.size_bytes
+        gone.remove()
+        self._disk.sync_directory(self._directory)
+
+    # --------------------------------------------------------------------------------------------------------- replacing
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> list[Path]:
+        """Puts `new` (made by `Segment.create_cleaned`, sealed by `Segment.seal_cleaned`) into the place of `old`, atomically.
+
+        `old` are neighbours, not the active segment, and `new` begins where they begin.  Returns the files of the old segments,
+        for the caller to unlink in any thread.  ValueError when `old` is not in the list any more (truncated, removed): then
+        nothing changed.  OSError: nothing changed.  SwapFailed: the log must go offline.
+        """
+        at = self._position_of(old)
+        if new.base_offset != old[0].base_offset:
+            raise ValueError(f"the new segment begins at {new.base_offset}, the old ones at {old[0].base_offset}")
+        try:
+            decision = decide_swap(self._disk, self._directory, [segment.base_offset for segment in old], new.base_offset)
+        except OSError as error:
+            self._withdraw(new, error)
+            raise
+        try:
+            doomed = finish_swap(self._disk, self._directory, decision)
+        except OSError as error:
+            raise SwapFailed(error) from error
+        for segment in old:
+            segment.close()
+        new.adopt(old[-1].next_offset)
+        self._list[at : at + len(old)] = [new]
+        self._count()
+        return doomed
+
+    def _position_of(self, old: Sequence[Segment]) -> int:
+        at = self.index_of(old[0].base_offset) if old else 0
+        there = self._list[at : at + len(old)]
+        if not old or [id(segment) for segment in there] != [id(segment) for segment in old]:
+            raise ValueError("the segments to replace are not neighbours in this log (any more)")
+        if self.active is old[-1]:
+            raise ValueError("the active segment is never replaced")
+        return at
+
+    def _withdraw(self, new: Segment, error: OSError) -> None:
+        """A decision that could not be written whole may be on the disk even so: it must be gone before anything else
+        happens."""
+        path = swap_path(self._directory, new.base_offset)
+        try:
+            if self._disk.exists(path):
+                self._disk.remove(path)
+            self._disk.sync_directory(self._directory)
+        except OSError as second:
+            raise SwapFailed(second) from error
+
+    def _count(self) -> None:
+        self.size_bytes = sum(segment.size_bytes for segment in self._list)
+
+    # ------------------------------------------------------------------------------------------------------------ the end
+
+    def snapshot_path(self, offset: int) -> Path:
+        return segment_path(self._directory, offset, "snapshot")
+
+    def close(self) -> None:
+        for segment in self._list:
+            segment.close()
