@@ -144,6 +144,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             fenced=answer.fenced,
             should_shutdown=answer.should_shutdown,
             caught_up=answer.caught_up,
+            metadata_index=self._log.applied_index,
         )
 
     async def _carry_out_heartbeat(self, duties: ActiveController, request: rpc.HeartbeatRequest) -> None:

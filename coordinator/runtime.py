@@ -155,7 +155,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
 
     shard_factory(partition, leader_epoch) builds an empty shard.  execute(partition, leader_epoch, effect) carries out an
     effect after its records are committed.  on_failed(partition, leader_epoch, reason) tells the node that a shard stopped
-    serving: it should give the leadership up.
+    serving: it should load it anew, or give the leadership up.
     """
 
     def __init__(
@@ -273,6 +273,12 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         for answer in answers:
             self._deliver(answer, error)
 
+    def fail(self, partition: int, leader_epoch: int, reason: str) -> None:
+        """The node cannot hand the log in: the shard must not go on as if it still were being loaded."""
+        state = self._state(partition, leader_epoch)
+        if state is not None and state.phase is not Phase.FAILED:
+            self._fail(state, reason)
+
     def _fail(self, state: _ShardState[EventT, ReplyT, EffectT], reason: str) -> None:
         """Fail-stop: what this shard believes is no longer known to be what the log says."""
         state.phase = Phase.FAILED
@@ -289,8 +295,8 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         """Hands an event to the shard.  `reply` is called exactly once, perhaps before this returns; with a KafkaError when
         the event was refused.  `now_ms` defaults to the time of the last tick.
 
-        An event without a reply is the coordinator's own (markers written): back-pressure does not refuse it, because nobody
-        would repeat it, and there is at most one for each prepared transaction.
+        An event without a reply is the coordinator's own (markers written, topics deleted): back-pressure does not refuse it,
+        because nobody would repeat it, and a shard that is being loaded finds it when it serves.
         """
         self._advance(now_ms)
         state = self._shards.get(partition)
@@ -305,7 +311,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     def _refusal(self, partition: int, state: _ShardState[EventT, ReplyT, EffectT] | None, *, own: bool) -> KafkaError | None:
         if state is None or state.phase is Phase.FAILED:
             return KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{partition} is not coordinated here")
-        if state.phase is not Phase.ACTIVE:
+        if state.phase is not Phase.ACTIVE and not own:
             self.metrics.rejected_loading += 1
             return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.name}-{partition} is being loaded")
         if not own and self._is_full(state):

@@ -2,14 +2,17 @@
 
 It holds no rule of its own (DESIGN 2).  A shard is loaded in chunks, so that a large state log does not hold up the loop; what
 may have changed in between (the leadership) is checked by the runtime at each chunk through the leader epoch.
+
+A shard that failed is loaded anew after a pause, for as long as this node leads: what it believed is gone, the log is not.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any, Final, Generic, TypeVar
 
-from ..coordinator.runtime import CoordinatorLoadError, CoordinatorRuntime
+from ..coordinator.runtime import CoordinatorLoadError, CoordinatorRuntime, Phase
 from ..replication.manager import ReplicaManager
 from ..runtime import logs
 from ..runtime.clock import Clock
@@ -21,6 +24,8 @@ log = logs.get(__name__)
 
 LOAD_CHUNK_BYTES: Final = 1 << 20
 TICK_S: Final = 0.1
+RELOAD_S_MIN: Final = 0.5
+RELOAD_S_MAX: Final = 30.0
 
 EventT = TypeVar("EventT")
 ReplyT = TypeVar("ReplyT")
@@ -58,6 +63,8 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         self.runtime = runtime
         self._clock = clock
         self._loads: dict[int, asyncio.Task[None]] = {}
+        self._logs: dict[int, Log] = {}
+        self._failures: dict[int, int] = {}
         self._ticker: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -76,19 +83,48 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
 
     def on_elected(self, partition: int, leader_epoch: int, replica_log: Log) -> None:
         """This node leads the partition from now on: the log's end at this moment is the barrier."""
-        self.runtime.begin_load(partition, leader_epoch, replica_log.log_end_offset, replica_log.log_start_offset)
+        self._logs[partition] = replica_log
+        self._failures.pop(partition, None)
+        self._start(partition, self._begin(partition, leader_epoch))
+
+    def on_failed(self, partition: int, leader_epoch: int, reason: str) -> None:
+        """The runtime's: a shard stopped serving while this node leads its partition.
+
+        Loading it anew is right for all that is not in the log itself; where the log cannot be read, or does not make sense,
+        the pauses grow, and each attempt leaves its reason in the node's log.
+        """
+        failures = self._failures[partition] = self._failures.get(partition, 0) + 1
+        pause_s = min(RELOAD_S_MAX, RELOAD_S_MIN * 2 ** min(failures - 1, 10))
+        if partition in self._logs:
+            self._start(partition, self._reload(partition, leader_epoch, pause_s))
+
+    def _start(self, partition: int, work: Coroutine[Any, Any, None]) -> None:
         previous = self._loads.pop(partition, None)
-        if previous is not None:
+        task = asyncio.create_task(work, name=f"load {self.topic}-{partition}")
+        if previous is not None and previous is not asyncio.current_task():
             previous.cancel()
-        task = asyncio.create_task(self._load(partition, leader_epoch, replica_log, replica_log.log_end_offset))
         self._loads[partition] = task
         task.add_done_callback(lambda done: self._loads.pop(partition) if self._loads.get(partition) is done else None)
+
+    def _begin(self, partition: int, leader_epoch: int) -> Coroutine[Any, Any, None]:
+        replica_log = self._logs[partition]
+        self.runtime.begin_load(partition, leader_epoch, replica_log.log_end_offset, replica_log.log_start_offset)
+        return self._load(partition, leader_epoch, replica_log, replica_log.log_end_offset)
+
+    async def _reload(self, partition: int, leader_epoch: int, pause_s: float) -> None:
+        await self._clock.sleep(pause_s)
+        # Another leadership, or the end of this one, cancels this task; the runtime knows best all the same.
+        if self.runtime.leader_epoch(partition) == leader_epoch and self.runtime.phase(partition) is Phase.FAILED:
+            log.info("coordinator_loads_again", topic=self.topic, partition=partition, leader_epoch=leader_epoch)
+            await self._begin(partition, leader_epoch)
 
     def on_resigned(self, partition: int, leader_epoch: int) -> None:
         """Another node leads, or nobody does."""
         task = self._loads.pop(partition, None)
         if task is not None:
             task.cancel()
+        self._logs.pop(partition, None)
+        self._failures.pop(partition, None)
         self.runtime.unload(partition, leader_epoch)
 
     def on_high_watermark(self, partition: int, offset: int) -> None:
@@ -108,9 +144,8 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
                 self.runtime.finish_load(partition, leader_epoch)
         except (CoordinatorLoadError, KafkaError, OSError) as error:
             # The shard answers NOT_COORDINATOR from here on; serving it as if it were empty would lose decided transactions.
-            if not isinstance(error, CoordinatorLoadError):
-                self.runtime.unload(partition, leader_epoch)  # otherwise it would say that it loads for as long as it leads
             log.error("coordinator_load_failed", topic=self.topic, partition=partition, leader_epoch=leader_epoch, error=error)
+            self.runtime.fail(partition, leader_epoch, f"its log could not be read: {error}")
             return
         # An empty shard is not worth a line: a node may lead hundreds of them.
         tell = log.info if end_offset > replica_log.log_start_offset else log.debug

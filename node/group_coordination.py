@@ -37,10 +37,11 @@ class GroupCoordination:
         )
         runtime: CoordinatorRuntime[GroupEvent, GroupReply, None] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
-            lambda _partition, _epoch: GroupShard(self._config),
+            lambda _partition, _epoch: GroupShard(self._config, self._missing_topics),
             ReplicatedStateLog(CONSUMER_OFFSETS, broker.replicas),
             lambda _partition, _epoch, _effect: None,  # groups have no effects outside their log
             config=RuntimeConfig(),
+            on_failed=lambda partition, leader_epoch, reason: self._host.on_failed(partition, leader_epoch, reason),
             now_ms=broker.clock.wall_ms(),
         )
         self._host = CoordinatorHost(CONSUMER_OFFSETS, runtime, broker.clock)
@@ -82,6 +83,9 @@ class GroupCoordination:
         for partition, _, _ in list(self._host.runtime.shards()):
             self._host.runtime.submit(partition, event, None, self._broker.clock.wall_ms())
 
+    def _missing_topics(self, names: frozenset[str]) -> frozenset[str]:
+        return names - self._broker.state.topics.keys()
+
     def accepts_markers(self, partition: int, leader_epoch: int) -> bool:
         """Whether this node's shard of the partition follows its log: a marker may only be appended when it is told of it."""
         runtime = self._host.runtime
@@ -113,3 +117,7 @@ class GroupCoordination:
         for _partition, _phase, shard in self._host.runtime.shards():
             if isinstance(shard, GroupShard):
                 yield shard
+
+    @property
+    def phases(self) -> list[Phase]:
+        return [phase for _, phase, _ in self._host.runtime.shards()]

@@ -47,6 +47,7 @@ class MarkerSender:
         self._main: asyncio.Task[None] | None = None
         self._sending: set[asyncio.Task[None]] = set()
         self._silent: set[int] = set()
+        self.cancelled = 0
 
     def start(self) -> None:
         self._main = asyncio.create_task(self._run(), name="markers")
@@ -68,6 +69,7 @@ class MarkerSender:
         self.queue.cancel_state_partition(state_partition)
 
     def _settle(self, result: MarkerResult) -> None:
+        self.cancelled += len(result.cancelled)
         for cancelled in result.cancelled:
             log.warning("markers_cancelled", transactional_id=cancelled.transactional_id, producer_id=cancelled.producer_id)
         for state_partition, event in result.written:

@@ -4,6 +4,9 @@ The session is the lease on leadership.  It is counted from the moment the last 
 counts from when it arrived, which is later, so this broker stops leading before the controller gives its partitions away
 (SEMANTICS 3.6 48; no two leaders acknowledge in one epoch).
 
+A broker that comes back to a session (it was paused, or cut off) leads again only when it has applied the metadata as far as the
+controller had when it answered: until then it would lead by elections that may long be over.
+
 Order at start: register -> (metadata applied up to the registration) -> heartbeats until unfenced.
 Order at stop: ask for a controlled shutdown -> heartbeats until the controller says that every leadership has moved.
 """
@@ -59,6 +62,7 @@ class Membership:
         self._on_superseded = on_superseded
         self._last_answered_sent_at = clock.monotonic()
         self._session_held = True
+        self._resume_at_index: int | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._wants_shutdown = False
         self._may_stop = asyncio.Event()
@@ -110,7 +114,7 @@ class Membership:
             sent_at = self._clock.monotonic()
             await self._beat(sent_at)
             # While something is awaited (to be unfenced, to be allowed to stop) the next beat comes soon.
-            waiting = self._wants_shutdown or not self.unfenced.is_set()
+            waiting = self._wants_shutdown or not self.unfenced.is_set() or not self._session_held
             pause_s = min(self._interval_s, 0.1) if waiting else self._interval_s
             try:
                 # Not wait_for, which in Python 3.11 may lose the cancellation by `stop`.
@@ -142,8 +146,11 @@ class Membership:
             log.info("broker_unfenced", broker_epoch=self.broker_epoch)
             self.unfenced.set()
         if not self._session_held and not reply.fenced:
-            self._session_held = True
-            self._on_session_regained()
+            if self._resume_at_index is None:
+                self._resume_at_index = reply.metadata_index
+            if self._applied_index() >= self._resume_at_index:
+                self._session_held, self._resume_at_index = True, None
+                self._on_session_regained()
         if reply.should_shutdown:
             self._may_stop.set()
 
@@ -154,6 +161,6 @@ class Membership:
                 await self._clock.sleep(left_s)
                 continue
             if self._session_held:
-                self._session_held = False
+                self._session_held, self._resume_at_index = False, None
                 self._on_session_lost(f"no answer from the controller for {self._session_timeout_s:g} s")
             await self._clock.sleep(self._interval_s)

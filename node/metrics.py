@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -41,6 +41,9 @@ class NodeView:
     active_transactional_ids: int
     open_transactions: int
     groups: int
+    coordinators_loading: int
+    coordinators_failed: int
+    markers_cancelled: int
     controller_active: bool
     metadata_index: int
     ready: bool
@@ -113,12 +116,16 @@ class _StateCollector(Collector):
             ("active_transactional_ids", "Transactional ids that are coordinated here.", view.active_transactional_ids),
             ("open_transactions", "Transactions coordinated here that are not decided.", view.open_transactions),
             ("groups", "Consumer groups that are coordinated here.", view.groups),
+            ("coordinators_loading", "Coordinator shards that do not serve yet.", view.coordinators_loading),
+            ("coordinators_failed", "Coordinator shards that failed and are to be loaded again.", view.coordinators_failed),
             ("active_controller", "1 on the active controller.", int(view.controller_active)),
             ("metadata_index", "Index of the last metadata command applied here.", view.metadata_index),
             ("ready", "1 when the node is registered, unfenced and current.", int(view.ready)),
             ("connections", "Open connections of the Kafka listener.", view.connections),
         ):
             yield GaugeMetricFamily(f"tidegate_{name}", text, value=value)
+        text = "Transactions whose markers were given up: a newer coordinator had fenced this one."
+        yield CounterMetricFamily("tidegate_markers_cancelled", text, value=view.markers_cancelled)
         yield from _partition_gauges(view.partitions)
 
 

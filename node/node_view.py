@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..coordinator.runtime import Phase
 from ..replication.replica import Replica
 from .broker import Broker
 from .metrics import NodeView, PartitionView
@@ -10,11 +11,15 @@ from .metrics import NodeView, PartitionView
 def node_view(broker: Broker, *, controller_active: bool, ready: bool, connections: int) -> NodeView:
     """Read on the loop, at the moment of the question."""
     shards = list(broker.transactions.shards)
+    phases = [*broker.transactions.phases, *broker.groups.phases]
     return NodeView(
         partitions=[_partition_view(replica) for replica in broker.replicas.replicas],
         active_transactional_ids=sum(len(shard.transactions) for shard in shards),
         open_transactions=sum(len(shard.ongoing) + len(shard.prepared) for shard in shards),
         groups=sum(len(shard.groups) for shard in broker.groups.shards),
+        coordinators_loading=sum(phase in (Phase.LOADING, Phase.BARRIER) for phase in phases),
+        coordinators_failed=phases.count(Phase.FAILED),
+        markers_cancelled=broker.transactions.markers_cancelled,
         controller_active=controller_active,
         metadata_index=broker.metadata_index,
         ready=ready,

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ..coordinator.runtime import CoordinatorRuntime, RuntimeConfig
+from ..coordinator.runtime import CoordinatorRuntime, Phase, RuntimeConfig
 from ..coordinator.transaction.events import (
     MarkersWritten,
     NeedProducerIds,
@@ -53,6 +53,7 @@ class TransactionCoordination:
             ReplicatedStateLog(TRANSACTION_STATE, broker.replicas),
             self._execute,
             config=RuntimeConfig(),
+            on_failed=self._on_failed,
             now_ms=broker.clock.wall_ms(),
         )
         self._host = CoordinatorHost(TRANSACTION_STATE, runtime, broker.clock)
@@ -81,6 +82,10 @@ class TransactionCoordination:
         self._host.on_resigned(partition, leader_epoch)
         self._markers.cancel(partition)
 
+    def _on_failed(self, partition: int, leader_epoch: int, reason: str) -> None:
+        self._markers.cancel(partition)  # the shard that is loaded next finds its prepared transactions in the log
+        self._host.on_failed(partition, leader_epoch, reason)
+
     def on_high_watermark(self, partition: int, offset: int) -> None:
         self._host.on_high_watermark(partition, offset)
 
@@ -104,6 +109,14 @@ class TransactionCoordination:
         for _partition, _phase, shard in self._host.runtime.shards():
             if isinstance(shard, TransactionShard):
                 yield shard
+
+    @property
+    def phases(self) -> list[Phase]:
+        return [phase for _, phase, _ in self._host.runtime.shards()]
+
+    @property
+    def markers_cancelled(self) -> int:
+        return self._markers.cancelled
 
     # --- effects ----------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ that carries them is committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ...wire.errors import ErrorCode, KafkaError
 from ..fields import FieldReader, RecordFormatError
@@ -56,8 +56,10 @@ GroupOutcome = Outcome[GroupReply, None]
 class GroupShard:
     """One partition's groups."""
 
-    def __init__(self, config: GroupConfig) -> None:
+    def __init__(self, config: GroupConfig, missing_topics: Callable[[frozenset[str]], frozenset[str]] | None = None) -> None:
+        """`missing_topics` says which of some topics the metadata does not hold (any more), at least as of this election."""
         self.config = config
+        self._missing_topics = missing_topics
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets = OffsetStore()
         self._is_live = False
@@ -100,6 +102,11 @@ class GroupShard:
             rebalance.renew_sessions(group, context.now_ms)
             self._deadlines[group.group_id] = group.next_deadline_ms()
         self._next_expiration_scan_ms = context.now_ms + self.config.offsets_retention_check_interval_ms
+        if self._missing_topics is not None:
+            # Deletions that nobody heard of who could write tombstones: the partition was loading, or had no leader.  Whoever
+            # committed these offsets had seen no newer metadata than this election, so a topic missing now was deleted.
+            topics = {topic for group_id in self.offsets.groups() for topic, _ in self.offsets.of_group(group_id)}
+            self._deleted_topics.update(dict.fromkeys(self._missing_topics(frozenset(topics)), context.now_ms))
         return Outcome()
 
     def due(self, now_ms: int) -> Sequence[GroupEvent]:

@@ -34,9 +34,10 @@ UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
 class Offsets(Driver):
-    def __init__(self, *, log: MemoryLog | None = None, **config: Any) -> None:
+    def __init__(self, *, log: MemoryLog | None = None, existing: frozenset[str] | None = None, **config: Any) -> None:
         settings = GroupConfig(**({"initial_rebalance_delay_ms": 0} | config))
-        super().__init__(lambda partition, epoch: GroupShard(settings), log=log)
+        missing = None if existing is None else lambda names: names - existing
+        super().__init__(lambda partition, epoch: GroupShard(settings, missing), log=log)
         self.load(epoch=1 if log is None else log.epochs[0] + 1)
 
     def put(self, offset: int, place: tuple[str, int] = T0, **fields: Any) -> Any:
@@ -269,6 +270,17 @@ def test_offsets_of_deleted_topics_go_in_bounded_batches_and_those_of_a_new_topi
     end = offsets.log.end[0]
     wait(offsets, 1)
     assert offsets.log.end[0] == end, "and then it is over"
+
+
+def test_offsets_of_topics_deleted_while_nobody_served_go_at_the_election() -> None:
+    before = Offsets()
+    before.ask(OffsetCommit(G, (OffsetToCommit(*T0, 5), OffsetToCommit("other", 0, 1))))
+    after = Offsets(log=before.log, existing=frozenset({"other"}))
+    wait(after, 1)
+    assert set(after.ask(OffsetFetch(G, None)).offsets) == {("other", 0)}
+    after.put(2)  # a new topic of the same name
+    wait(after, 1)
+    assert after.get() == 2
 
 
 # --- ablation --------------------------------------------------------------------------------------------------------------

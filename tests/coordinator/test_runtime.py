@@ -379,6 +379,14 @@ def test_a_reply_that_raises_does_not_cost_the_others_theirs(driver: Driver) -> 
     assert driver.replies["good"] == 2 and driver.runtime.metrics.callback_failures == 1
 
 
+def test_an_event_of_the_coordinator_itself_waits_for_a_shard_that_is_being_loaded() -> None:
+    driver = Driver(lambda partition, epoch: Summing(), log=written(3, 4))
+    driver.load(epoch=2, barrier=False)
+    driver.runtime.submit(0, Add(5), None)
+    driver.commit()
+    assert driver.runtime.phase(0) is Phase.ACTIVE and driver.ask(Read()) == 12
+
+
 def test_the_queue_of_parked_replies_is_bounded() -> None:
     driver = Driver(lambda partition, epoch: Summing(), config=RuntimeConfig(parked_max=3))
     driver.load()

@@ -45,6 +45,10 @@ class Counting:
         return ()
 
 
+def _cannot_read(*_: object, **__: object) -> Any:
+    raise OSError(5, "input/output error")
+
+
 class Hosted:
     """A host over one real log; what is appended is committed when `commit` is called."""
 
@@ -54,8 +58,9 @@ class Hosted:
             recovery_point=0,
         )  # fmt: skip
         self.runtime: CoordinatorRuntime[str, Any, None] = CoordinatorRuntime(
-            "state", lambda _partition, _epoch: Counting(), self, lambda *_: None
-        )
+            "state", lambda _partition, _epoch: Counting(), self, lambda *_: None,
+            on_failed=lambda *failure: self.host.on_failed(*failure),
+        )  # fmt: skip
         self.host: CoordinatorHost[str, Any, None] = CoordinatorHost("state", self.runtime, SystemClock())
 
     def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
@@ -142,10 +147,39 @@ async def test_a_log_that_cannot_be_read_is_not_served(hosted: Hosted) -> None:
     hosted.fill(b"good")
     hosted.log.go_offline(OSError(5, "the disk is gone"))
     hosted.host.on_elected(0, 1, hosted.log)
-    async with asyncio.timeout(10):
-        while hosted.runtime.phase(0) is not None:
-            await asyncio.sleep(0)
+    await hosted.until(Phase.FAILED)
     assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize("trouble", ["load", "append"])
+async def test_a_shard_that_failed_is_loaded_again_by_the_same_leader(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    monkeypatch.setattr(coordinator_host, "RELOAD_S_MIN", 0.02)
+    hosted.fill(b"one")
+    with monkeypatch.context() as broken:
+        if trouble == "load":
+            broken.setattr(hosted.log, "read", _cannot_read)
+        hosted.host.on_elected(0, 1, hosted.log)
+        if trouble == "append":
+            await hosted.until(Phase.ACTIVE)
+            hosted.append(0, 1, encode_batch([NewRecord(b"k", b"two", (), 1)]))  # past the shard: it must notice
+            assert await code_of(hosted.host.ask_partition(0, "three")) is ErrorCode.NOT_COORDINATOR
+        await hosted.until(Phase.FAILED)
+    hosted.log.set_high_watermark(hosted.log.log_end_offset)
+    await hosted.until(Phase.ACTIVE)
+    assert (await hosted.host.ask_partition(0, "read"))[0] == b"one"
+    assert hosted.runtime.leader_epoch(0) == 1
+
+
+async def test_a_failed_shard_stays_down_once_another_node_leads(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_host, "RELOAD_S_MIN", 0.02)
+    hosted.fill(b"good", b"poison")
+    hosted.host.on_elected(0, 1, hosted.log)
+    await hosted.until(Phase.FAILED)
+    hosted.host.on_resigned(0, 2)
+    await asyncio.gather(*hosted.host._loads.values(), return_exceptions=True)
+    assert hosted.runtime.phase(0) is None and not hosted.host._loads
 
 
 async def test_resigning_answers_everybody_who_waits(hosted: Hosted) -> None:

@@ -43,13 +43,14 @@ class Watched:
         self.clock = ManualClock()
         self.controller = Controller()
         self.told: list[str] = []
+        self.applied_index = 42
         self.membership = Membership(
             3,
             cast(ControllerClient, self.controller),
             self.clock,
             session_timeout_s=60.0,
             heartbeat_interval_s=0.01,
-            applied_index=lambda: 42,
+            applied_index=lambda: self.applied_index,
             on_session_lost=lambda reason: self.told.append("lost"),
             on_session_regained=lambda: self.told.append("regained"),
             on_superseded=lambda reason: self.told.append(f"superseded: {reason}"),
@@ -112,6 +113,22 @@ async def test_leadership_is_suspended_once_when_the_session_is_lost_and_resumed
     watched.controller.answer = pb.HeartbeatReply(fenced=False)
     await watched.until("regained")
     assert watched.told == ["lost", "regained"]
+
+
+async def test_leadership_comes_back_only_with_the_metadata_that_the_controller_had(watched: Watched) -> None:
+    """A node that was paused would lead again by elections that are over."""
+    watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "paused")
+    await watched.beats()
+    await watched.pass_time(SESSION_S + 0.2)
+    await watched.until("lost")
+    watched.controller.answer = pb.HeartbeatReply(fenced=False, metadata_index=50)
+    await watched.beats(3)
+    watched.controller.answer = pb.HeartbeatReply(fenced=False, metadata_index=60)  # it goes on; the first answer counts
+    watched.applied_index = 49
+    await watched.beats(3)
+    assert watched.told == ["lost"]
+    watched.applied_index = 50
+    await watched.until("regained")
 
 
 async def test_a_fenced_broker_does_not_get_its_leadership_back(watched: Watched) -> None:

@@ -15,6 +15,9 @@ VIEW = NodeView(
     active_transactional_ids=4,
     open_transactions=2,
     groups=1,
+    coordinators_loading=3,
+    coordinators_failed=5,
+    markers_cancelled=6,
     controller_active=True,
     metadata_index=42,
     ready=True,
@@ -41,6 +44,9 @@ def test_the_page_holds_every_gauge_that_operators_need() -> None:
     assert node["tidegate_ready"] == 1
     assert node["tidegate_connections"] == 9
     assert node["tidegate_groups"] == 1
+    assert node["tidegate_coordinators_loading"] == 3
+    assert node["tidegate_coordinators_failed"] == 5
+    assert node["tidegate_markers_cancelled_total"] == 6
     first = (("partition", "0"), ("topic", "flights"))
     assert found["tidegate_high_watermark", first] == 90
     assert found["tidegate_last_stable_offset", first] == 80
