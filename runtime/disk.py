@@ -108,6 +108,8 @@ class RealFile:
         if fd >= 0:
             os.close(fd)
 
+    __del__ = close  # who shares a file with other threads lets go of it instead of closing it under their reads
+
 
 def _require_all(written: int, wanted: int, path: Path) -> None:
     if written != wanted:

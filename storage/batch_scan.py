@@ -8,6 +8,7 @@ whether that is a torn tail or a disaster.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from ..runtime.disk import File
@@ -28,12 +29,14 @@ class ScannedBatch(NamedTuple):
 
 
 class InvalidBatch(Exception):
-    """The bytes at `position` are no valid batch."""
+    """The bytes at `position` are no valid batch; `offset` is the last that is known to stand before them (-1: unknown)."""
 
-    def __init__(self, position: int, reason: str) -> None:
-        super().__init__(f"at byte {position}: {reason}")
+    def __init__(self, position: int, reason: str, path: Path | None = None, offset: int = -1) -> None:
+        super().__init__(f"{'' if path is None else f'{path} '}at byte {position}: {reason}")
         self.position = position
         self.reason = reason
+        self.path = path
+        self.offset = offset
 
 
 def scan_batches(
@@ -43,16 +46,18 @@ def scan_batches(
 
     Raises InvalidBatch where the chain of batches breaks, also when the last one does not fit before `end`.
     """
-    position = start
+    position, before = start, -1
     chunk, chunk_start = b"", start
     while position < end:
         offset = position - chunk_start
         if offset + HEADER_BYTES > len(chunk):
             chunk, chunk_start, offset = file.read_at(position, min(chunk_bytes, end - position)), position, 0
             if len(chunk) < HEADER_BYTES:
-                raise InvalidBatch(position, f"{len(chunk)} bytes are too few for a batch")
+                raise InvalidBatch(position, f"{len(chunk)} bytes are too few for a batch", file.path, before)
         header = parse_header(chunk, offset)
-        _check_length(header, position, end)
+        wrong = _wrong_length(header, position, end)
+        if wrong:
+            raise InvalidBatch(position, wrong, file.path, before)
         size = header.size_bytes
         view: memoryview | None = None
         if check or header.is_control:
@@ -60,19 +65,21 @@ def scan_batches(
                 length = min(max(size, chunk_bytes), end - position)
                 chunk, chunk_start, offset = file.read_at(position, length), position, 0
                 if len(chunk) < size:
-                    raise InvalidBatch(position, f"{len(chunk)} bytes of a batch of {size}")
+                    raise InvalidBatch(position, f"{len(chunk)} bytes of a batch of {size}", file.path, before)
             view = memoryview(chunk)[offset : offset + size]
             if check:
                 try:
                     header = validate_batch(view)
                 except KafkaError as error:
-                    raise InvalidBatch(position, str(error)) from error
+                    raise InvalidBatch(position, str(error), file.path, before) from error
         yield ScannedBatch(position, header, view)
         position += size
+        before = header.last_offset
 
 
-def _check_length(header: BatchHeader, position: int, end: int) -> None:
+def _wrong_length(header: BatchHeader, position: int, end: int) -> str:
     if header.magic != 2 or header.batch_length < _LENGTH_MIN:
-        raise InvalidBatch(position, f"no batch of version 2: length {header.batch_length}, magic {header.magic}")
+        return f"no batch of version 2: length {header.batch_length}, magic {header.magic}"
     if position + header.size_bytes > end:
-        raise InvalidBatch(position, f"a batch of {header.size_bytes} bytes where {end - position} are left")
+        return f"a batch of {header.size_bytes} bytes where {end - position} are left"
+    return ""

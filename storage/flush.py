@@ -14,7 +14,6 @@ log goes offline, and whoever reads the data must take it from another replica.
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,13 +22,11 @@ from ..runtime import faults, logs
 from ..runtime.disk import Disk, File
 from .checkpoint import encode_checkpoint
 from .epoch_cache import EpochCache
+from .health import OUT_OF_SPACE
 from .recovery import EPOCH_CHECKPOINT
 from .segment import Segment
 
 log = logs.get(__name__)
-
-OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors that end when somebody makes room; every other error of a write says that the disk cannot be trusted."""
 
 
 class FlushTicket:
@@ -157,7 +154,7 @@ class Durability:
         self._folder_changed = False
         return self._ticket
 
-    def finish(self, ticket: FlushTicket, epochs: EpochCache) -> None:
+    def finish(self, ticket: FlushTicket, active: Segment, epochs: EpochCache) -> None:
         """Only now may the flushed end move.  A ticket that `cancel` took away changes nothing."""
         if ticket is not self._ticket:
             return
@@ -174,7 +171,16 @@ class Durability:
                     self._epochs_from = None
             elif self._derived.get(path) is ticket.derived[path]:
                 del self._derived[path]
-        self.complete = [each for each in self.complete if each not in ticket.complete or self._has_pending(each)]
+        waiting: list[Segment] = []
+        for each in self.complete:
+            if each not in ticket.complete or self._has_pending(each):
+                waiting.append(each)
+            elif each is not active:
+                each.written_is_durable(transactions_too=True)
+                each.indexes_are_durable()
+        self.complete = waiting
+        if self.flushed_end == active.next_offset:
+            active.written_is_durable(transactions_too=False)
 
     def _has_pending(self, segment: Segment) -> bool:
         return segment.path("index") in self._derived or segment.path("timeindex") in self._derived

@@ -28,9 +28,12 @@ from ..runtime.disk import Disk
 from ..wire.errors import ErrorCode, KafkaError
 from .admission import NO_APPEND_TIME
 from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_leader_append
+from .batch_scan import InvalidBatch
 from .epoch_cache import EpochEnd
-from .flush import OUT_OF_SPACE, Durability, FlushTicket
+from .flush import Durability, FlushTicket
+from .health import Health
 from .lookup import OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
+from .open_files import OpenFiles
 from .producer_snapshot import encode_snapshot
 from .producer_state import AppendOrigin, ProducerView, VerificationGuard
 from .recovery import CorruptLog, LoadedLog, aborted_entries, load_log, load_producers_again
@@ -72,18 +75,18 @@ class Log:
         self.recovered = loaded.recovered
         """Whether opening had to scan and repair: false after a clean stop."""
         self.recovered_bytes_cut = loaded.cut_bytes
-        self.on_offline: Callable[[Log, OSError], None] | None = None
+        self.on_offline: Callable[[Log, OSError | CorruptLog], None] | None = None
         self.before_cut: Callable[[Log, int], None] | None = None
         """Called before data at or above an offset goes: whoever keeps a recovery point above it must lower it durably first."""
         self._disk = disk
-        self._segments = Segments(disk, directory, loaded.segments)
+        self._segments = Segments(loaded.files, directory, loaded.segments)
         self._producers = loaded.producers
         self._epochs = loaded.epochs
         self._log_start = loaded.log_start_offset
         self._log_end = loaded.log_end_offset
         self._high_watermark = self._log_start
-        self._offline: OSError | None = None
-        self._closed = False
+        self._health = Health(self.name, directory)
+        self._health.on_offline = self._went_offline
         self._durability = Durability(disk, directory, self._log_end, self._segments.size_bytes)
 
     @classmethod
@@ -100,14 +103,16 @@ class Log:
         recovery_point: int,
         log_start_offset: int = 0,
         high_watermark: int = 0,
+        files: OpenFiles | None = None,
     ) -> Log:
         """Opens the folder, made when absent.  `clean`: the last close was one, and `recovery_point` is the end it noted.
 
         Raises CorruptLog when flushed data is damaged, OSError when the disk fails.
         """
         loaded = load_log(
-            disk, directory, config=config, clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset
-        )
+            disk, directory, config=config, clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset,
+            files=OpenFiles(disk) if files is None else files,
+        )  # fmt: skip
         opened = cls(disk, directory, topic, partition, config, loaded, now_ms)
         opened.set_high_watermark(high_watermark)
         if loaded.recovered and loaded.cut_bytes:
@@ -177,7 +182,7 @@ class Log:
 
     @property
     def is_offline(self) -> bool:
-        return self._offline is not None
+        return self._health.offline is not None
 
     @property
     def needs_flush(self) -> bool:
@@ -208,8 +213,8 @@ class Log:
         TRANSACTION_COORDINATOR_FENCED, FENCED_LEADER_EPOCH, THROTTLING_QUOTA_EXCEEDED, KAFKA_STORAGE_ERROR; then the log is as
         before.
         """
-        if self._offline is not None or self._closed:
-            self._refuse()
+        if self._health.unusable:
+            self._health.require()
         view = memoryview(batches)
         if leader_epoch < self._epochs.latest:
             raise KafkaError(
@@ -232,8 +237,8 @@ class Log:
         leader accepted, with warnings at most.  Raises CORRUPT_MESSAGE (also for a gap or an overlap), KAFKA_STORAGE_ERROR; then
         the log is as before.
         """
-        if self._offline is not None or self._closed:
-            self._refuse()
+        if self._health.unusable:
+            self._health.require()
         plan = plan_follower_append(memoryview(batches), self.config, self._producers, self._log_end, self.name)
         if plan is None:
             return AppendInfo(self._log_end, self._log_end - 1, NO_APPEND_TIME, False, self._log_start, self._log_end)
@@ -255,9 +260,9 @@ class Log:
         position = segment.size_bytes
         try:
             if len(buffers) == 1:
-                segment.file.write_at(position, buffers[0])
+                segment.file_to_write.write_at(position, buffers[0])
             else:
-                segment.file.write_vector_at(position, buffers)
+                segment.file_to_write.write_vector_at(position, buffers)
             if prepared is not None and prepared.completed:
                 # Before the transactions are published as complete: who sees their records must find their aborts (rule 13).
                 aborted = aborted_entries(prepared)
@@ -283,20 +288,16 @@ class Log:
     def _undo_write(self, segment: Segment, position: int, error: OSError) -> NoReturn:
         """Cuts the file back to what is published; no append may come before that."""
         try:
-            segment.file.truncate(position)
+            segment.file_to_write.truncate(position)
             segment.cut_transactions()
         except OSError as second:
-            self.go_offline(second)
-            raise self._storage_error("a failed write could not be undone", second) from error
-        if error.errno not in OUT_OF_SPACE:
-            self.go_offline(error)
-        raise self._storage_error("the write failed", error) from error
+            self._health.fail("undoing a failed write", second)
+        self._health.refuse("the write", error)
 
     def roll(self) -> bool:
         """Completes the active segment, so that it can be cleaned or removed; False when it is empty.  Raises
         KAFKA_STORAGE_ERROR."""
-        if self._offline is not None or self._closed:
-            self._refuse()
+        self._health.require()
         if not self._segments.active.size_bytes:
             return False
         self._roll()
@@ -308,9 +309,7 @@ class Log:
         try:
             self._segments.roll(self._log_end, self.config.index_interval_bytes)
         except OSError as error:
-            if error.errno not in OUT_OF_SPACE:
-                self.go_offline(error)
-            raise self._storage_error("a new segment could not be made", error) from error
+            self._health.refuse("making a new segment", error)
         snapshot = segment_path(self.directory, self._log_end, "snapshot")
         self._durability.add_complete(old, {**old.encoded_indexes(), snapshot: encode_snapshot(self._producers)})
 
@@ -321,8 +320,8 @@ class Log:
 
         Empty at the upper offset.  Raises OFFSET_OUT_OF_RANGE outside [log start, log end], KAFKA_STORAGE_ERROR.
         """
-        if self._offline is not None or self._closed:
-            self._refuse()
+        if self._health.unusable:
+            self._health.require()
         if not self._log_start <= offset <= self._log_end:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -331,9 +330,8 @@ class Log:
         if offset < upper_offset:
             try:
                 data, first, following = self._segments.read(offset, max_bytes, upper_offset)
-            except OSError as error:
-                self.go_offline(error)
-                raise self._storage_error("a read failed", error) from error
+            except (OSError, InvalidBatch) as error:
+                self._health.fail("a read", error)
             if first >= 0 and (at_least_one_batch or len(data) <= max_bytes):
                 return ReadResult(data, following, first)
         return ReadResult(b"", offset, offset)
@@ -344,20 +342,24 @@ class Log:
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions with records in [start_offset, upper_offset), by first offset (rules 13, 17)."""
-        return self._segments.aborted_transactions(start_offset, upper_offset)
+        with self._health.disk_at_work("a look-up"):
+            return self._segments.aborted_transactions(start_offset, upper_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int, upper_offset: int) -> TimestampOffset | None:
         """The first record not older than `timestamp_ms`, below `upper_offset`."""
-        return offset_for_timestamp(self._segments, timestamp_ms, self._log_start, min(upper_offset, self._log_end))
+        with self._health.disk_at_work("a look-up"):
+            return offset_for_timestamp(self._segments, timestamp_ms, self._log_start, min(upper_offset, self._log_end))
 
     def max_timestamp(self, upper_offset: int | None = None) -> TimestampOffset | None:
         """The record with the greatest timestamp below `upper_offset` (the log's end when not given)."""
         upper = self._log_end if upper_offset is None else min(upper_offset, self._log_end)
-        return max_timestamp(self._segments, self._log_start, upper)
+        with self._health.disk_at_work("a look-up"):
+            return max_timestamp(self._segments, self._log_start, upper)
 
     def ranges(self, start: int, end: int, target_bytes: int) -> list[OffsetRange]:
         """[start, end) split at batch boundaries into pieces of about `target_bytes`, from the indexes alone."""
-        return split_range(self._segments, max(start, self._log_start), min(end, self._log_end), target_bytes)
+        with self._health.disk_at_work("a look-up"):
+            return split_range(self._segments, max(start, self._log_start), min(end, self._log_end), target_bytes)
 
     # ------------------------------------------------------------------------------------------------ producers and epochs
 
@@ -399,23 +401,19 @@ class Log:
 
     def begin_flush(self) -> FlushTicket:
         """Takes down what a flush must make durable.  One at a time; see `flush.py`."""
-        if self._offline is not None or self._closed:
-            self._refuse()
+        self._health.require()
         return self._durability.begin(self._segments.active, self._segments.size_bytes, self._epochs)
 
     def finish_flush(self, ticket: FlushTicket) -> None:
         """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation overtook changes nothing."""
-        self._durability.finish(ticket, self._epochs)
+        self._durability.finish(ticket, self._segments.active, self._epochs)
 
     def flush_now(self) -> None:
         """A flush that waits on the loop's thread: for closing, tools and tests."""
         self._durability.cancel()
         ticket = self.begin_flush()
-        try:
+        with self._health.disk_at_work("a flush"):
             ticket.run()
-        except OSError as error:
-            self.go_offline(error)
-            raise self._storage_error("a flush failed", error) from error
         self.finish_flush(ticket)
 
     # ------------------------------------------------------------------------------------------------------------- cutting
@@ -425,8 +423,7 @@ class Log:
 
         Producers, epochs and indexes are as if the cut batches had never been; the high watermark falls to the new end at most.
         """
-        if self._offline is not None or self._closed:
-            self._refuse()
+        self._health.require()
         if offset >= self._log_end:
             # An election here that no record followed may have left an epoch that the leader never knew: it goes even so, or two
             # histories that differ in nothing else would never agree (KIP-279).
@@ -436,11 +433,8 @@ class Log:
         if offset < self._log_start:
             self.truncate_fully_and_start_at(offset)
             return
-        try:
+        with self._health.disk_at_work("a truncation"):
             self._truncate(offset)
-        except OSError as error:
-            self.go_offline(error)
-            raise self._storage_error("a truncation failed", error) from error
 
     def _truncate(self, offset: int) -> None:
         cut = self._segments.find_cut(offset)
@@ -470,18 +464,14 @@ class Log:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Removes everything; the log is empty and begins at `offset`.  For a follower that its leader has left behind."""
-        if self._offline is not None or self._closed:
-            self._refuse()
+        self._health.require()
         log.info("log_restarted", log=self.name, offset=offset, old_start=self._log_start, old_end=self._log_end)
-        try:
+        with self._health.disk_at_work("a truncation"):
             self._before_cut(0)
             self._durability.drop_snapshots(lambda _snapshot: True)
             self._epochs.clear()
             self._durability.write_epochs(self._epochs)
             self._segments.restart_at(offset, self.config.index_interval_bytes)
-        except OSError as error:
-            self.go_offline(error)
-            raise self._storage_error("a truncation failed", error) from error
         self._high_watermark = offset
         self._log_start = offset
         self._after_cut(offset)
@@ -494,8 +484,7 @@ class Log:
 
         Producers stay (rule 9).  Raises OFFSET_OUT_OF_RANGE above the high watermark.
         """
-        if self._offline is not None or self._closed:
-            self._refuse()
+        self._health.require()
         if offset > self._high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -509,16 +498,13 @@ class Log:
         old = self._segments.wholly_below(offset)
         if not old:
             return
-        try:
+        with self._health.disk_at_work("a removal of old segments"):
             self._durability.cancel()
             for gone in old:
                 self._durability.forget(gone)
                 self._segments.remove_first()
             first = self._segments[0].base_offset
             self._durability.drop_snapshots(lambda snapshot: snapshot < first)
-        except OSError as error:
-            self.go_offline(error)
-            raise self._storage_error("old segments could not be removed", error) from error
 
     def replace_segments(self, old: Sequence[Segment], new: Segment) -> list[Path]:
         """Puts a cleaned segment into the place of durable old ones, atomically (`Segments.replace`); offsets do not change.
@@ -526,8 +512,7 @@ class Log:
         Returns the old files, to be unlinked in any thread.  Raises ValueError when they are gone, active or not yet durable, and
         KAFKA_STORAGE_ERROR; then nothing changed, or the log is offline.
         """
-        if self._offline is not None or self._closed:
-            self._refuse()
+        self._health.require()
         if old and old[-1].next_offset > self.recovery_point:
             raise ValueError(f"offsets up to {old[-1].next_offset} are to be replaced, durable is {self.recovery_point}")
         try:
@@ -537,11 +522,10 @@ class Log:
             # Those of segments that are no more serve nobody; the newest one is the active segment's.
             bases = {segment.base_offset for segment in old[1:]}
             self._durability.drop_snapshots(bases.__contains__)
-        except (OSError, SwapFailed) as error:
-            cause = error.cause if isinstance(error, SwapFailed) else error
-            if isinstance(error, SwapFailed) or cause.errno not in OUT_OF_SPACE:
-                self.go_offline(cause)
-            raise self._storage_error("segments could not be replaced", cause) from error
+        except SwapFailed as error:
+            self._health.fail("a replacement of segments", error.cause)
+        except OSError as error:
+            self._health.refuse("a replacement of segments", error)
         return doomed
 
     # ------------------------------------------------------------------------------------------------------------- the end
@@ -549,14 +533,15 @@ class Log:
     def update_config(self, config: LogConfig) -> None:
         """A new configuration; it holds from the next append on."""
         self.config = config
+        self._producers.expiration_ms = config.producer_id_expiration_ms
 
     def close(self, *, clean: bool) -> None:
         """Closes all files.  `clean`: first makes everything durable, so that opening needs no scan.  Raises
         KAFKA_STORAGE_ERROR."""
-        if self._closed:
+        if self._health.closed:
             return
         try:
-            if clean and self._offline is None:
+            if clean and self._health.offline is None:
                 active, snapshot = self._segments.active, segment_path(self.directory, self._log_end, "snapshot")
                 # As if the active segment were complete: its derived files are written and synced with it.
                 self._durability.add_complete(active, {**active.encoded_indexes(), snapshot: encode_snapshot(self._producers)})
@@ -566,24 +551,16 @@ class Log:
                     raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: no room for the files of a clean close")
         finally:
             self._durability.cancel()
-            self._closed = True
+            self._health.close()
             self._segments.close()
 
-    def go_offline(self, error: OSError) -> None:
+    def go_offline(self, error: OSError | CorruptLog) -> None:
         """Refuses everything from now on; tells `on_offline` once."""
-        if self._offline is not None:
-            return
-        self._offline = error
-        log.error("log_offline", log=self.name, directory=self.directory, reason=error)
+        self._health.go_offline(error)
+
+    def _went_offline(self, error: OSError | CorruptLog) -> None:
         if self.on_offline is not None:
             self.on_offline(self, error)
-
-    def _refuse(self) -> NoReturn:
-        why = f"is offline: {self._offline}" if self._offline is not None else "is closed"
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log {self.name} {why}")
-
-    def _storage_error(self, what: str, error: OSError) -> KafkaError:
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {what}: {error}")
 
     def describe(self) -> Mapping[str, int]:
         """All offsets at once, for logs and metrics."""

@@ -27,7 +27,8 @@ from ..runtime import logs
 from ..runtime.disk import Disk, FileLock
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
-from .log import Log, LogConfig
+from .log import CorruptLog, Log, LogConfig
+from .open_files import OPEN_FILES_MAX, OpenFiles
 
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = "clean-shutdown"
@@ -67,8 +68,18 @@ class OpenReport:
 class LogDirectory:
     """See the module's text.  Call `open_all` once, then use `logs`."""
 
-    def __init__(self, disk: Disk, path: Path, cluster_id: str, node_id: int, fresh_directory_id: str = "") -> None:
-        """`fresh_directory_id` is written into a new folder and names it for good: a wiped or replaced disk gets another."""
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        cluster_id: str,
+        node_id: int,
+        fresh_directory_id: str = "",
+        *,
+        files_max: int = OPEN_FILES_MAX,
+    ) -> None:
+        """`fresh_directory_id` is written into a new folder and names it for good: a wiped or replaced disk gets another.
+        `files_max`: open files of segments without unsynced writes."""
         self.path = path
         self.directory_id = fresh_directory_id
         self.cluster_id = cluster_id
@@ -78,7 +89,10 @@ class LogDirectory:
         self.previous_broker_epoch: int | None = None
         """Broker epoch of the last clean stop; None when the last stop was unclean (KIP-966)."""
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
+        self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None
+        """One log is damaged, and offline; the others are not concerned."""
         self._disk = disk
+        self._files = OpenFiles(disk, files_max)
         self._lock: FileLock | None = None
         self._offline: OSError | None = None
         self._written: dict[PartitionKey, PartitionCheckpoint] = {}
@@ -203,6 +217,7 @@ class LogDirectory:
             recovery_point=noted.recovery_point,
             log_start_offset=noted.log_start_offset,
             high_watermark=noted.high_watermark,
+            files=self._files,
         )
         opened.on_offline = self._log_failed
         opened.before_cut = self._lower_recovery_point
@@ -317,8 +332,11 @@ class LogDirectory:
     def is_offline(self) -> bool:
         return self._offline is not None
 
-    def _log_failed(self, failed: Log, error: OSError) -> None:
-        self.go_offline(error)
+    def _log_failed(self, failed: Log, error: OSError | CorruptLog) -> None:
+        if isinstance(error, OSError):
+            self.go_offline(error)
+        elif self.on_corrupt is not None:
+            self.on_corrupt(failed, error)
 
     def go_offline(self, error: OSError) -> None:
         """The disk cannot be trusted: all logs refuse everything from now on."""

@@ -30,6 +30,10 @@ class OffsetIndex:
     def __len__(self) -> int:
         return len(self._offsets)
 
+    @property
+    def memory_bytes(self) -> int:
+        return _ENTRY_BYTES * len(self._offsets)
+
     def append(self, offset: int, position: int) -> None:
         self._offsets.append(offset - self.base_offset)
         self._positions.append(position)

@@ -32,6 +32,7 @@ from ..wire.records import decode_marker
 from .batch_scan import InvalidBatch, ScannedBatch, scan_batches
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from .epoch_cache import EpochCache
+from .open_files import OpenFiles
 from .producer_snapshot import SnapshotInvalid, decode_snapshot
 from .producer_state import AppendOrigin, PreparedAppend, ProducerState
 from .segment import Segment, segment_path
@@ -66,6 +67,7 @@ class LoadedLog:
     producers: ProducerState
     epochs: EpochCache
     log_start_offset: int
+    files: OpenFiles
     recovered: bool = False
     scanned_bytes: int = 0
     cut_bytes: int = 0
@@ -82,6 +84,7 @@ class _Loader:
     config: LogConfig
     recovery_point: int
     log_start_offset: int
+    files: OpenFiles
     snapshots: list[int] = field(default_factory=list)
     result: LoadedLog | None = None
 
@@ -146,7 +149,14 @@ class _Loader:
 
 
 def load_log(
-    disk: Disk, directory: Path, *, config: LogConfig, clean: bool, recovery_point: int, log_start_offset: int
+    disk: Disk,
+    directory: Path,
+    *,
+    config: LogConfig,
+    clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    files: OpenFiles,
 ) -> LoadedLog:
     """Opens the folder (made when absent) by the rules of the module's text.  Raises CorruptLog, OSError."""
     disk.make_directory(directory)
@@ -154,7 +164,7 @@ def load_log(
         finish_swaps(disk, directory)
     except SwapDamaged as error:
         raise CorruptLog(error.path, 0, log_start_offset, f"a decision of the cleaner cannot be read: {error}") from error
-    loader = _Loader(disk, directory, config, recovery_point, log_start_offset)
+    loader = _Loader(disk, directory, config, recovery_point, log_start_offset, files)
     bases = loader.tidy()
     if not bases:
         return _new_log(loader)
@@ -175,19 +185,19 @@ def _new_log(loader: _Loader) -> LoadedLog:
             loader.directory, 0, base, f"no segment is left, and data up to offset {loader.recovery_point} was flushed"
         )
     loader.drop_snapshots_above(-1)
-    segment = Segment.create(loader.disk, loader.directory, base, loader.config.index_interval_bytes)
-    segment.file.sync_data()
+    segment = Segment.create(loader.files, loader.directory, base, loader.config.index_interval_bytes)
+    segment.sync()
     loader.disk.sync_directory(loader.directory)
     producers = loader.new_state()
     producers.end_offset = base
-    return LoadedLog([segment], producers, EpochCache(), base)
+    return LoadedLog([segment], producers, EpochCache(), base, loader.files)
 
 
 def _attach(loader: _Loader, bases: list[int]) -> list[Segment]:
     """All segments, each but the last ending where the next begins."""
     interval = loader.config.index_interval_bytes
     ends = [*bases[1:], bases[-1]]
-    return [Segment.attach(loader.disk, loader.directory, base, end, interval) for base, end in zip(bases, ends, strict=True)]
+    return [Segment.attach(loader.files, loader.directory, base, end, interval) for base, end in zip(bases, ends, strict=True)]
 
 
 def _load_clean(loader: _Loader, bases: list[int]) -> LoadedLog | None:
@@ -199,7 +209,7 @@ def _load_clean(loader: _Loader, bases: list[int]) -> LoadedLog | None:
         for _position, header, _view in scan_batches(active.file, start, active.size_bytes):
             active.next_offset = header.next_offset
         len(active.transactions)
-    except (InvalidBatch, ValueError) as error:
+    except InvalidBatch as error:
         log.warning("clean_log_does_not_fit", directory=loader.directory, reason=error)
         return None
     end = active.next_offset
@@ -212,7 +222,7 @@ def _load_clean(loader: _Loader, bases: list[int]) -> LoadedLog | None:
     epochs.truncate_from_end(end)
     producers = loader.load_producers(end)
     replay_producers(segments, producers, end)
-    return LoadedLog(segments, producers, epochs, max(loader.log_start_offset, bases[0]))
+    return LoadedLog(segments, producers, epochs, max(loader.log_start_offset, bases[0]), loader.files)
 
 
 def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
@@ -223,7 +233,7 @@ def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
     producers = loader.load_producers(start)
     replay_producers(segments[:first], producers, start)
     producers.end_offset = start
-    loaded = LoadedLog(segments, producers, epochs or EpochCache(), 0, recovered=True)
+    loaded = LoadedLog(segments, producers, epochs or EpochCache(), 0, loader.files, recovered=True)
     for index in range(first, len(segments)):
         if not _scan_segment(loader, loaded, segments[index]):
             _drop_segments(loaded, index + 1)
@@ -254,7 +264,7 @@ def _first_to_scan(segments: list[Segment], recovery_point: int) -> int:
     for index in range(holding):
         try:
             len(segments[index].transactions)
-        except ValueError as error:
+        except InvalidBatch as error:
             log.warning("transaction_index_damaged", path=segments[index].path("txnindex"), reason=error)
             return index
     return holding
@@ -294,7 +304,7 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
     log.warning("log_cut_at_recovery", path=segment.path("log"), position=segment.size_bytes, offset=expected,
                 cut_bytes=file_bytes - segment.size_bytes, reason=problem)  # fmt: skip
     loaded.cut_bytes += file_bytes - segment.size_bytes
-    segment.file.truncate(segment.size_bytes)
+    segment.file_to_write.truncate(segment.size_bytes)
     return False
 
 
@@ -324,9 +334,11 @@ def _drop_segments(loaded: LoadedLog, keep: int) -> None:
 def _make_durable(loader: _Loader, loaded: LoadedLog, first: int) -> None:
     for segment in loaded.segments[first:]:
         segment.sync()
+        segment.written_is_durable(transactions_too=True)
     for segment in loaded.segments[first:-1]:
         for path, data in segment.encoded_indexes().items():
             loader.disk.write_atomic(path, data)
+        segment.indexes_are_durable()
     loader.disk.write_atomic(loader.directory / EPOCH_CHECKPOINT, encode_checkpoint(loaded.epochs.entries()))
     loader.disk.sync_directory(loader.directory)
 
@@ -368,7 +380,7 @@ def load_producers_again(
     disk: Disk, directory: Path, config: LogConfig, segments: Sequence[Segment], log_end_offset: int
 ) -> ProducerState:
     """The producer state after a cut: newest snapshot at or below the new end, and a replay from there (rule 9)."""
-    loader = _Loader(disk, directory, config, 0, 0)
+    loader = _Loader(disk, directory, config, 0, 0, OpenFiles(disk))
     names = disk.list_names(directory)
     loader.snapshots = sorted(int(name[:-9]) for name in names if name.endswith(".snapshot") and name[:-9].isdigit())
     producers = loader.load_producers(log_end_offset)

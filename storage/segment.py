@@ -17,13 +17,17 @@ import errno
 from pathlib import Path
 from typing import NamedTuple
 
-from ..runtime.disk import Disk, File
-from ..wire.records import BatchHeader, iterate_headers, parse_header
-from .batch_scan import scan_batches
+from ..runtime import logs
+from ..runtime.disk import File
+from ..wire.records import HEADER_BYTES, BatchHeader, iterate_headers, parse_header
+from .batch_scan import InvalidBatch, scan_batches
 from .offset_index import OffsetIndex
+from .open_files import OpenFiles
 from .segment_swap import CLEANED, SEGMENT_SUFFIXES
 from .time_index import NO_TIMESTAMP, TimeIndex
 from .transaction_index import ENTRY_BYTES, TransactionIndexEntry, decode_transaction_index
+
+log = logs.get(__name__)
 
 
 class SegmentRead(NamedTuple):
@@ -43,13 +47,14 @@ class Segment:
     """See the module's text.  Opened by `create` (new) or `attach` (existing)."""
 
     __slots__ = (
-        "_disk", "_extension", "_file", "_index", "_interval", "_last_indexed", "_time_index", "_transactions",
-        "_transactions_file", "base_offset",
-        "directory", "first_timestamp_ms", "max_timestamp_ms", "next_offset", "offset_of_max_timestamp",
-        "size_bytes", "transactions_dirty",
+        "_dirty_file", "_dirty_transactions", "_disk", "_extension", "_files", "_index", "_index_is_read", "_interval",
+        "_last_indexed", "_time_index", "_transactions", "base_offset", "directory", "first_timestamp_ms",
+        "max_timestamp_ms", "next_offset", "offset_of_max_timestamp", "size_bytes", "transactions_dirty",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, directory: Path, base_offset: int, index_interval_bytes: int, extension: str = "") -> None:
+    def __init__(
+        self, files: OpenFiles, directory: Path, base_offset: int, index_interval_bytes: int, extension: str = ""
+    ) -> None:
         self._extension = extension
         self.base_offset = base_offset
         self.next_offset = base_offset
@@ -58,40 +63,43 @@ class Segment:
         self.first_timestamp_ms: int | None = None
         self.max_timestamp_ms = NO_TIMESTAMP
         self.offset_of_max_timestamp = base_offset
-        self._disk = disk
-        self._file: File | None = None
+        self._disk = files.disk
+        self._files = files
+        self._dirty_file: File | None = None  # held while it has unsynced writes (`open_files`)
+        self._dirty_transactions: File | None = None
+        self._index_is_read = False  # from a file, which need not be right, and not made from the batches
         self._index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._transactions: list[TransactionIndexEntry] | None = None
-        self._transactions_file: File | None = None
         self._interval = index_interval_bytes
         self._last_indexed = 0
         self.transactions_dirty = False
 
     @classmethod
-    def create(cls, disk: Disk, directory: Path, base_offset: int, index_interval_bytes: int) -> Segment:
+    def create(cls, files: OpenFiles, directory: Path, base_offset: int, index_interval_bytes: int) -> Segment:
         """A new, empty segment.  The folder is *not* synced: a flush does that before it counts anything in it."""
-        segment = cls(disk, directory, base_offset, index_interval_bytes)
-        segment._file = disk.open(segment.path("log"), create=True)
-        segment._file.truncate(0)  # a leftover of a segment that was removed may not shine through
+        segment = cls(files, directory, base_offset, index_interval_bytes)
+        files.forget(segment.path("log"))
+        segment._dirty_file = files.get(segment.path("log"), create=True)
+        segment._dirty_file.truncate(0)  # a leftover of a segment that was removed may not shine through
         segment._index, segment._time_index, segment._transactions = OffsetIndex(base_offset), TimeIndex(base_offset), []
         return segment
 
     @classmethod
-    def create_cleaned(cls, disk: Disk, directory: Path, base_offset: int, index_interval_bytes: int) -> Segment:
+    def create_cleaned(cls, files: OpenFiles, directory: Path, base_offset: int, index_interval_bytes: int) -> Segment:
         """A new segment that is not of the log yet: `Segments.replace` puts it into the place of others (`segment_swap`)."""
-        segment = cls(disk, directory, base_offset, index_interval_bytes, CLEANED)
+        segment = cls(files, directory, base_offset, index_interval_bytes, CLEANED)
         segment._discard_files()
-        segment._file = disk.open(segment.path("log"), create=True)
+        segment._dirty_file = files.get(segment.path("log"), create=True)
         segment._index, segment._time_index, segment._transactions = OffsetIndex(base_offset), TimeIndex(base_offset), []
         return segment
 
     @classmethod
-    def attach(cls, disk: Disk, directory: Path, base_offset: int, next_offset: int, index_interval_bytes: int) -> Segment:
+    def attach(cls, files: OpenFiles, directory: Path, base_offset: int, next_offset: int, index_interval_bytes: int) -> Segment:
         """An existing, complete segment whose content is trusted; nothing but its size is read now."""
-        segment = cls(disk, directory, base_offset, index_interval_bytes)
+        segment = cls(files, directory, base_offset, index_interval_bytes)
         segment.next_offset = next_offset
-        segment.size_bytes = disk.size(segment.path("log"))
+        segment.size_bytes = files.disk.size(segment.path("log"))
         return segment
 
     def path(self, suffix: str) -> Path:
@@ -99,65 +107,107 @@ class Segment:
 
     @property
     def file(self) -> File:
-        if self._file is None:
-            self._file = self._disk.open(self.path("log"))
-        return self._file
+        """For reading and syncing; not to be kept.  Writers use `file_to_write`."""
+        return self._dirty_file or self._files.get(self.path("log"))
+
+    @property
+    def file_to_write(self) -> File:
+        """Held from now on, until `written_is_durable`."""
+        if self._dirty_file is None:
+            self._dirty_file = self._files.get(self.path("log"))
+        return self._dirty_file
+
+    def written_is_durable(self, *, transactions_too: bool) -> None:
+        """A flush is over, and nothing was written since it began."""
+        self._dirty_file = None
+        if transactions_too:
+            self._dirty_transactions = None
 
     # ------------------------------------------------------------------------------------------------------------ indexes
 
     @property
     def index(self) -> OffsetIndex:
-        if self._index is None:
-            self._load_indexes()
-        assert self._index is not None
-        return self._index
+        return self._index if self._index is not None else self._load_indexes()[0]
 
     @property
     def time_index(self) -> TimeIndex:
-        if self._time_index is None:
-            self._load_indexes()
-        assert self._time_index is not None
-        return self._time_index
+        return self._time_index if self._time_index is not None else self._load_indexes()[1]
+
+    @property
+    def index_bytes(self) -> int:
+        """Size of the larger index file, as far as loaded."""
+        index, time_index = self._index, self._time_index
+        return max(index.memory_bytes, time_index.memory_bytes) if index is not None and time_index is not None else 0
 
     @property
     def transactions(self) -> list[TransactionIndexEntry]:
-        """The aborted transactions whose marker is here.  ValueError when the file is not sane."""
+        """The aborted transactions whose marker is here.  InvalidBatch when the file is not sane."""
         if self._transactions is None:
             path = self.path("txnindex")
-            self._transactions = decode_transaction_index(self._disk.read(path)) if self._disk.exists(path) else []
+            try:
+                self._transactions = decode_transaction_index(self._disk.read(path)) if self._disk.exists(path) else []
+            except ValueError as error:
+                raise InvalidBatch(0, str(error), path, self.base_offset) from error
         return self._transactions
 
-    def _load_indexes(self) -> None:
+    def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Reads both index files; when one is missing or not sane, both are built again from the batch headers."""
         try:
-            self._index = OffsetIndex.decode(self._disk.read(self.path("index")), self.base_offset, self.size_bytes)
-            self._time_index = TimeIndex.decode(self._disk.read(self.path("timeindex")), self.base_offset)
+            index = OffsetIndex.decode(self._disk.read(self.path("index")), self.base_offset, self.size_bytes)
+            time_index = TimeIndex.decode(self._disk.read(self.path("timeindex")), self.base_offset)
         except (FileNotFoundError, ValueError):
-            self.rebuild_indexes()
-            return
-        self.max_timestamp_ms, self.offset_of_max_timestamp = self._time_index.last
-        self._last_indexed = self._index.entry(-1)[1] if len(self._index) else 0
+            return self.rebuild_indexes()
+        self._index, self._time_index, self._index_is_read = index, time_index, True
+        self.max_timestamp_ms, self.offset_of_max_timestamp = time_index.last
+        self._last_indexed = index.entry(-1)[1] if len(index) else 0
+        self._files.index_used(self, index.memory_bytes + time_index.memory_bytes)
+        return index, time_index
 
-    def rebuild_indexes(self) -> None:
+    def drop_indexes(self) -> None:
+        """Frees the memory of indexes that can be read again.  Any thread: whoever uses them holds them."""
+        if self._index_is_read:
+            self._index = self._time_index = None
+
+    def keep_indexes(self) -> None:
+        """The segment takes batches again: its indexes are no longer those on the disk."""
+        index, time_index = self.index, self.time_index
+        self._index_is_read = False
+        self._files.index_gone(self)
+        self._index, self._time_index = index, time_index
+
+    def indexes_are_durable(self) -> None:
+        """The index files of a complete segment are written: memory need not hold them."""
+        if self._index is not None and self._time_index is not None:
+            self._index_is_read = True
+            self._files.index_used(self, self._index.memory_bytes + self._time_index.memory_bytes)
+
+    def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Builds offset and time index from the headers of the batches below `size_bytes`.  Raises InvalidBatch."""
         self.reset_indexes()
-        end, self.size_bytes = self.size_bytes, 0
-        for position, header, _view in scan_batches(self.file, 0, end):
-            self.note_batch(header, header.base_offset, header.max_timestamp, position, header.size_bytes)
-        self.size_bytes = end
-        assert self._time_index is not None
-        self._time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
+        index, time_index = self._index, self._time_index
+        assert index is not None and time_index is not None
+        end, next_offset = self.size_bytes, self.next_offset
+        self.size_bytes = 0
+        try:
+            for position, header, _view in scan_batches(self.file, 0, end):
+                self.note_batch(header, header.base_offset, header.max_timestamp, position, header.size_bytes)
+        finally:
+            self.size_bytes, self.next_offset = end, next_offset  # of a cleaned segment, the end may lie behind its last batch
+        time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
+        return index, time_index
 
     def reset_indexes(self) -> None:
         self._index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self._last_indexed = 0
+        self._index_is_read = False
+        self._files.index_gone(self)
         self.max_timestamp_ms, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
 
     def reset_transactions(self) -> None:
         """Empties the transaction index, in memory and on disk: recovery builds it again."""
         self._transactions = []
         if self._disk.exists(self.path("txnindex")):
-            self._open_transactions_file().truncate(0)
+            self._transactions_file_to_write().truncate(0)
             self.transactions_dirty = True
 
     def encoded_indexes(self) -> dict[Path, bytes]:
@@ -175,6 +225,8 @@ class Segment:
 
     def note_batch(self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, position: int, size: int) -> None:
         """Takes a batch that stands at `position` = the published end into the segment and its indexes."""
+        if self._index_is_read or self._index is None:
+            self.keep_indexes()
         index = self._index
         assert index is not None and self._time_index is not None and position == self.size_bytes
         if max_timestamp_ms > self.max_timestamp_ms:
@@ -193,14 +245,14 @@ class Segment:
     def append_batches(self, data: bytes | bytearray | memoryview) -> None:
         """Writes whole batches, which keep their offsets, behind those that are there: for the cleaner.  Raises OSError."""
         view, position = memoryview(data), self.size_bytes
-        self.file.write_at(position, view)
+        self.file_to_write.write_at(position, view)
         for _, header in iterate_headers(view):
             self.note_batch(header, header.base_offset, header.max_timestamp, self.size_bytes, header.size_bytes)
 
     def append_transactions(self, entries: list[TransactionIndexEntry]) -> None:
         """Writes entries behind the ones that are there.  OSError leaves memory unchanged; call `cut_transactions` then."""
         known = self.transactions
-        file = self._open_transactions_file()
+        file = self._transactions_file_to_write()
         self.transactions_dirty = True
         file.write_at(len(known) * ENTRY_BYTES, b"".join(entry.encode() for entry in entries))
         known.extend(entries)
@@ -208,13 +260,13 @@ class Segment:
     def cut_transactions(self) -> None:
         """Makes the file end where memory ends."""
         if self._disk.exists(self.path("txnindex")):
-            self._open_transactions_file().truncate(len(self.transactions) * ENTRY_BYTES)
+            self._transactions_file_to_write().truncate(len(self.transactions) * ENTRY_BYTES)
             self.transactions_dirty = True
 
-    def _open_transactions_file(self) -> File:
-        if self._transactions_file is None:
-            self._transactions_file = self._disk.open(self.path("txnindex"), create=True)
-        return self._transactions_file
+    def _transactions_file_to_write(self) -> File:
+        if self._dirty_transactions is None:
+            self._dirty_transactions = self._files.get(self.path("txnindex"), create=True)
+        return self._dirty_transactions
 
     def first_timestamp(self) -> int | None:
         """Timestamp of the first batch, which starts the clock of `segment.ms`; None when empty."""
@@ -226,8 +278,17 @@ class Segment:
 
     def position_of(self, offset: int) -> int:
         """Where the first batch that ends above `offset` begins; the size when there is none."""
-        at = self.index.floor(offset)
-        start = 0 if at < 0 else self.index.entry(at)[1]
+        index = self.index
+        at = index.floor(offset)
+        if at >= 0 and self._index_is_read:
+            first, start = index.entry(at)
+            try:
+                self._check_boundary(self.file.read_at(start, HEADER_BYTES), first, start)
+            except InvalidBatch as error:
+                log.warning("index_does_not_fit", path=error.path, reason=error.reason)
+                index = self.rebuild_indexes()[0]
+                at = index.floor(offset)
+        start = 0 if at < 0 else index.entry(at)[1]
         for position, header, _view in scan_batches(self.file, start, self.size_bytes, chunk_bytes=2 * self._interval + 61):
             if header.next_offset > offset:
                 return position
@@ -239,6 +300,16 @@ class Segment:
         About `max_bytes`, and at least one batch when there is one; a single pread.  The index makes both ends batch boundaries:
         the read begins at an entry and ends at an entry, or at an end that is found by walking over a few batches in memory.
         """
+        try:
+            return self._read(offset, max_bytes, upper_offset)
+        except InvalidBatch as error:
+            if not self._index_is_read:
+                raise
+            log.warning("index_does_not_fit", path=error.path, reason=error.reason)
+            self.rebuild_indexes()
+            return self._read(offset, max_bytes, upper_offset)
+
+    def _read(self, offset: int, max_bytes: int, upper_offset: int) -> SegmentRead:
         index = self.index
         if not len(index) or offset >= self.next_offset or upper_offset <= self.base_offset:
             return SegmentRead(b"", -1, offset)
@@ -252,7 +323,7 @@ class Segment:
     def _read_from(self, at: int, offset: int, max_bytes: int, upper_offset: int) -> SegmentRead:
         index, size = self.index, self.size_bytes
         entries = len(index)
-        start = index.entry(at)[1]
+        first_offset, start = index.entry(at)
         # The first batch may begin anywhere before the next entry: read at least so far, so that one whole batch is there.
         wanted_end = max(start + max_bytes, index.entry(at + 1)[1] if at + 1 < entries else size)
         end, next_offset = size, self.next_offset
@@ -270,22 +341,33 @@ class Segment:
         data = self.file.read_at(start, end - start)
         if len(data) < end - start:
             raise OSError(errno.EIO, f"{len(data)} of {end - start} bytes at {start} could be read", str(self.path("log")))
+        if self._index_is_read:  # it need not be that of this file: both ends must be the boundaries that it names
+            self._check_boundary(data[:HEADER_BYTES], first_offset, start)
+            if end < size:
+                self._check_boundary(self.file.read_at(end, HEADER_BYTES), next_offset, end)
         return _trim(data, offset, upper_offset, max_bytes, next_offset, walk_from - start if walk_from >= 0 else -1)
+
+    def _check_boundary(self, head: bytes, offset: int, position: int) -> None:
+        found = parse_header(head) if len(head) == HEADER_BYTES else None
+        if found is None or found.magic != 2 or found.base_offset != offset:
+            raise InvalidBatch(position, f"no batch of offset {offset} begins here", self.path("log"), offset - 1)
 
     # ----------------------------------------------------------------------------------------------------------- changing
 
     def truncate_to_position(self, position: int, next_offset: int) -> None:
         """Cuts the file and the indexes at a batch boundary, durably."""
+        self.keep_indexes()
         self.index.truncate(position)
         self.time_index.truncate(next_offset)
         kept = [entry for entry in self.transactions if entry.last_offset < next_offset]
         self._transactions = kept
-        self.file.truncate(position)
-        self.file.sync_data()
+        self.file_to_write.truncate(position)
+        self.file_to_write.sync_data()
         self.cut_transactions()
-        if self._transactions_file is not None:
-            self._transactions_file.sync_data()
+        if self._dirty_transactions is not None:
+            self._dirty_transactions.sync_data()
             self.transactions_dirty = False
+        self.written_is_durable(transactions_too=True)
         self.size_bytes, self.next_offset = position, next_offset
         if not position:
             self.first_timestamp_ms = None
@@ -302,9 +384,10 @@ class Segment:
     def sync(self) -> None:
         """Makes the batches and the transaction index durable.  Any thread."""
         self.file.sync_data()
-        if self.transactions_dirty and self._transactions_file is not None:
+        transactions = self._dirty_transactions
+        if self.transactions_dirty and transactions is not None:
             self.transactions_dirty = False
-            self._transactions_file.sync_data()
+            transactions.sync_data()
 
     def seal_cleaned(self) -> None:
         """Makes a cleaned segment and all its files durable.  Any thread."""
@@ -312,6 +395,7 @@ class Segment:
             self._disk.write_atomic(path, data)
         self.sync()
         self._disk.sync_directory(self.directory)
+        self.written_is_durable(transactions_too=True)
 
     def adopt(self, next_offset: int) -> None:
         """The files of a cleaned segment have their final names; it ends, for look-ups, where those ended that it replaces."""
@@ -319,12 +403,14 @@ class Segment:
         self.close()
         self._extension = ""
         self.next_offset = next_offset
+        self.indexes_are_durable()
 
     def close(self) -> None:
-        for file in (self._file, self._transactions_file):
-            if file is not None:
-                file.close()
-        self._file = self._transactions_file = None
+        """Lets go of files and indexes; a file is closed when nobody else, in another thread, reads it."""
+        self._dirty_file = self._dirty_transactions = None
+        self._files.forget(self.path("log"))
+        self._files.forget(self.path("txnindex"))
+        self._files.index_gone(self)
 
     def remove(self) -> None:
         """Removes all files of the segment, the data first: what is left of a crash in between has no meaning without it."""

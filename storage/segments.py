@@ -18,8 +18,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, overload
 
-from ..runtime.disk import Disk
+from crc32c import crc32c
+
 from ..wire.records import HEADER_BYTES, parse_header
+from .open_files import OpenFiles
 from .segment import Segment, SegmentRead, segment_path
 from .segment_swap import decide_swap, finish_swap, swap_path
 from .topic_config import LogConfig
@@ -48,11 +50,12 @@ class SwapFailed(Exception):
 class Segments(Sequence[Segment]):
     """See the module's text."""
 
-    __slots__ = ("_directory", "_disk", "_list", "active", "size_bytes")
+    __slots__ = ("_directory", "_disk", "_files", "_list", "active", "size_bytes")
 
-    def __init__(self, disk: Disk, directory: Path, segments: list[Segment]) -> None:
+    def __init__(self, files: OpenFiles, directory: Path, segments: list[Segment]) -> None:
         assert segments
-        self._disk = disk
+        self._disk = files.disk
+        self._files = files
         self._directory = directory
         self._list = segments
         self.active = segments[-1]
@@ -120,14 +123,25 @@ class Segments(Sequence[Segment]):
             return False
         if active.size_bytes + size > config.segment_bytes or next_offset - active.base_offset > OFFSETS_MAX:
             return True
+        if active.index_bytes >= config.segment_index_bytes:
+            return True
         first_ms = active.first_timestamp_ms
         if first_ms is None:
             first_ms = active.first_timestamp()
-        return first_ms is not None and max_timestamp_ms - first_ms > config.segment_ms
+        return first_ms is not None and max_timestamp_ms - first_ms > config.segment_ms - self._jitter_ms(config)
+
+    def _jitter_ms(self, config: LogConfig) -> int:
+        """How much earlier than its age says this segment ends: another number for each, and the same after a restart."""
+        most = min(config.segment_jitter_ms, config.segment_ms)
+        return crc32c(f"{self._directory.name}/{self.active.base_offset}".encode()) % (most + 1) if most else 0
+
+    def create_cleaned(self, base_offset: int, index_interval_bytes: int) -> Segment:
+        """A new segment for `replace`, not in the list: fill it by `append_batches` and `append_transactions`."""
+        return Segment.create_cleaned(self._files, self._directory, base_offset, index_interval_bytes)
 
     def roll(self, base_offset: int, index_interval_bytes: int) -> Segment:
         """A new, empty active segment; nothing is synced here.  Raises OSError with nothing changed."""
-        new = Segment.create(self._disk, self._directory, base_offset, index_interval_bytes)
+        new = Segment.create(self._files, self._directory, base_offset, index_interval_bytes)
         self._list.append(new)
         self.active = new
         return new
@@ -161,8 +175,8 @@ class Segments(Sequence[Segment]):
         for segment in reversed(self._list):
             segment.remove()
             self._disk.sync_directory(self._directory)
-        new = Segment.create(self._disk, self._directory, offset, index_interval_bytes)
-        new.file.sync_data()
+        new = Segment.create(self._files, self._directory, offset, index_interval_bytes)
+        new.sync()
         self._disk.sync_directory(self._directory)
         self._list[:] = [new]
         self.active = new
@@ -186,7 +200,7 @@ class Segments(Sequence[Segment]):
     # --------------------------------------------------------------------------------------------------------- replacing
 
     def replace(self, old: Sequence[Segment], new: Segment) -> list[Path]:
-        """Puts `new` (made by `Segment.create_cleaned`, sealed by `Segment.seal_cleaned`) into the place of `old`, atomically.
+        """Puts `new` (made by `create_cleaned`, sealed by `Segment.seal_cleaned`) into the place of `old`, atomically.
 
         `old` are neighbours, not the active segment, and `new` begins where they begin.  Returns the files of the old segments,
         for the caller to unlink in any thread.  ValueError when `old` is not in the list any more (truncated, removed): then

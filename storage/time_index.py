@@ -12,6 +12,7 @@ from array import array
 from bisect import bisect_left
 
 _ENTRY_BYTES = 12
+_HIGH = 1 if sys.byteorder == "little" else 0  # where the high half of a 64-bit number stands in memory
 NO_TIMESTAMP = -1
 
 
@@ -27,6 +28,10 @@ class TimeIndex:
 
     def __len__(self) -> int:
         return len(self._timestamps)
+
+    @property
+    def memory_bytes(self) -> int:
+        return _ENTRY_BYTES * len(self._timestamps)
 
     def append(self, timestamp_ms: int, offset: int) -> None:
         """Adds an entry unless its timestamp is not above the last one."""
@@ -55,12 +60,12 @@ class TimeIndex:
             self._timestamps.pop()
 
     def encode(self) -> bytes:
-        timestamps, offsets = array("q", self._timestamps), array("I", self._offsets)
+        words = array("I", bytes(_ENTRY_BYTES * len(self._offsets)))
+        halves = array("I", self._timestamps.tobytes())
+        words[0::3], words[1::3], words[2::3] = halves[_HIGH::2], halves[1 - _HIGH :: 2], self._offsets
         if sys.byteorder == "little":
-            timestamps.byteswap()
-            offsets.byteswap()
-        high, low = timestamps.tobytes(), offsets.tobytes()
-        return b"".join(high[8 * i : 8 * i + 8] + low[4 * i : 4 * i + 4] for i in range(len(timestamps)))
+            words.byteswap()
+        return words.tobytes()
 
     @classmethod
     def decode(cls, data: bytes, base_offset: int) -> TimeIndex:
@@ -68,12 +73,13 @@ class TimeIndex:
         if len(data) % _ENTRY_BYTES:
             raise ValueError(f"its size, {len(data)}, is not a multiple of {_ENTRY_BYTES}")
         index = cls(base_offset)
-        rows = range(0, len(data), _ENTRY_BYTES)
-        index._timestamps.frombytes(b"".join(data[i : i + 8] for i in rows))
-        index._offsets.frombytes(b"".join(data[i + 8 : i + 12] for i in rows))
+        words = array("I", data)
         if sys.byteorder == "little":
-            index._timestamps.byteswap()
-            index._offsets.byteswap()
+            words.byteswap()
+        halves = array("I", bytes(8 * (len(words) // 3)))
+        halves[_HIGH::2], halves[1 - _HIGH :: 2] = words[0::3], words[1::3]
+        index._timestamps.frombytes(halves.tobytes())
+        index._offsets = words[2::3]
         for column in (index._timestamps, index._offsets):
             values = column.tolist()
             if any(left >= right for left, right in zip(values, values[1:], strict=False)):

@@ -133,6 +133,8 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = _table(
     _C("retention.bytes", _T.LONG, "-1", "size of a partition beyond which its oldest segments go; -1 = no limit", -1),
     _C("retention.ms", _T.LONG, str(7 * _DAY_MS), "age beyond which segments go; -1 = no limit", -1),
     _C("segment.bytes", _T.INT, str(1 << 30), "size at which a new segment begins", 1024),
+    _C("segment.index.bytes", _T.INT, str(10 << 20), "size of an index file at which a new segment begins", 24),
+    _C("segment.jitter.ms", _T.LONG, "0", "by age, a new segment begins up to so much earlier: not all logs roll at once", 0),
     _C("segment.ms", _T.LONG, str(7 * _DAY_MS), "age, by record timestamps, at which a new segment begins", 1),
     _C("unclean.leader.election.enable", _T.BOOLEAN, "false", "whether a replica that may lack acknowledged data may lead"),
 )  # fmt: skip
@@ -169,6 +171,8 @@ class LogConfig:
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * _DAY_MS
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
     max_message_bytes: int = 1_048_588
     flush_policy: FlushPolicy = FlushPolicy.ALWAYS
@@ -207,6 +211,8 @@ class LogConfig:
         return LogConfig(
             segment_bytes=number("segment.bytes"),
             segment_ms=number("segment.ms"),
+            segment_jitter_ms=number("segment.jitter.ms"),
+            segment_index_bytes=number("segment.index.bytes"),
             index_interval_bytes=number("index.interval.bytes"),
             max_message_bytes=number("max.message.bytes"),
             flush_policy=FlushPolicy(value("flush.policy")),

@@ -36,7 +36,7 @@ class SmallDisk(RealDisk):
 
     def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> RealFile:
         opened = super().open(path, create=create, read_only=read_only)
-        file = SmallFile(path, opened._fd)
+        file, opened._fd = SmallFile(path, opened._fd), -1
         file.disk = self
         return file
 
