@@ -18,22 +18,19 @@ import contextlib
 import hashlib
 import random
 import struct
-import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pysyncobj.syncobj as library
+from tidegate.chaos.sim.disk import Lie, LyingDisk
 from tidegate.controller.raft.contract import Proposal, QuorumStatus, RaftTimings
 from tidegate.controller.raft.core import LEADER, RaftCore
 from tidegate.controller.raft.failure import RaftFatal
 from tidegate.controller.raft.journal import DurableJournal
 from tidegate.controller.raft.messages import AppendEntries, AppendReply, Entry, Message, decode, encode
 from tidegate.controller.raft.snapshot_store import Snapshot, SnapshotStore
-
-sys.path.insert(0, str(Path(__file__).parent))
-from simulated_disk import SimulatedDisk  # noqa: E402
 
 STEP_S = 0.005
 TIMINGS = RaftTimings(
@@ -125,9 +122,9 @@ class Simulation:
         self.reorder, self.faults, self.late_replies = reorder or late_replies, faults, late_replies
         self.core_class, self.journal_class = core_class, journal_class
         self.ids = list(range(1, voters + 1))
-        self.disks = {node_id: SimulatedDisk(seed * 31 + node_id) for node_id in self.ids}
-        for disk in self.disks.values():
-            disk.syncs_work = syncs_work
+        lies = Lie.NONE if syncs_work else Lie.FILE_SYNC | Lie.FOLDER_SYNC
+        self.disks = {node_id: LyingDisk(lies) for node_id in self.ids}
+        self.fates = {node_id: random.Random(seed * 31 + node_id) for node_id in self.ids}
         self.cores: dict[int, RaftCore] = {}
         self.machines: dict[int, Machine] = {}
         self.links: dict[tuple[int, int], deque[tuple[float, bytes]]] = defaultdict(deque)
@@ -164,7 +161,7 @@ class Simulation:
         for other in self.ids:
             if other != node_id:
                 self.disconnect(node_id, other)
-        self.disks[node_id].crash()
+        self.disks[node_id].crash(self.fates[node_id])
 
     def connect(self, a: int, b: int) -> None:
         if a not in self.cores or b not in self.cores or frozenset((a, b)) in self.cuts or b in self.connected[a]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from simulated_disk import SimulatedDisk
+from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.controller.raft.failure import RaftFatal
 from tidegate.controller.raft.journal import DurableJournal
 from tidegate.controller.raft.snapshot_store import Snapshot, SnapshotStore
@@ -18,11 +18,11 @@ FOLDER = Path("/data/raft")
 ENTRIES, VOTE = FOLDER / "entries", FOLDER / "vote"
 
 
-def opened(disk: SimulatedDisk, cluster_id: str = "", node_id: int = 1) -> DurableJournal:
+def opened(disk: LyingDisk, cluster_id: str = "", node_id: int = 1) -> DurableJournal:
     return DurableJournal(disk, FOLDER, node_id=node_id, cluster_id=cluster_id)
 
 
-def filled(disk: SimulatedDisk, count: int = 5) -> DurableJournal:
+def filled(disk: LyingDisk, count: int = 5) -> DurableJournal:
     journal = opened(disk)
     for index in range(2, 2 + count):
         journal.add(b"command %d" % index, index, 1)
@@ -45,31 +45,31 @@ def test_entries_term_and_vote_survive_a_restart(tmp_path: Path) -> None:
 
 def test_what_was_synced_survives_a_power_cut_and_what_was_not_is_cut_cleanly() -> None:
     for seed in range(300):
-        disk = SimulatedDisk(seed)
+        disk = LyingDisk()
         journal, rng = filled(disk, 3), random.Random(seed)
         for index in range(5, 5 + rng.randrange(1, 6)):
             journal.add(rng.randbytes(rng.randrange(1, 60)), index, 1)
         if rng.random() < 0.7:
             journal._write_pending()
-        disk.crash()
+        disk.crash(rng)
         again = opened(disk)
         assert again[:4] == journal[:4]
         assert again[:] == journal[: len(again)]
         again.add(b"next", again[-1][1] + 1, 2)
         again.sync()
-        disk.crash()
+        disk.crash(rng)
         assert opened(disk)[-1] == (b"next", len(again), 2)
 
 
 def test_a_cut_tail_does_not_come_back_after_a_conflict() -> None:
     for seed in range(200):
-        disk = SimulatedDisk(seed)
+        disk = LyingDisk()
         journal = filled(disk, 6)
         journal.deleteEntriesFrom(3)
         journal.add(b"from the new leader", 4, 2)
         if seed % 2:
             journal._write_pending()
-        disk.crash()
+        disk.crash(random.Random(seed))
         again = opened(disk)
         assert again[:3] == journal[:3]
         assert again[3:] in ([], [(b"from the new leader", 4, 2)])
@@ -77,39 +77,38 @@ def test_a_cut_tail_does_not_come_back_after_a_conflict() -> None:
 
 def test_damage_to_durable_entries_stops_the_node() -> None:
     """Every single byte of an entry that later records declare durable."""
-    disk = SimulatedDisk()
+    disk = LyingDisk()
     filled(disk, 4)
-    whole = bytes(disk.files[ENTRIES].present)
+    whole = disk.read(ENTRIES)
     record = len(whole) // 5
     for position in range(record, 3 * record, 3):
         damaged = bytearray(whole)
         damaged[position] ^= 0x40
-        disk.files[ENTRIES].present[:] = damaged
+        disk.put(ENTRIES, bytes(damaged))
         with pytest.raises(RaftFatal, match="damaged|readable"):
             opened(disk)
-        disk.files[ENTRIES].present[:] = whole
+        disk.put(ENTRIES, whole)
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
 def test_a_torn_last_record_is_cut(cut: int) -> None:
-    disk = SimulatedDisk()
+    disk = LyingDisk()
     journal = filled(disk, 4)
-    content = disk.files[ENTRIES].present
-    del content[len(content) - cut :]
+    disk.put(ENTRIES, disk.read(ENTRIES)[:-cut])
     again = opened(disk)
     assert again[:] == journal[: len(again)] and len(again) >= len(journal) - 2
 
 
 def test_zeros_after_the_last_record_are_cut() -> None:
-    disk = SimulatedDisk()
+    disk = LyingDisk()
     journal = filled(disk, 4)
-    disk.files[ENTRIES].present += bytes(4096)
+    disk.put(ENTRIES, disk.read(ENTRIES) + bytes(4096))
     assert opened(disk)[:] == journal[:]
 
 
 @pytest.mark.parametrize("missing", [ENTRIES, VOTE])
 def test_a_missing_file_is_never_replaced_by_a_fresh_one(missing: Path) -> None:
-    disk = SimulatedDisk()
+    disk = LyingDisk()
     filled(disk)
     disk.remove(missing)
     with pytest.raises(RaftFatal, match=f"{missing.name} is missing"):
@@ -117,27 +116,27 @@ def test_a_missing_file_is_never_replaced_by_a_fresh_one(missing: Path) -> None:
 
 
 def test_a_damaged_vote_stops_the_node() -> None:
-    disk = SimulatedDisk()
+    disk = LyingDisk()
     filled(disk)
-    disk.files[VOTE].present[10] ^= 1
+    disk.flip_bit(VOTE, 10)
     with pytest.raises(RaftFatal, match="damaged"):
         opened(disk)
 
 
 def test_a_crash_during_the_very_first_start_leaves_nothing_in_the_way() -> None:
     for operation in range(12):
-        disk = SimulatedDisk(operation)
+        disk = LyingDisk()
         disk.fail_after = operation
         try:
             opened(disk)
         except OSError as error:
             assert error.errno == errno.ENOSPC
-        disk.crash()
+        disk.crash(random.Random(operation))
         assert opened(disk)[:] == [(b"\x01", 1, 0)]
 
 
 def test_the_folder_of_another_cluster_or_node_is_refused() -> None:
-    disk = SimulatedDisk()
+    disk = LyingDisk()
     journal = opened(disk)
     journal.bind_cluster("blue")
     assert opened(disk).cluster_id == "blue"
@@ -148,7 +147,7 @@ def test_the_folder_of_another_cluster_or_node_is_refused() -> None:
 
 
 def test_a_second_vote_in_one_term_and_an_older_term_are_refused() -> None:
-    journal = opened(SimulatedDisk())
+    journal = opened(LyingDisk())
     journal.setCurrentTerm(5, 2)
     for term, vote in ((5, 3), (5, None), (4, 2)):
         with pytest.raises(RaftFatal):
@@ -174,7 +173,7 @@ def _append_and_sync(journal: DurableJournal) -> None:
 )
 @pytest.mark.parametrize("operation", [0, 1, 2])
 def test_a_failed_write_or_sync_is_final(use: Callable[[DurableJournal], None], operation: int) -> None:
-    disk = SimulatedDisk()
+    disk = LyingDisk()
     journal = filled(disk)
     disk.fail_after = operation
     try:
@@ -183,13 +182,13 @@ def test_a_failed_write_or_sync_is_final(use: Callable[[DurableJournal], None], 
         disk.fail_after = None
         with pytest.raises(RaftFatal, match="failed before"):
             _append_and_sync(journal)
-        disk.crash()
+        disk.crash(random.Random(operation))
         assert opened(disk)[:3] == journal[:3]
 
 
 def test_a_crash_at_any_point_of_a_trim_leaves_a_readable_pair() -> None:
     for operation in range(9):
-        disk = SimulatedDisk(operation)
+        disk = LyingDisk()
         journal = filled(disk, 8)
         store = SnapshotStore(disk, FOLDER)
         disk.fail_after = operation
@@ -198,7 +197,7 @@ def test_a_crash_at_any_point_of_a_trim_leaves_a_readable_pair() -> None:
             journal.deleteEntriesTo(5)
         except OSError:
             pass
-        disk.crash()
+        disk.crash(random.Random(operation))
         again, snapshot = opened(disk), SnapshotStore(disk, FOLDER).latest
         first = again[0][1]
         assert again[-1][1] == 9
@@ -206,13 +205,13 @@ def test_a_crash_at_any_point_of_a_trim_leaves_a_readable_pair() -> None:
 
 
 def test_a_damaged_snapshot_stops_the_node_and_an_older_one_never_replaces_a_newer() -> None:
-    disk = SimulatedDisk()
+    disk = LyingDisk()
     disk.make_directory(FOLDER)
     store = SnapshotStore(disk, FOLDER)
     assert store.store(Snapshot.make(9, 2, b"newer"))
     assert not store.store(Snapshot.make(8, 2, b"older"))
     latest = SnapshotStore(disk, FOLDER).latest
     assert latest is not None and bytes(latest.state) == b"newer"
-    disk.files[FOLDER / "snapshot"].present[-1] ^= 1
+    disk.flip_bit(FOLDER / "snapshot", disk.size(FOLDER / "snapshot") - 1)
     with pytest.raises(RaftFatal, match="damaged"):
         SnapshotStore(disk, FOLDER)

@@ -11,12 +11,12 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tidegate.chaos.sim.disk import Lie, LyingDisk, PowerCut
 from tidegate.storage.log import Log
 from tidegate.storage.producer_state import ProducerState
 from tidegate.storage.recovery import replay_producers
 from tidegate.wire.errors import KafkaError
 
-from .crash_disk import CrashDisk, PowerCut
 from .workload import SMALL, Model, Stored, append, append_marker, batch, marker, open_log, stored
 
 OPERATIONS = (
@@ -29,8 +29,8 @@ STEPS = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 40), st.i
 class History:
     """One log, its disk, and what has been promised about it."""
 
-    def __init__(self, disk: CrashDisk | None = None) -> None:
-        self.disk = disk or CrashDisk()
+    def __init__(self, disk: LyingDisk | None = None) -> None:
+        self.disk = disk or LyingDisk()
         self.noted_point = 0
         self.watermark = 0
         self.leader_epoch = 0
@@ -116,7 +116,7 @@ class History:
     def full(self, size: int, seed: int) -> None:
         """A write that does not fit: refused, and nothing has changed."""
         before = (self.log.describe(), self.log._producers.as_comparable())
-        self.disk.capacity = sum(len(inode.content) for inode in self.disk._files.values()) + size
+        self.disk.capacity = self.disk.used_bytes() + size
         with pytest.raises(KafkaError):
             epoch, sequence = self._next(100)
             append(self.log, batch(2, size=300, pid=100, epoch=epoch, sequence=sequence), leader_epoch=self.leader_epoch)
@@ -239,9 +239,7 @@ def test_ablation_a_flushed_end_that_moves_before_the_sync_is_found(monkeypatch:
 def test_ablation_without_the_folder_sync_flushed_segments_vanish() -> None:
     class NoFolderSync(History):
         def __init__(self) -> None:
-            disk = CrashDisk()
-            disk.skip_directory_sync = True
-            super().__init__(disk)
+            super().__init__(LyingDisk(Lie.FOLDER_SYNC))
 
     assert first_failure(NoFolderSync, range(30)) is not None
 

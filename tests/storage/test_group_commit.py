@@ -8,12 +8,12 @@ import threading
 from collections.abc import AsyncIterator
 
 import pytest
+from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.flush import FlushTicket
 from tidegate.storage.group_commit import GroupCommit
 from tidegate.storage.log import Log
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-from .crash_disk import CrashDisk
 from .workload import append, batch, open_log
 
 
@@ -44,7 +44,7 @@ class Gate:
 
 
 async def test_all_appends_of_one_turn_share_a_flush(commit: GroupCommit) -> None:
-    log = open_log(CrashDisk())
+    log = open_log(LyingDisk())
 
     async def write() -> int:
         info = append(log, batch())
@@ -56,7 +56,7 @@ async def test_all_appends_of_one_turn_share_a_flush(commit: GroupCommit) -> Non
 
 
 async def test_whoever_comes_while_a_flush_runs_joins_the_next_one(commit: GroupCommit, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, gate = open_log(CrashDisk()), Gate(monkeypatch)
+    log, gate = open_log(LyingDisk()), Gate(monkeypatch)
     append(log, batch())
     first = asyncio.ensure_future(commit.flush(log))
     await gate.wait_entered()
@@ -71,14 +71,14 @@ async def test_whoever_comes_while_a_flush_runs_joins_the_next_one(commit: Group
 
 
 async def test_a_flushed_log_costs_no_flush(commit: GroupCommit) -> None:
-    log = open_log(CrashDisk())
+    log = open_log(LyingDisk())
     append(log, batch())
     await commit.flush(log)
     assert await commit.flush(log) == 1 and commit.flush_count == 1
 
 
 async def test_a_truncated_log_owes_only_what_is_left(commit: GroupCommit, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, gate = open_log(CrashDisk()), Gate(monkeypatch)
+    log, gate = open_log(LyingDisk()), Gate(monkeypatch)
     append(log, batch())
     append(log, batch(3))
     waiting = asyncio.ensure_future(commit.flush(log))
@@ -89,7 +89,7 @@ async def test_a_truncated_log_owes_only_what_is_left(commit: GroupCommit, monke
 
 
 async def test_a_failed_flush_is_told_to_everybody_and_never_tried_again() -> None:
-    disk, failures = CrashDisk(), []
+    disk, failures = LyingDisk(), []
     log = open_log(disk)
     commit = GroupCommit(threads=1, on_storage_failure=lambda failed, error: failures.append((failed, error.errno)))
     append(log, batch())
@@ -105,7 +105,7 @@ async def test_a_failed_flush_is_told_to_everybody_and_never_tried_again() -> No
 
 
 async def test_a_requested_flush_happens_though_nobody_waits(commit: GroupCommit) -> None:
-    logs: list[Log] = [open_log(CrashDisk()) for _ in range(3)]
+    logs: list[Log] = [open_log(LyingDisk()) for _ in range(3)]
     for log in logs:
         append(log, batch())
         commit.request(log)
@@ -120,7 +120,7 @@ async def test_a_requested_flush_happens_though_nobody_waits(commit: GroupCommit
 
 
 async def test_a_cancelled_waiter_disturbs_nobody(commit: GroupCommit, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, gate = open_log(CrashDisk()), Gate(monkeypatch)
+    log, gate = open_log(LyingDisk()), Gate(monkeypatch)
     append(log, batch())
     one, other = (asyncio.ensure_future(commit.flush(log)) for _ in range(2))
     await gate.wait_entered()
@@ -130,7 +130,7 @@ async def test_a_cancelled_waiter_disturbs_nobody(commit: GroupCommit, monkeypat
 
 
 async def test_a_closed_group_commit_refuses() -> None:
-    commit, log = GroupCommit(threads=1), open_log(CrashDisk())
+    commit, log = GroupCommit(threads=1), open_log(LyingDisk())
     commit.close()
     append(log, batch())
     with pytest.raises(KafkaError):
@@ -138,7 +138,7 @@ async def test_a_closed_group_commit_refuses() -> None:
 
 
 async def test_a_log_that_was_closed_fails_its_waiters(commit: GroupCommit) -> None:
-    log = open_log(CrashDisk())
+    log = open_log(LyingDisk())
     append(log, batch())
     waiting = asyncio.ensure_future(commit.flush(log))
     await asyncio.sleep(0)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.log import AppendOrigin, Log, LogConfig
 from tidegate.storage.topic_config import TimestampType
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import decode_batch, parse_header, validate_batch
 
-from .crash_disk import CrashDisk
 from .workload import FOLDER, NOW_MS, SMALL, append, append_marker, batch, marker, open_log, stored
 
 
 @pytest.fixture
 def log() -> Log:
-    return open_log(CrashDisk())
+    return open_log(LyingDisk())
 
 
 def refused(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:
@@ -86,7 +86,7 @@ def test_an_append_of_an_older_leader_epoch_is_fenced(log: Log) -> None:
 
 
 def test_log_append_time_stamps_the_batch_and_its_checksum() -> None:
-    log = open_log(CrashDisk(), config=LogConfig(timestamp_type=TimestampType.LOG_APPEND_TIME))
+    log = open_log(LyingDisk(), config=LogConfig(timestamp_type=TimestampType.LOG_APPEND_TIME))
     data = batch(2, pid=7, epoch=0, sequence=0, timestamp_ms=5)
     info = append(log, data, now_ms=NOW_MS + 9)
     again = append(log, data, now_ms=NOW_MS + 50)
@@ -106,7 +106,7 @@ def test_a_duplicate_returns_the_original_offsets_and_appends_nothing(log: Log) 
 
 
 def test_segments_roll_by_size_and_by_time() -> None:
-    log = open_log(CrashDisk(), config=LogConfig(segment_bytes=1000, segment_ms=1000))
+    log = open_log(LyingDisk(), config=LogConfig(segment_bytes=1000, segment_ms=1000))
     for timestamp in (0, 500, 1000, 1001, 1002):
         append(log, batch(timestamp_ms=NOW_MS + timestamp))
     assert log.segment_count == 2
@@ -120,7 +120,7 @@ def test_segments_roll_by_size_and_by_time() -> None:
 
 
 def test_a_follower_keeps_the_leaders_bytes() -> None:
-    leader, follower = open_log(CrashDisk()), open_log(CrashDisk())
+    leader, follower = open_log(LyingDisk()), open_log(LyingDisk())
     for epoch in range(3):
         append(leader, batch(2, size=500), leader_epoch=epoch)
         append(leader, batch(1, pid=7, epoch=epoch, sequence=0), leader_epoch=epoch)
@@ -155,7 +155,7 @@ def test_a_follower_leaves_out_a_partial_batch_and_refuses_a_damaged_one(log: Lo
 
 
 def test_a_read_is_one_access_and_at_least_one_batch() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = open_log(disk, config=LogConfig(index_interval_bytes=500))
     for size in (10, 3000, 10, 10, 400, 20_000, 10):
         append(log, batch(2, size=size))
@@ -262,7 +262,7 @@ def test_a_log_can_be_restarted_elsewhere_and_is_empty(log: Log) -> None:
 
 
 def test_the_log_start_moves_up_and_whole_segments_go() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = open_log(disk)
     for _ in range(20):
         append(log, batch(2, size=200, pid=7, epoch=0, sequence=log.log_end_offset), leader_epoch=1)
@@ -287,7 +287,7 @@ def test_the_log_start_moves_up_and_whole_segments_go() -> None:
 
 
 def test_a_full_disk_fails_the_append_and_the_log_goes_on_when_there_is_room() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = open_log(disk)
     append(log, batch(1, size=100))
     before = (log.describe(), disk.size(FOLDER / f"{0:020d}.log"))
@@ -302,7 +302,7 @@ def test_a_full_disk_fails_the_append_and_the_log_goes_on_when_there_is_room() -
 
 
 def test_a_failed_write_that_cannot_be_undone_takes_the_log_offline() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = open_log(disk)
     disk.capacity, disk.fail_truncate = 10, True
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
@@ -320,7 +320,7 @@ def test_a_failed_write_that_cannot_be_undone_takes_the_log_offline() -> None:
 
 
 def test_a_failed_sync_is_final() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = open_log(disk)
     append(log, batch())
     disk.fail_sync = True
@@ -333,7 +333,7 @@ def test_a_failed_sync_is_final() -> None:
 
 
 def test_an_abort_whose_index_entry_does_not_fit_is_not_written_at_all() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = open_log(disk)
     append(log, batch(1, pid=7, epoch=0, sequence=0, transactional=True))
     disk.capacity = log.size_bytes + len(marker(7, 1, commit=False)) + 10
@@ -349,7 +349,7 @@ def test_an_abort_whose_index_entry_does_not_fit_is_not_written_at_all() -> None
 
 
 def test_a_flush_covers_what_was_there_when_it_began() -> None:
-    log = open_log(CrashDisk())
+    log = open_log(LyingDisk())
     append(log, batch(2))
     ticket = log.begin_flush()
     append(log, batch(3))
@@ -362,7 +362,7 @@ def test_a_flush_covers_what_was_there_when_it_began() -> None:
 
 @pytest.mark.parametrize("ran", [False, True])
 def test_a_flush_that_a_truncation_overtook_claims_nothing(ran: bool) -> None:
-    log = open_log(CrashDisk())
+    log = open_log(LyingDisk())
     append(log, batch(4))
     ticket = log.begin_flush()
     if ran:
@@ -377,11 +377,11 @@ def test_a_flush_that_a_truncation_overtook_claims_nothing(ran: bool) -> None:
 
 
 def test_the_recovery_point_waits_for_derived_files_that_do_not_fit() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = open_log(disk)
     append(log, batch(1, size=1500))
     append(log, batch(1, size=1500))
-    disk.capacity = sum(len(inode.content) for inode in disk._files.values()) + 5
+    disk.capacity = disk.used_bytes() + 5
     log.flush_now()
     assert log.flushed_end_offset == 2 and log.recovery_point == 0
     disk.capacity = None

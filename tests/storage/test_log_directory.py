@@ -7,11 +7,11 @@ from random import Random
 from uuid import UUID
 
 import pytest
+from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import Disk, RealDisk
 from tidegate.storage.log_directory import DirectoryRefused, LogDirectory, OpenReport
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-from .crash_disk import CrashDisk
 from .workload import NOW_MS, SMALL, append, batch, stored
 
 ROOT = Path("/data/node-1")
@@ -46,7 +46,7 @@ def test_a_clean_restart_needs_no_recovery_and_knows_its_broker_epoch(tmp_path: 
 
 
 def test_the_clean_mark_is_good_for_one_start() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     directory, _ = opened(disk)
     directory.create("flights", ID, 0, SMALL)
     directory.close(clean=True, broker_epoch=5)
@@ -59,7 +59,7 @@ def test_the_clean_mark_is_good_for_one_start() -> None:
 
 @pytest.mark.parametrize(("cluster", "node", "says"), [("other", 1, "cluster.id"), ("tide", 2, "node.id")])
 def test_a_foreign_folder_is_refused(cluster: str, node: int, says: str) -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     directory, _ = opened(disk)
     directory.close(clean=True)
     with pytest.raises(DirectoryRefused, match=says):
@@ -68,7 +68,7 @@ def test_a_foreign_folder_is_refused(cluster: str, node: int, says: str) -> None
 
 
 def test_a_folder_with_partitions_of_nobody_is_refused() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     directory, _ = opened(disk)
     directory.create("flights", ID, 0, SMALL)
     directory.close(clean=True)
@@ -86,7 +86,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_after_a_crash_only_what_lies_past_the_checkpoint_is_in_doubt() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     directory, _ = opened(disk)
     log = directory.create("flights", ID, 0, SMALL)
     for _ in range(10):
@@ -103,7 +103,7 @@ def test_after_a_crash_only_what_lies_past_the_checkpoint_is_in_doubt() -> None:
 
 
 def test_damage_keeps_one_partition_closed_and_the_others_in_use() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     directory, _ = opened(disk)
     for partition in range(3):
         log = directory.create("flights", ID, partition, SMALL)
@@ -123,7 +123,7 @@ def test_damage_keeps_one_partition_closed_and_the_others_in_use() -> None:
 
 
 def test_a_deleted_topic_leaves_nothing_behind() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     directory, _ = opened(disk)
     append(directory.create("flights", ID, 0, SMALL), batch())
     directory.write_checkpoints()
@@ -134,7 +134,7 @@ def test_a_deleted_topic_leaves_nothing_behind() -> None:
 
 
 def test_a_topic_created_again_under_its_name_begins_empty() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     directory, _ = opened(disk)
     first = directory.create("flights", ID, 0, SMALL)
     append(first, batch())
@@ -146,7 +146,7 @@ def test_a_topic_created_again_under_its_name_begins_empty() -> None:
 
 
 def test_a_half_created_partition_is_removed() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     opened(disk)[0].close(clean=False)
     disk.make_directory(ROOT / "flights-0")
     directory, report = opened(disk)
@@ -155,7 +155,7 @@ def test_a_half_created_partition_is_removed() -> None:
 
 
 def truncated_below_the_checkpoint() -> OpenReport:
-    disk = CrashDisk()
+    disk = LyingDisk()
     directory, _ = opened(disk)
     log = directory.create("flights", ID, 0, SMALL)
     for _ in range(5):
@@ -179,7 +179,7 @@ def test_ablation_without_lowering_the_recovery_point_first_it_does(monkeypatch:
 
 @pytest.mark.parametrize("content", [b"", b"garbage\n", b"1\n1\nflights 0 9 9 9\ncrc32c 00000000\n"])
 def test_without_a_readable_checkpoint_every_log_is_scanned_in_full(content: bytes) -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     directory, _ = opened(disk)
     append(directory.create("flights", ID, 0, SMALL), batch(2))
     directory.close(clean=True)
@@ -189,7 +189,7 @@ def test_without_a_readable_checkpoint_every_log_is_scanned_in_full(content: byt
 
 
 def test_a_failing_disk_takes_the_whole_folder_down_once() -> None:
-    disk, told = CrashDisk(), []
+    disk, told = LyingDisk(), []
     directory, _ = opened(disk)
     directory.on_offline = lambda failed, error: told.append((failed, error.errno))
     logs = [directory.create("flights", ID, partition, SMALL) for partition in range(3)]
@@ -209,7 +209,7 @@ def test_a_failing_disk_takes_the_whole_folder_down_once() -> None:
 
 
 def test_a_full_disk_does_not_pretend_a_clean_close() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     directory, _ = opened(disk)
     append(directory.create("flights", ID, 0, SMALL), batch())
     disk.capacity = 0

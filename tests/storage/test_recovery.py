@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.log import CorruptLog, Log
 from tidegate.storage.producer_state import ProducerState
 
-from .crash_disk import CrashDisk
 from .workload import FOLDER, append, append_marker, batch, marker, open_log, stored
 
 
-def filled(disk: CrashDisk) -> Log:
+def filled(disk: LyingDisk) -> Log:
     """Ten-odd batches over several segments, producers, an open transaction and an aborted one, all flushed."""
     log = open_log(disk)
     for turn in range(4):
@@ -33,7 +33,7 @@ def everything(log: Log) -> tuple[object, ...]:
 
 
 def test_a_clean_close_needs_no_recovery_and_reads_almost_nothing() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = filled(disk)
     before, end = everything(log), log.log_end_offset
     log.close(clean=True)
@@ -45,7 +45,7 @@ def test_a_clean_close_needs_no_recovery_and_reads_almost_nothing() -> None:
 
 
 def test_a_clean_mark_on_a_log_that_does_not_fit_is_not_believed() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = filled(disk)
     before, end = everything(log), log.log_end_offset
     log.close(clean=True)
@@ -58,7 +58,7 @@ def test_a_clean_mark_on_a_log_that_does_not_fit_is_not_believed() -> None:
 @pytest.mark.parametrize("suffix", ["index", "timeindex", "txnindex", "snapshot"])
 @pytest.mark.parametrize("how", ["missing", "damaged", "empty"])
 def test_derived_files_are_built_again(suffix: str, how: str) -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     before = everything(filled(disk))
     disk.kill()
     for name in disk.list_names(FOLDER):
@@ -73,7 +73,7 @@ def test_derived_files_are_built_again(suffix: str, how: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 def test_the_indexes_of_trusted_segments_are_built_again_when_first_needed(suffix: str) -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = filled(disk)
     before, point = everything(log), log.recovery_point
     disk.kill()
@@ -84,7 +84,7 @@ def test_the_indexes_of_trusted_segments_are_built_again_when_first_needed(suffi
 
 
 def test_a_damaged_transaction_index_of_a_trusted_segment_is_built_again() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = filled(disk)
     before, point = everything(log), log.recovery_point
     disk.kill()
@@ -94,7 +94,7 @@ def test_a_damaged_transaction_index_of_a_trusted_segment_is_built_again() -> No
 
 @pytest.mark.parametrize("content", [b"", b"1\n1\n0 0\ncrc32c 00000000\n"], ids=["empty", "wrong checksum"])
 def test_a_damaged_epoch_history_is_built_again(content: bytes) -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = filled(disk)
     before, point = everything(log), log.recovery_point
     disk.kill()
@@ -104,7 +104,7 @@ def test_a_damaged_epoch_history_is_built_again(content: bytes) -> None:
 
 @pytest.mark.parametrize("tail", [b"\0" * 500, b"\xff" * 90, b"x", "torn", "zeros"])
 def test_a_torn_tail_above_the_recovery_point_is_cut(tail: bytes | str) -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = filled(disk)
     before, end = everything(log), log.log_end_offset
     last = batch(2, base_offset=end, leader_epoch=3)
@@ -124,7 +124,7 @@ def test_a_torn_tail_above_the_recovery_point_is_cut(tail: bytes | str) -> None:
 
 
 def test_damage_in_flushed_data_is_refused_and_named() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = filled(disk)
     end, target = log.log_end_offset, log.segments.active
     position = target.index.entry(len(target.index) // 2)[1]
@@ -141,7 +141,7 @@ def test_damage_in_flushed_data_is_refused_and_named() -> None:
 
 
 def test_the_same_damage_above_the_recovery_point_is_a_torn_tail() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = filled(disk)
     target, offset = log.segments.active, log.segments.active.base_offset
     disk.kill()
@@ -152,7 +152,7 @@ def test_the_same_damage_above_the_recovery_point_is_a_torn_tail() -> None:
 
 @pytest.mark.parametrize("what", ["shorter", "last segment gone", "all gone"])
 def test_missing_flushed_data_is_refused(what: str) -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = filled(disk)
     end = log.log_end_offset
     disk.kill()
@@ -166,7 +166,7 @@ def test_missing_flushed_data_is_refused(what: str) -> None:
 
 
 def test_a_segment_behind_a_hole_is_removed_above_the_recovery_point() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = filled(disk)
     gone = log._segments[1]
     disk.kill()
@@ -176,7 +176,7 @@ def test_a_segment_behind_a_hole_is_removed_above_the_recovery_point() -> None:
 
 
 def test_a_snapshot_above_the_end_does_not_come_back_to_life() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = filled(disk)
     first, second = log._segments[0], log._segments[1]
     disk.kill()
@@ -188,7 +188,7 @@ def test_a_snapshot_above_the_end_does_not_come_back_to_life() -> None:
 
 
 def test_producers_are_those_of_a_replay_from_zero_whatever_snapshot_is_left() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = filled(disk)
     before = log._producers.as_comparable()
     names = [name for name in disk.list_names(FOLDER) if name.endswith(".snapshot")]
@@ -200,7 +200,7 @@ def test_producers_are_those_of_a_replay_from_zero_whatever_snapshot_is_left() -
 
 
 def test_snapshots_of_earlier_closes_do_not_pile_up() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = filled(disk)
     segments = log.segment_count
     for turn in range(4):
@@ -213,7 +213,7 @@ def test_snapshots_of_earlier_closes_do_not_pile_up() -> None:
 
 
 def test_ended_transactions_still_bound_readers_after_a_restart() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = open_log(disk)
     append(log, batch(1, pid=7, epoch=0, sequence=0, transactional=True))
     append_marker(log, marker(7, 1, commit=True))
