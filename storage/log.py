@@ -35,7 +35,7 @@ from .health import Health
 from .lookup import OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
 from .open_files import OpenFiles
 from .producer_snapshot import encode_snapshot
-from .producer_state import AppendOrigin, ProducerView, VerificationGuard
+from .producer_state import AppendOrigin, LastBatches, ProducerView, VerificationGuard
 from .recovery import CorruptLog, LoadedLog, aborted_entries, load_log, load_producers_again
 from .segment import Segment, segment_path
 from .segments import Segments, SwapFailed
@@ -78,6 +78,10 @@ class Log:
         self.on_offline: Callable[[Log, OSError | CorruptLog], None] | None = None
         self.before_cut: Callable[[Log, int], None] | None = None
         """Called before data at or above an offset goes: whoever keeps a recovery point above it must lower it durably first."""
+        self.cleaned_to = 0
+        """Below it the cleaner has been (`cleaner.py`, which moves it); falls with what is cut."""
+        self.cuts = 0
+        """Grows with every truncation: what was decided by the log's content before is void."""
         self._disk = disk
         self._segments = Segments(loaded.files, directory, loaded.segments)
         self._producers = loaded.producers
@@ -374,6 +378,10 @@ class Log:
     def producers(self) -> list[ProducerView]:
         return self._producers.views()
 
+    def last_batches(self) -> dict[int, LastBatches]:
+        """What of each producer must stay in the log, however it is cleaned (rule 38)."""
+        return self._producers.last_batches(self._high_watermark)
+
     def expire_producers(self, now_ms: int) -> int:
         """Forgets idle producers without an open transaction; returns how many (rule 10)."""
         return self._producers.expire(now_ms)
@@ -454,6 +462,8 @@ class Log:
 
     def _before_cut(self, end: int) -> None:
         self._durability.cancel()
+        self.cuts += 1
+        self.cleaned_to = min(self.cleaned_to, end)
         if self.before_cut is not None:
             self.before_cut(self, end)
 
@@ -519,9 +529,10 @@ class Log:
             before = self._segments.size_bytes
             doomed = self._segments.replace(old, new)
             self._durability.flushed_size = max(0, self._durability.flushed_size + self._segments.size_bytes - before)
-            # Those of segments that are no more serve nobody; the newest one is the active segment's.
-            bases = {segment.base_offset for segment in old[1:]}
-            self._durability.drop_snapshots(bases.__contains__)
+            # A snapshot with an open transaction whose marker was cleaned away would keep it open for ever: only those of later
+            # segments stay, and the newest one is the active segment's.
+            cleaned_end = old[-1].next_offset
+            self._durability.drop_snapshots(lambda snapshot: snapshot < cleaned_end)
         except SwapFailed as error:
             self._health.fail("a replacement of segments", error.cause)
         except OSError as error:

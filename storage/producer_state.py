@@ -65,7 +65,11 @@ class BatchMetadata(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer at one partition.  `batches` is an immutable tuple, so that a copy is cheap."""
+    """One producer at one partition.  `batches` is an immutable tuple, so that a copy is cheap.
+
+    `idle_since_ms` is when `expire` first found it without an append since (-1: not yet); it belongs to this process, not to the
+    log, and a copy, which is made to append, begins without it.
+    """
 
     __slots__ = (
         "producer_id",
@@ -74,6 +78,7 @@ class ProducerEntry:
         "last_timestamp_ms",
         "transaction_first_offset",
         "batches",
+        "idle_since_ms",
     )
 
     def __init__(
@@ -91,6 +96,7 @@ class ProducerEntry:
         self.last_timestamp_ms = last_timestamp_ms
         self.transaction_first_offset = transaction_first_offset
         self.batches = batches
+        self.idle_since_ms = -1
 
     def copy(self) -> ProducerEntry:
         return ProducerEntry(
@@ -170,6 +176,17 @@ class ProducerView:
     last_timestamp_ms: int
     coordinator_epoch: int
     current_txn_first_offset: int | None
+
+
+class LastBatches(NamedTuple):
+    """What of one producer the cleaner must leave in the log, so that a replay knows its epoch and sequence (rule 38).
+
+    `last_offsets` are those of the batches to keep, emptied perhaps: the newest one, and the newest that cannot be truncated any
+    more.  Where there is no such batch, the markers of `marker_epoch` are kept; else it is -1.
+    """
+
+    last_offsets: tuple[int, ...]
+    marker_epoch: int
 
 
 @dataclass(slots=True)
@@ -313,7 +330,7 @@ class PreparedAppend:
         entry.move_to_epoch(header.producer_epoch)
         entry.transaction_first_offset = None
         entry.coordinator_epoch = marker.coordinator_epoch
-        entry.last_timestamp_ms = header.max_timestamp  # markers keep a producer alive (KAFKA-9144)
+        entry.last_timestamp_ms = header.max_timestamp
         # With TV2 a marker carries the epoch after its transaction's: a guard of that epoch waits for the next transaction, which
         # the client may have begun before the marker came.
         self.verified[header.producer_id] = header.producer_epoch - (1 if self.transaction_version >= 2 else 0)
@@ -381,6 +398,18 @@ class ProducerState:
             )
             for e in self._entries.values()
         ]
+
+    def last_batches(self, high_watermark: int) -> dict[int, LastBatches]:
+        """Of every producer, what has to survive a cleaning."""
+        found: dict[int, LastBatches] = {}
+        for producer_id, entry in self._entries.items():
+            settled = next((b.last_offset for b in reversed(entry.batches) if b.last_offset < high_watermark), None)
+            newest = (entry.batches[-1].last_offset,) if entry.batches else ()
+            if settled is None:
+                found[producer_id] = LastBatches(newest, entry.epoch)
+            else:
+                found[producer_id] = LastBatches(newest if settled in newest else (settled, *newest), NO_EPOCH)
+        return found
 
     @property
     def open_transactions(self) -> dict[int, int]:
@@ -465,11 +494,18 @@ class ProducerState:
         self.first_unstable_offset = first
 
     def expire(self, now_ms: int) -> int:
-        """Forgets producers idle for the expiration time and without an open transaction (rule 10); returns how many."""
-        limit = now_ms - self.expiration_ms
-        idle = [
-            e.producer_id for e in self._entries.values() if e.last_timestamp_ms <= limit and e.transaction_first_offset is None
-        ]
+        """Forgets producers idle for the expiration time and without an open transaction (rule 10); returns how many.
+
+        To be called from time to time with a clock that never goes back.  What counts is when this process saw the last append
+        or marker, never the timestamps in the records, which clients make up: a producer of old data is not idle (KAFKA-9144).
+        A producer may be kept for one interval of calls, or one life of the process, too long; never too short.
+        """
+        idle = []
+        for entry in self._entries.values():
+            if entry.idle_since_ms < 0:
+                entry.idle_since_ms = now_ms
+            elif now_ms - entry.idle_since_ms >= self.expiration_ms and entry.transaction_first_offset is None:
+                idle.append(entry.producer_id)
         for producer_id in idle:
             del self._entries[producer_id]
         return len(idle)
