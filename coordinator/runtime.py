@@ -553,7 +553,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
 
     def _advance(self, now_ms: int | None) -> None:
         if now_ms is not None:
-            self._now_ms = max(self._now_ms, now_ms)  # a wall clock that steps back must not move deadlines
+            self._now_ms = max(self._now_ms, now_ms)  # callers bring a steady clock; a step in it would hold up every timer
 
     # --- views -------------------------------------------------------------------------------------------------------------
 

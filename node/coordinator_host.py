@@ -161,7 +161,7 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
     async def _tick_forever(self) -> None:
         while True:
             await self._clock.sleep(TICK_S)
-            self.runtime.tick(self._clock.wall_ms())
+            self.runtime.tick(self._clock.steady_ms())
 
     # --- requests ---------------------------------------------------------------------------------------------------------
 
@@ -182,6 +182,6 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
             else:
                 future.set_result(value)
 
-        self.runtime.submit(partition, event, reply, self._clock.wall_ms())
+        self.runtime.submit(partition, event, reply, self._clock.steady_ms())
         answer: ReplyT = await future
         return answer

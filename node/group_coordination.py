@@ -42,7 +42,7 @@ class GroupCoordination:
             lambda _partition, _epoch, _effect: None,  # groups have no effects outside their log
             config=RuntimeConfig(),
             on_failed=lambda partition, leader_epoch, reason: self._host.on_failed(partition, leader_epoch, reason),
-            now_ms=broker.clock.wall_ms(),
+            now_ms=broker.clock.steady_ms(),
         )
         self._host = CoordinatorHost(CONSUMER_OFFSETS, runtime, broker.clock)
 
@@ -81,7 +81,7 @@ class GroupCoordination:
         """The offsets of these topics are of no use any more."""
         event = TopicsDeleted(frozenset(names))
         for partition, _, _ in list(self._host.runtime.shards()):
-            self._host.runtime.submit(partition, event, None, self._broker.clock.wall_ms())
+            self._host.runtime.submit(partition, event, None, self._broker.clock.steady_ms())
 
     def _missing_topics(self, names: frozenset[str]) -> frozenset[str]:
         return names - self._broker.state.topics.keys()

@@ -26,7 +26,7 @@ from ..controller.metadata_log import MetadataLogUnusable
 from ..controller.raft.contract import RaftTimings
 from ..proto import admin_pb2, admin_pb2_grpc, data_pb2_grpc
 from ..proto import controller_pb2 as pb
-from ..replication.fetcher import FetchTransport
+from ..replication.fetcher import FetcherLimits, FetchTransport
 from ..replication.manager import ReplicaManager, ReplicationConfig
 from ..runtime import logs
 from ..runtime.clock import SystemClock
@@ -175,7 +175,14 @@ class Node:
             self._on_high_watermark,
             on_offline=lambda topic, partition, _reason: self._broker.replica_offline(topic, partition),
             broker_epoch=lambda: self._broker.membership.broker_epoch,
-            config=ReplicationConfig(replica_lag_time_max_ms=configuration.integer("replica.lag.time.max.ms")),
+            config=ReplicationConfig(
+                replica_lag_time_max_ms=configuration.integer("replica.lag.time.max.ms"),
+                producer_id_expiration_ms=configuration.integer("producer.id.expiration.ms"),
+                fetcher=FetcherLimits(
+                    wait_max_ms=configuration.integer("replica.fetch.wait.max.ms"),
+                    response_max_bytes=configuration.integer("replica.fetch.max.bytes"),
+                ),
+            ),
         )
 
     @property
@@ -266,7 +273,7 @@ class Node:
                 continue
             expire_at_s = self._clock.monotonic() + HOUSEKEEPING_S
             for replica in list(self._broker.replicas.replicas):
-                replica.log.expire_producers(self._clock.wall_ms())
+                replica.log.expire_producers(int(self._clock.monotonic() * 1000))
                 await asyncio.sleep(0)
 
     async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:

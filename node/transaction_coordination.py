@@ -54,7 +54,7 @@ class TransactionCoordination:
             self._execute,
             config=RuntimeConfig(),
             on_failed=self._on_failed,
-            now_ms=broker.clock.wall_ms(),
+            now_ms=broker.clock.steady_ms(),
         )
         self._host = CoordinatorHost(TRANSACTION_STATE, runtime, broker.clock)
         self._markers = MarkerSender(_Topics(broker), peers, broker.clock, self._markers_written)
@@ -128,7 +128,7 @@ class TransactionCoordination:
                 self._refill_producer_ids()
 
     def _markers_written(self, state_partition: int, event: MarkersWritten) -> None:
-        self._host.runtime.submit(state_partition, event, None, self._broker.clock.wall_ms())
+        self._host.runtime.submit(state_partition, event, None, self._broker.clock.steady_ms())
 
     # --- producer ids -----------------------------------------------------------------------------------------------------
 

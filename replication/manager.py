@@ -39,6 +39,7 @@ from .follower_fetches import FollowerFetches
 from .isr import AlterPartition, IsrChanges
 from .leader import PartitionLeader
 from .offsets import OffsetAnswer
+from .record_deletion import RecordDeletions
 from .replica import Replica, Role, RoleChange
 
 Key = tuple[str, int]
@@ -60,6 +61,7 @@ class ReplicationConfig:
     replica_lag_time_max_ms: int = 30_000
     high_watermark_checkpoint_interval_ms: int = 5_000
     waiting_acks_max: int = 100_000
+    producer_id_expiration_ms: int = 86_400_000
     fetcher: FetcherLimits = field(default_factory=FetcherLimits)
 
 
@@ -114,6 +116,7 @@ class ReplicaManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspended = ""
         self._closing = False
+        self._deletions = RecordDeletions(clock, log_directory.write_checkpoints)
         self._told_directory_failed, log_directory.on_offline = log_directory.on_offline, self._directory_failed
 
     # -- looking up ----------------------------------------------------------------------------------------------------------
@@ -173,7 +176,7 @@ class ReplicaManager:
             old, old_role = replica.assignment, replica.role
             change = replica.apply(assignment, now_s=self._clock.monotonic(), lag_max_s=self._lag_max_s)
             if assignment.config != old.config:
-                replica.log.update_config(LogConfig.from_topic_config(dict(assignment.config)))
+                replica.log.update_config(self._log_config(assignment))
             if change is RoleChange.NEW_LEADER_EPOCH:
                 self._role_changed(replica, old_role)
             elif change is RoleChange.ISR:
@@ -199,8 +202,13 @@ class ReplicaManager:
             self._replicas[key] = replica
         return replica
 
+    def _log_config(self, assignment: Assignment) -> LogConfig:
+        return LogConfig.from_topic_config(
+            dict(assignment.config), producer_id_expiration_ms=self._config.producer_id_expiration_ms
+        )
+
     def _open_log(self, assignment: Assignment) -> Log:
-        config = LogConfig.from_topic_config(dict(assignment.config))
+        config = self._log_config(assignment)
         log = self._directory.create(
             assignment.topic, assignment.topic_id, assignment.partition, config, now_ms=self._clock.wall_ms()
         )
@@ -270,6 +278,7 @@ class ReplicaManager:
         self._waiting_acks -= replica.acks.fail(code)
         self._acking.discard(replica)
         replica.watchers.state_changed()
+        self._deletions.progressed(replica)
 
     def suspend_leadership(self, reason: str) -> None:
         """The session with the controller ended: another node may lead by now.  Nothing is appended until `resume_leadership`.
@@ -405,6 +414,7 @@ class ReplicaManager:
 
     def _follower_progressed(self, replica: Replica, node_id: int) -> None:
         self._progress(replica)
+        self._deletions.progressed(replica)
         if replica.leader is not None and node_id not in replica.leader.maximal_isr:
             self._isr_changes.submit(replica, replica.leader.propose_join(node_id))
 
@@ -489,6 +499,13 @@ class ReplicaManager:
         """The offset for a timestamp or for one of the special values; see `offsets.list_offset`.  Raises KafkaError."""
         replica = self.replica(topic, partition)
         return offsets.list_offset(replica, replica.require_leader_at(leader_epoch), timestamp, isolation)
+
+    async def delete_records(self, topic: str, partition: int, before_offset: int, timeout_ms: int) -> int:
+        """Removes records below an offset; see `RecordDeletions.delete_before`.  Raises KafkaError."""
+        replica = self.replica(topic, partition)
+        if self._suspended:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.node_id} may not lead: {self._suspended}")
+        return await self._deletions.delete_before(replica, before_offset, timeout_ms)
 
     def epoch_end(self, topic: str, partition: int, current_leader_epoch: int, epoch: int) -> EpochEnd:
         """Where `epoch` ends in this leader's log (OffsetForLeaderEpoch; SEMANTICS 42).  Raises KafkaError."""

@@ -29,6 +29,10 @@ class Clock(Protocol):
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC."""
 
+    def steady_ms(self) -> int:
+        """The wall time of this process's start plus the monotonic time since: comparable with stored wall times, and deaf to
+        whoever sets the clock meanwhile, so that no timeout comes hours early or late."""
+
     def random(self) -> float:
         """A float in [0, 1): jitter only, never identity."""
 
@@ -45,11 +49,17 @@ class Clock(Protocol):
 class SystemClock:
     """The real clock; timers run on the running asyncio loop."""
 
+    def __init__(self) -> None:
+        self._started_at_ms = self.wall_ms() - int(time.monotonic() * 1000)
+
     def monotonic(self) -> float:
         return time.monotonic()
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def steady_ms(self) -> int:
+        return self._started_at_ms + int(time.monotonic() * 1000)
 
     def random(self) -> float:
         return random.random()
@@ -86,6 +96,7 @@ class ManualClock:
     def __init__(self, *, start_wall_ms: int = 1_700_000_000_000, seed: int = 0) -> None:
         self._now = 0.0
         self._start_wall_ms = start_wall_ms
+        self.wall_step_ms = 0  # what somebody set the clock forward (or back) by
         self._random = random.Random(seed)
         self._timers: list[_ManualTimer] = []
         self._order = 0
@@ -94,6 +105,9 @@ class ManualClock:
         return self._now
 
     def wall_ms(self) -> int:
+        return self._start_wall_ms + self.wall_step_ms + int(self._now * 1000)
+
+    def steady_ms(self) -> int:
         return self._start_wall_ms + int(self._now * 1000)
 
     def random(self) -> float:

@@ -12,7 +12,7 @@ from tidegate.coordinator.outcome import Context, CoordinatorRecord, Outcome, Pr
 from tidegate.coordinator.runtime import CoordinatorRuntime, Phase
 from tidegate.node import coordinator_host
 from tidegate.node.coordinator_host import CoordinatorHost
-from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.clock import ManualClock, SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.log import AppendOrigin, Log, LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -180,6 +180,25 @@ async def test_a_failed_shard_stays_down_once_another_node_leads(hosted: Hosted,
     hosted.host.on_resigned(0, 2)
     await asyncio.gather(*hosted.host._loads.values(), return_exceptions=True)
     assert hosted.runtime.phase(0) is None and not hosted.host._loads
+
+
+async def test_timers_go_on_when_somebody_sets_the_clock(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    seen: list[int] = []
+    monkeypatch.setattr(Counting, "due", lambda self, now_ms: seen.append(now_ms) or ())
+    host: CoordinatorHost[str, Any, None] = CoordinatorHost("state", hosted.runtime, clock)
+    host.on_elected(0, 1, hosted.log)
+    await hosted.until(Phase.ACTIVE)
+    host.start()
+    for step_ms in (0, 3_600_000, 0):  # an hour ahead, and corrected
+        clock.wall_step_ms = step_ms
+        for _ in range(5):
+            await asyncio.sleep(0)
+        clock.advance(coordinator_host.TICK_S)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(seen) == 3 and seen[-1] - seen[0] == round(2000 * coordinator_host.TICK_S)
+    await host.stop()
 
 
 async def test_resigning_answers_everybody_who_waits(hosted: Hosted) -> None:

@@ -347,14 +347,25 @@ def test_an_abort_notes_the_stable_offset_that_holds_after_it() -> None:
 
 def test_idle_producers_expire_unless_their_transaction_is_open_and_markers_keep_them() -> None:
     partition = Partition(expiration_ms=1000)
-    partition.append(batch(1, pid=1, epoch=0, sequence=0, timestamp_ms=NOW_MS - 5000))
+    partition.append(batch(1, pid=1, epoch=0, sequence=0))
     partition.begin(2, 0)
-    partition.append(batch(1, pid=3, epoch=0, sequence=0, timestamp_ms=NOW_MS - 5000))
+    partition.append(batch(1, pid=3, epoch=0, sequence=0))
+    assert partition.state.expire(50_000) == 0, "nobody was idle before the first look"
     partition.end_transaction(3, 1)
-    assert partition.state.expire(NOW_MS) == 1
+    assert partition.state.expire(50_999) == 0
+    assert partition.state.expire(51_000) == 1
     assert [each.producer_id for each in partition.state.entries()] == [2, 3]
-    assert partition.state.expire(NOW_MS + 5000) == 1
+    assert partition.state.expire(99_000) == 1
     assert [each.producer_id for each in partition.state.entries()] == [2]
+
+
+def test_a_producer_of_old_records_is_not_idle() -> None:
+    """KAFKA-9144: the timestamps are the client's own, and say nothing of when it was last here."""
+    partition = Partition(expiration_ms=1000)
+    for sequence in range(5):
+        partition.append(batch(1, pid=1, epoch=0, sequence=sequence, timestamp_ms=NOW_MS - 3 * 86_400_000))
+        assert partition.state.expire(10_000 + sequence * 999) == 0
+    assert [each.producer_id for each in partition.state.entries()] == [1]
 
 
 def test_the_number_of_producers_is_bounded_and_the_least_recently_used_goes() -> None:
