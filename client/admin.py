@@ -24,6 +24,7 @@ from .describe_transactions import decode_described_transactions
 from .errors import ConnectionFailed, RequestError, error_for
 from .metadata import BrokerAddress, PartitionView, TopicView
 from .offset_requests import EARLIEST, LATEST, OffsetAtTime, committed_offsets, list_offsets
+from .record_deletion import delete_records
 from .transaction_requests import CommittedOffset
 
 TOPIC_RESOURCE: Final = 2
@@ -200,6 +201,13 @@ class Admin:
             ApiKey.DELETE_TOPICS, fields, "responses", "deleting topic", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, highest=5
         )
         self._cluster.view = self._cluster.view.without_topics(names)
+
+    async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        """Removes the records of partitions below an offset, -1 meaning all committed ones; the first offsets that are left.
+
+        Raises RequestError for a topic that is only compacted, and for an offset above the high watermark.
+        """
+        return await delete_records(self._cluster, before, self._timeout_s)
 
     async def create_partitions(self, counts: Mapping[str, int], *, wait: bool = True) -> None:
         """Raises topics to `count` partitions.  Keys then go to other partitions than before."""

@@ -389,6 +389,9 @@ class Admin:
     def delete_topics(self, names: Sequence[str]) -> None:
         self._thread.call(self._admin.delete_topics(names))
 
+    def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        return self._thread.call(self._admin.delete_records(before))
+
     def create_partitions(self, counts: Mapping[str, int]) -> None:
         self._thread.call(self._admin.create_partitions(counts))
 

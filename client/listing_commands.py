@@ -165,6 +165,31 @@ def topics_delete(names: Annotated[list[str], typer.Argument()], bootstrap: Boot
     run(work())
 
 
+@topics.command("delete-records")
+def topics_delete_records(
+    name: Annotated[str, typer.Argument(help="The topic.")],
+    before: Annotated[int, typer.Option("--before", help="First offset to keep; -1: delete everything that is committed.")],
+    partition: Annotated[list[int], typer.Option("--partition", "-p", help="May be repeated; all when not given.")] = [],  # noqa: B006
+    bootstrap: Bootstrap = LOCAL,
+    json: Json = False,
+) -> None:
+    """Delete the oldest records of a topic, up to an offset."""
+
+    async def work() -> None:
+        async with _admin(bootstrap) as admin:
+            chosen = partition
+            if not chosen:
+                (described,) = await admin.describe_topics([name], config=False)
+                chosen = [part.partition for part in described.partitions]
+            starts = await admin.delete_records({(name, number): before for number in chosen})
+        if json:
+            show_json([{"partition": number, "start": start} for (_topic, number), start in sorted(starts.items())])
+        else:
+            show_table(("partition", "start"), [[number, start] for (_topic, number), start in sorted(starts.items())])
+
+    run(work())
+
+
 # ---------------------------------------------------------------------- groups
 
 

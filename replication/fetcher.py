@@ -305,7 +305,8 @@ class LeaderFetcher:
     def _on_answer(self, followed: _Followed, position: FetchPosition, part: FetchResponsePartition) -> bool:
         """Carries out what the core decides; True when records were appended."""
         replica = followed.replica
-        if part.records or part.diverging_epoch is not None or part.error is not ErrorCode.NONE:
+        moved = part.log_start_offset > position.log_start_offset
+        if moved or part.records or part.diverging_epoch is not None or part.error is not ErrorCode.NONE:
             self._due[replica.key] = None  # whatever comes of it, the leader has to hear where we stand
         answer = Answer(part.error, part.high_watermark, part.log_start_offset, part.diverging_epoch, part.records)
         try:

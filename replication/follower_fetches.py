@@ -167,5 +167,6 @@ class FollowerFetches:
                 session.dirty[key] = None  # the budget was used up by others: its turn comes with the next fetch
         progress = leader.follower(request.replica_id)
         news = bool(answer.records) or progress.high_watermark_sent < leader.high_watermark
-        progress.high_watermark_sent = leader.high_watermark
+        news = news or progress.log_start_sent < log.log_start_offset
+        progress.high_watermark_sent, progress.log_start_sent = leader.high_watermark, log.log_start_offset
         return answer, news

@@ -266,6 +266,7 @@ class Replica:
                 leader_log_end=self.log.log_end_offset,
                 now_s=now_s,
             )
+            leader.follower(node_id).log_start_offset = sent.log_start_offset
         return diverging
 
     def carry_out(self, action: Append | Truncate | Restart) -> bool:

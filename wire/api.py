@@ -36,6 +36,7 @@ class ApiKey(IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
@@ -89,6 +90,7 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.API_VERSIONS: _api(0, 3, 3, "api_versions"),
     ApiKey.CREATE_TOPICS: _api(2, 7, 5, "create_topics"),
     ApiKey.DELETE_TOPICS: _api(1, 6, 4, "delete_topics"),
+    ApiKey.DELETE_RECORDS: _api(0, 2, 2, "delete_records"),
     ApiKey.INIT_PRODUCER_ID: _api(0, 5, 2, "init_producer_id"),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _api(2, 4, 4, "offset_for_leader_epoch"),
     ApiKey.ADD_PARTITIONS_TO_TXN: _api(0, 5, 3, "add_partitions_to_txn", brokers=4),

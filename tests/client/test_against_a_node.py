@@ -350,6 +350,16 @@ async def test_admin_makes_changes_describes_and_deletes(bootstrap: str) -> None
         assert len(cluster.brokers) == 1 and admin.features["transaction.version"] == 2
 
 
+async def test_admin_deletes_records_below_an_offset(bootstrap: str, topic: str) -> None:
+    async with Producer(bootstrap, linger_ms=0) as producer, Admin(bootstrap) as admin:
+        for _ in range(3):
+            await producer.send_and_wait(topic, b"v", partition=0)
+        assert await admin.delete_records({(topic, 0): 2, (topic, 1): -1}) == {(topic, 0): 2, (topic, 1): 0}
+        assert await admin.beginning_offsets([(topic, 0)]) == {(topic, 0): 2}
+        with pytest.raises(KafkaError, match="OFFSET_OUT_OF_RANGE"):
+            await admin.delete_records({(topic, 0): 4})
+
+
 async def test_admin_sees_open_transactions(bootstrap: str, topic: str) -> None:
     async with Producer(bootstrap, transactional_id=topic, linger_ms=0) as producer, Admin(bootstrap) as admin:
         await producer.begin()

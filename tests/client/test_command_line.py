@@ -52,6 +52,7 @@ def test_version() -> None:
         ["topics", "create", "t"],
         ["topics", "describe", "t"],
         ["topics", "delete", "t"],
+        ["topics", "delete-records", "t", "--before", "3"],
         ["groups", "list"],
         ["groups", "describe", "g"],
         ["txns", "list"],

@@ -1,0 +1,85 @@
+"""DeleteRecords: the log start of a partition moves up because somebody asked for it (KIP-107).
+
+Order: the leader moves its log start, notes it on the disk (a restart may not bring deleted records back), tells the followers
+with its next answers, and answers once every in-sync replica has moved its own: whoever leads next does not show them again.
+A request that runs into its deadline has taken effect on the leader even so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ..runtime.clock import Clock
+from ..storage.topic_config import CleanupPolicy
+from ..wire.errors import ErrorCode, KafkaError
+from .leader import PartitionLeader
+from .replica import Replica
+
+HIGH_WATERMARK = -1
+WAITING_MAX = 10_000
+
+
+class RecordDeletions:
+    """Deletions that wait for followers; see the module's text."""
+
+    def __init__(self, clock: Clock, write_checkpoints: Callable[[], None]) -> None:
+        self._clock = clock
+        self._write_checkpoints = write_checkpoints
+        self._waiting: dict[Replica, set[asyncio.Event]] = {}
+
+    async def delete_before(self, replica: Replica, offset: int, timeout_ms: int) -> int:
+        """Removes the records below `offset` (-1: all that are committed); returns the least log start of the in-sync replicas.
+
+        Raises KafkaError NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (a topic that is only compacted),
+        REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
+        """
+        leader, log = replica.require_leader(), replica.log
+        if CleanupPolicy.DELETE not in log.config.cleanup_policy:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{log.name} is compacted: its cleanup.policy does not delete by offset")
+        target = log.high_watermark if offset == HIGH_WATERMARK else offset
+        if target < 0:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"records of {log.name} cannot be deleted up to offset {target}")
+        log.advance_log_start(target)
+        try:
+            self._write_checkpoints()
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log start of {log.name} could not be noted: {error}") from error
+        replica.watchers.state_changed()
+        deadline_s = self._clock.monotonic() + timeout_ms / 1000
+        while (low := self._low_watermark(replica, leader)) < target:
+            if not await self._change_of(replica, deadline_s - self._clock.monotonic()):
+                raise KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"records of {log.name} below {target} are deleted on the leader; a follower still keeps those from {low} on",
+                )
+        return low
+
+    @staticmethod
+    def _low_watermark(replica: Replica, leader: PartitionLeader) -> int:
+        if replica.leader is not leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica.topic}-{replica.partition} has another leader now")
+        followers = (leader.follower(node).log_start_offset for node in leader.isr if node != leader.node_id)
+        return min((replica.log.log_start_offset, *followers))
+
+    async def _change_of(self, replica: Replica, wait_s: float) -> bool:
+        """Waits for news of the replica's followers or its role; False when time is up."""
+        waiting = self._waiting.setdefault(replica, set())
+        if wait_s <= 0 or len(waiting) >= WAITING_MAX:
+            return False
+        event = asyncio.Event()
+        waiting.add(event)
+        timer = self._clock.call_later(wait_s, event.set)
+        try:
+            await event.wait()
+            return True
+        finally:
+            timer.cancel()
+            waiting.discard(event)
+            if not waiting and self._waiting.get(replica) is waiting:
+                del self._waiting[replica]
+
+    def progressed(self, replica: Replica) -> None:
+        """A follower fetched, or the replica changed its role."""
+        for event in tuple(self._waiting.get(replica, ())):
+            event.set()

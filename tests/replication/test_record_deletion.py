@@ -1,0 +1,125 @@
+"""DeleteRecords: the log start moves on the leader, on every in-sync replica, and for good."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tidegate.replication.replica import Replica
+from tidegate.storage.log import AppendOrigin
+from tidegate.storage.log_directory import LogDirectory
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .cluster import Cluster, batch_of, eventually
+
+
+async def cluster_with_records(tmp_path: Path, count: int = 10, **config: str) -> Cluster:
+    cluster = Cluster(tmp_path, wait_max_ms=60_000)  # a follower that waits for records must be told of the log start
+    for node in (1, 2, 3):
+        cluster.start(node)
+    cluster.create(**config)
+    leader = cluster.managers[1]
+    for number in range(count):
+        leader.append_now("t", 0, batch_of(f"v{number}"), origin=AppendOrigin.CLIENT, required_acks=-1)
+    assert await leader.wait_committed("t", 0, 1, count, 5_000) is ErrorCode.NONE
+    return cluster
+
+
+def starts(cluster: Cluster) -> dict[int, int]:
+    return {node: cluster.log(node).log_start_offset for node in cluster.managers}
+
+
+async def test_records_are_deleted_on_all_in_sync_replicas_before_the_answer(tmp_path: Path) -> None:
+    cluster = await cluster_with_records(tmp_path)
+    assert await cluster.managers[1].delete_records("t", 0, 4, 5_000) == 4
+    assert starts(cluster) == {1: 4, 2: 4, 3: 4}
+    assert await cluster.managers[1].delete_records("t", 0, 2, 5_000) == 4  # a smaller one changes nothing
+    assert await cluster.managers[1].delete_records("t", 0, -1, 5_000) == 10
+    assert starts(cluster) == {1: 10, 2: 10, 3: 10}
+    await cluster.stop_all()
+
+
+async def test_deleted_records_do_not_return_after_all_nodes_crash(tmp_path: Path) -> None:
+    cluster = await cluster_with_records(tmp_path)
+    await cluster.managers[1].delete_records("t", 0, 7, 5_000)
+    for node in (1, 2, 3):
+        await cluster.stop(node, clean=False)
+    cluster.start(1)
+    cluster.elect(1, isr=(1,))
+    assert cluster.log(1).log_start_offset == 7
+    await cluster.stop_all()
+
+
+async def test_ablation_without_the_checkpoint_a_crash_brings_them_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(LogDirectory, "write_checkpoints", lambda _self: None)
+        cluster = await cluster_with_records(tmp_path)
+        await cluster.managers[1].delete_records("t", 0, 7, 5_000)
+        for node in (1, 2, 3):
+            await cluster.stop(node, clean=False)
+    cluster.start(1)
+    cluster.elect(1, isr=(1,))
+    assert cluster.log(1).log_start_offset == 0
+    await cluster.stop_all()
+
+
+async def test_a_follower_that_was_away_moves_its_log_start_when_it_is_back(tmp_path: Path) -> None:
+    cluster = await cluster_with_records(tmp_path)
+    await cluster.stop(3)
+    cluster.elect(1, isr=(1, 2))
+    await cluster.managers[1].delete_records("t", 0, 5, 5_000)
+    cluster.start(3)
+    cluster.publish([cluster.partitions["t", 0]])
+    await eventually(lambda: starts(cluster)[3] == 5, "the log start of the follower")
+    await cluster.stop_all()
+
+
+@pytest.mark.parametrize(("offset", "code"), [(11, ErrorCode.OFFSET_OUT_OF_RANGE), (-2, ErrorCode.OFFSET_OUT_OF_RANGE)])
+async def test_an_offset_that_is_not_committed_is_refused(tmp_path: Path, offset: int, code: ErrorCode) -> None:
+    cluster = await cluster_with_records(tmp_path)
+    with pytest.raises(KafkaError) as refused:
+        await cluster.managers[1].delete_records("t", 0, offset, 5_000)
+    assert refused.value.code is code and starts(cluster)[1] == 0
+    with pytest.raises(KafkaError) as refused:
+        await cluster.managers[2].delete_records("t", 0, 1, 5_000)
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await cluster.stop_all()
+
+
+async def test_a_compacted_topic_refuses(tmp_path: Path) -> None:
+    cluster = await cluster_with_records(tmp_path, cleanup_policy="compact")
+    with pytest.raises(KafkaError) as refused:
+        await cluster.managers[1].delete_records("t", 0, 1, 5_000)
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION
+    await cluster.stop_all()
+
+
+async def test_a_deletion_that_waits_ends_with_the_leadership_and_with_its_deadline(tmp_path: Path) -> None:
+    cluster = await cluster_with_records(tmp_path)
+    await cluster.stop(3)  # still in the ISR
+    with pytest.raises(KafkaError) as ended:
+        await cluster.managers[1].delete_records("t", 0, 3, 50)
+    assert ended.value.code is ErrorCode.REQUEST_TIMED_OUT and starts(cluster)[1] == 3
+    waiting = asyncio.ensure_future(cluster.managers[1].delete_records("t", 0, 4, 60_000))
+    await asyncio.sleep(0)
+    cluster.elect(2)
+    with pytest.raises(KafkaError) as ended:
+        await waiting
+    assert ended.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await cluster.stop_all()
+
+
+async def test_ablation_when_the_leader_does_not_wait_a_new_leader_still_shows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidegate.replication.record_deletion import RecordDeletions
+
+    def at_once(replica: Replica, _leader: object) -> int:
+        return replica.log.log_start_offset
+
+    monkeypatch.setattr(RecordDeletions, "_low_watermark", staticmethod(at_once))
+    cluster = await cluster_with_records(tmp_path)
+    await cluster.managers[1].delete_records("t", 0, 4, 5_000)
+    assert starts(cluster)[2] == 0
+    await cluster.stop_all()
