@@ -116,10 +116,9 @@ class MarkerSender:
         self._wake.set()
 
     def _drop_gone(self) -> None:
-        gone = {p.topic_id for p in self.queue.waiting_partitions() if p.topic_id is not None and self._topics.is_gone(p)}
-        for topic_id in gone:
-            log.info("markers_dropped_for_deleted_topic", topic_id=topic_id)
-            self._settle(self.queue.topic_gone(topic_id))
+        for partition in [p for p in self.queue.waiting_partitions() if p.topic_id is not None and self._topics.is_gone(p)]:
+            log.info("marker_dropped_for_deleted_topic", topic=partition.topic, partition=partition.partition)
+            self._settle(self.queue.partition_gone(partition))
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from ..controller.state import ClusterState
 from ..coordinator.runtime import CoordinatorRuntime, Phase, RuntimeConfig
 from ..coordinator.transaction.events import (
     MarkersWritten,
@@ -57,7 +58,8 @@ class TransactionCoordination:
             now_ms=broker.clock.steady_ms(),
         )
         self._host = CoordinatorHost(TRANSACTION_STATE, runtime, broker.clock)
-        self._markers = MarkerSender(_Topics(broker), peers, broker.clock, self._markers_written)
+        topics = Topics(lambda: broker.state, lambda: broker.serving)
+        self._markers = MarkerSender(topics, peers, broker.clock, self._markers_written)
         self._producer_ids: deque[int] = deque()
         self._refill: asyncio.Task[None] | None = None
 
@@ -149,27 +151,32 @@ class TransactionCoordination:
             log.warning("no_producer_ids", error=error)  # the next InitProducerId asks again
 
 
-class _Topics:
-    """The marker sender's view of the metadata."""
+class Topics:
+    """The marker sender's view of the metadata.
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    Markers go by the topic's name, as the request for them does.  When a topic was deleted and created again, a marker meant for
+    the old one goes to the new one of its name: a coordinator whose metadata lags enlists the old id for a partition of the new
+    topic, whose leader must not wait for a marker for ever; where nothing is open a marker ends nothing.
+    """
+
+    def __init__(self, state: Callable[[], ClusterState], serving: Callable[[], bool]) -> None:
+        self._state = state
+        self._serving = serving
 
     def leader_of(self, partition: TransactionPartition) -> int | None:
-        topic = self._broker.state.topics.get(partition.topic)
-        if topic is None or (partition.topic_id is not None and topic.topic_id != partition.topic_id):
-            return None
-        found = topic.partitions.get(partition.partition)
+        topic = self._state().topics.get(partition.topic)
+        found = topic.partitions.get(partition.partition) if topic is not None else None
         return found.leader if found is not None and found.leader >= 0 else None
 
     def is_gone(self, partition: TransactionPartition) -> bool:
-        """The topic was deleted.
+        """The topic was deleted, and no topic of its name has this partition now.
 
         Its id is absent, and this node's metadata is newer than every enlistment in its queue: an enlistment made here took the
         id from this very metadata; one made by an earlier coordinator took it from metadata older than the election of this one
         (a coordinator that applies the election of its successor enlists nothing more), and this node has applied its election.
         """
-        if not self._broker.serving:
+        state = self._state()
+        if not self._serving() or partition.topic_id is None or state.topic_by_id(partition.topic_id) is not None:
             return False
-        assert partition.topic_id is not None
-        return self._broker.state.topic_by_id(partition.topic_id) is None
+        topic = state.topics.get(partition.topic)
+        return topic is None or partition.partition not in topic.partitions

@@ -6,7 +6,7 @@ Promises
 - Entries are keyed by `TransactionIdentity`, an object that names one PREPARE under one coordinator epoch.  A late answer about
   an older transaction of this transactional id finds nothing to remove (KAFKA-16352).
 - A marker's leader is looked up when it is sent, and again for every retry (SEMANTICS 26).
-- A marker is given up only on `topic_gone` (the controller's metadata, newer than the enlistment, says so), on fencing
+- A marker is given up only on `partition_gone` (the controller's metadata, newer than the enlistment, says so), on fencing
   (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED) or when this node stops coordinating; never on stale metadata.
 - At most one request per broker is under way, and a request holds at most one transaction per producer id, so that an answer,
   which names only producer id and partition, is never ambiguous.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from uuid import UUID
 
 from ...wire.errors import ErrorCode
 from .events import MarkersWritten, SendMarkers, TransactionIdentity
@@ -164,15 +163,13 @@ class MarkerQueue:
         if self._pending.get(pending.send.identity) is pending:
             del self._pending[pending.send.identity]
 
-    def topic_gone(self, topic_id: UUID) -> MarkerResult:
-        """The controller's metadata, newer than every enlistment in this queue, does not hold this topic id any more."""
+    def partition_gone(self, partition: TransactionPartition) -> MarkerResult:
+        """The controller's metadata, newer than this queue, says that nobody can take this marker any more."""
         written: list[tuple[int, MarkersWritten]] = []
         for pending in list(self._pending.values()):
-            gone = {partition for partition in pending.remaining if partition.topic_id == topic_id}
-            if gone:
-                pending.remaining -= gone
-                for partition in gone:
-                    pending.queued.pop(partition, None)
+            if partition in pending.remaining:
+                pending.remaining.remove(partition)
+                pending.queued.pop(partition, None)
                 written += self._finished(pending)
         return MarkerResult(tuple(written))
 

@@ -140,19 +140,19 @@ def test_two_transactions_of_one_producer_id_never_share_a_batch(cluster: Cluste
     assert second.transactions[0].send.identity.prepare_offset == 20
 
 
-def test_only_a_topic_id_that_is_gone_drops_a_marker(cluster: Cluster) -> None:
+def test_only_a_partition_that_is_gone_drops_a_marker(cluster: Cluster) -> None:
     reborn = TransactionPartition("flights", 0, UUID(int=8))
     wanted = send("a", P[0], reborn)
     cluster.queue.add(3, wanted)
-    assert cluster.queue.topic_gone(UUID(int=9)).written == ()
-    assert cluster.queue.topic_gone(TOPIC_ID).written == () and set(cluster.queue.waiting_partitions()) == {reborn}
-    assert cluster.queue.topic_gone(UUID(int=8)).written == ((3, MarkersWritten(wanted.identity)),)
+    assert cluster.queue.partition_gone(TransactionPartition("flights", 0, UUID(int=9))).written == ()
+    assert cluster.queue.partition_gone(P[0]).written == () and set(cluster.queue.waiting_partitions()) == {reborn}
+    assert cluster.queue.partition_gone(reborn).written == ((3, MarkersWritten(wanted.identity)),)
 
 
 def test_an_answer_after_the_topic_is_gone_is_no_second_completion(cluster: Cluster) -> None:
     cluster.queue.add(3, send("a", P[0]))
     (batch,) = cluster.queue.take(0)
-    assert len(cluster.queue.topic_gone(TOPIC_ID).written) == 1
+    assert len(cluster.queue.partition_gone(P[0]).written) == 1
     assert cluster.queue.complete(batch, cluster.errors(batch, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0).written == ()
     assert cluster.queue.take(1_000) == []
 

@@ -9,10 +9,12 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from tidegate.controller.state import ClusterState
 from tidegate.coordinator.transaction.events import MarkersWritten, SendMarkers, TransactionIdentity
 from tidegate.coordinator.transaction.state import TransactionPartition
 from tidegate.node.marker_sender import MarkerSender
 from tidegate.node.peers import Peers
+from tidegate.node.transaction_coordination import Topics
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -161,3 +163,27 @@ async def test_after_the_coordinator_moved_nothing_is_sent_or_reported_any_more(
     sent = len(world.requests)
     await asyncio.sleep(0.1)
     assert len(world.requests) <= sent + 1 and world.written == []
+
+
+# --- the view of the metadata --------------------------------------------------------------------------------------------------
+
+
+def deleted_and_created_again(partitions: int) -> Topics:
+    state = SimpleNamespace(
+        topics={"flights": SimpleNamespace(partitions={n: SimpleNamespace(leader=2) for n in range(partitions)})},
+        topic_by_id=lambda topic_id: None,
+    )
+    return Topics(lambda: cast(ClusterState, state), lambda: True)
+
+
+def test_a_marker_for_a_deleted_topic_goes_to_the_new_topic_of_its_name() -> None:
+    """A coordinator whose metadata lagged had enlisted the old id for a partition of the new topic, which would stay open."""
+    topics, enlisted = deleted_and_created_again(1), TransactionPartition("flights", 0, UUID(int=1))
+    assert topics.leader_of(enlisted) == 2 and not topics.is_gone(enlisted)
+
+
+def test_a_partition_that_no_topic_of_the_name_has_is_gone() -> None:
+    topics, enlisted = deleted_and_created_again(1), TransactionPartition("flights", 1, UUID(int=1))
+    assert topics.leader_of(enlisted) is None and topics.is_gone(enlisted)
+    not_yet = Topics(topics._state, lambda: False)
+    assert not not_yet.is_gone(enlisted), "a node that does not serve may know nothing yet"
