@@ -1,0 +1,247 @@
+"""Cleaning one log: reads its segments in a thread, writes what stays into new ones, and has them swapped in on the loop.
+
+    cleaning = begin_cleaning(log, now_ms)      on the loop: takes down which segments, and all that decides about their batches
+    cleaning.run(publish, pace, ...)            any thread: per group of segments, one new segment, sealed (durable); then
+    cleaning.publish(old, new)                    on the loop: the swap, unless the log was cut meanwhile
+    cleaning.finish()                           on the loop: only now does the log count as clean up to there
+
+Groups are swapped in the order of offsets.  So when a delete horizon is in the log, whatever the tombstone or the marker speaks
+of is gone already, and a cleaning that ends in between is simply repeated: nothing that it needs to know is lost by half of it.
+
+A truncation, a removal by retention, or the end of the log voids a cleaning (`Overtaken`): what was decided by records that are
+no more may not be carried out.  What was written so far is removed; files of a crash mean nothing (`segment_swap`).
+
+The whole batch is checked by its CRC before it is read: damage is reported (`InvalidBatch`), never written again under a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..runtime import faults
+from ..runtime.disk import Disk
+from ..wire.records import BatchHeader
+from .batch_scan import scan_batches
+from .compaction import AbortedTransactions, CleaningCounts, Compaction, KeyMap, note_keys
+from .compaction_plan import Cleanable, SegmentFacts, group_segments, plan_cleaning
+from .log import Log
+from .segment import Segment
+from .topic_config import LogConfig
+
+READ_BYTES = 1 << 20
+WRITE_BYTES = 1 << 20
+KEY_MAP_BYTES = 128 << 20
+
+Publish = Callable[[Sequence[Segment], Segment], list[Path]]
+Pace = Callable[[int], None]
+
+
+class Overtaken(Exception):
+    """The log was truncated, cut at its start, or closed while it was cleaned: nothing is wrong, it is tried again later."""
+
+
+@dataclass(slots=True)
+class CleaningResult:
+    """What a cleaning did; `cleaned_to` is the offset below which the log is clean now."""
+
+    cleaned_to: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    segments_before: int = 0
+    segments_after: int = 0
+    keys: int = 0
+    map_was_full: bool = False
+    counts: CleaningCounts = field(default_factory=CleaningCounts)
+
+
+@dataclass(slots=True, frozen=True)
+class _Source:
+    """One segment as it was at the beginning: its bytes below `size_bytes` do not change."""
+
+    segment: Segment
+    facts: SegmentFacts
+
+
+def cleanable_part(log: Log, now_ms: int, config: LogConfig | None = None) -> Cleanable | None:
+    """What of the log may be cleaned now; None when nothing is dirty.  On the loop.  Raises OSError, InvalidBatch."""
+    segments = log.segments
+    return plan_cleaning(
+        _facts(segments),
+        config or log.config,
+        cleaned_to=max(log.cleaned_to, log.log_start_offset),
+        settled_offset=min(log.last_stable_offset, log.recovery_point),
+        now_ms=now_ms,
+        max_timestamp_of=lambda at: segments[at].load_max_timestamp(),
+        first_timestamp_of=lambda at: segments[at].first_timestamp(),
+    )
+
+
+def _facts(segments: Sequence[Segment]) -> list[SegmentFacts]:
+    return [SegmentFacts(each.base_offset, each.next_offset, each.size_bytes) for each in segments]
+
+
+def begin_cleaning(log: Log, now_ms: int) -> Cleaning | None:
+    """On the loop; None when nothing is dirty.  Raises OSError, InvalidBatch."""
+    part = cleanable_part(log, now_ms)
+    return None if part is None else Cleaning(log, part, now_ms)
+
+
+class Cleaning:
+    """One cleaning of one log.  See the module's text for who calls what."""
+
+    def __init__(self, log: Log, part: Cleanable, now_ms: int) -> None:
+        self.log = log
+        self.part = part
+        self.result = CleaningResult(segments_before=part.segment_count)
+        self._now_ms = now_ms
+        self._config = log.config
+        self._cuts = log.cuts
+        segments = log.segments[: part.segment_count]
+        self._sources = [_Source(*pair) for pair in zip(segments, _facts(segments), strict=True)]
+        # Of the whole log: a transaction's marker may stand in a segment that is not cleaned, or not in the same group.
+        self._aborted = AbortedTransactions(entry for each in log.segments for entry in each.transactions)
+        self._last_batches = log.last_batches()
+        self._pending: list[Segment] = [source.segment for source in self._sources]
+        self._pace: Pace = lambda _bytes: None
+
+    # ------------------------------------------------------------------------------------------------------- on the loop
+
+    def is_overtaken(self) -> bool:
+        """Whether what was taken down at the beginning does not hold any more."""
+        log = self.log
+        if log.is_offline or log.cuts != self._cuts or len(log.segments) < len(self._pending):
+            return True
+        there = {id(segment) for segment in log.segments}
+        return any(id(segment) not in there for segment in self._pending)
+
+    def publish(self, old: Sequence[Segment], new: Segment) -> list[Path]:
+        """Swaps `new` in and returns the files to unlink.  Raises Overtaken, KAFKA_STORAGE_ERROR."""
+        if self.is_overtaken():
+            raise Overtaken(f"{self.log.name} was cut while it was cleaned")
+        try:
+            doomed = self.log.replace_segments(old, new)
+        except ValueError as error:
+            raise Overtaken(str(error)) from error
+        gone = {id(segment) for segment in old}
+        self._pending = [segment for segment in self._pending if id(segment) not in gone]
+        return doomed
+
+    def finish(self) -> CleaningResult:
+        """After `run` returned: the log is clean up to the map's end.  Raises Overtaken when it was cut since."""
+        if self.log.cuts != self._cuts:
+            raise Overtaken(f"{self.log.name} was cut while it was cleaned")
+        self.log.cleaned_to = max(self.log.cleaned_to, self.result.cleaned_to)
+        return self.result
+
+    # ------------------------------------------------------------------------------------------------------ in a thread
+
+    def run(self, disk: Disk, publish: Publish, pace: Pace | None = None, key_map_bytes: int = KEY_MAP_BYTES) -> None:
+        """Any thread.  `publish` calls this object's own on the loop and waits; `pace` is told of every piece of work (bytes),
+        and may wait, or raise to end it.  Raises what reading, writing and publishing raise."""
+        self._pace = pace or self._pace
+        keys = self._read_keys(key_map_bytes)
+        sources = [source for source in self._sources if source.facts.base_offset < keys.end_offset]
+        compaction = self._compaction(keys, sources[-1].facts.next_offset)
+        groups = group_segments([source.facts for source in sources], self._config.segment_bytes)
+        for group in groups:
+            self._clean_group(disk, publish, compaction, sources[group.start : group.stop])
+        self.result.cleaned_to = keys.end_offset
+        self.result.counts = compaction.counts
+        self.result.segments_after = self.result.segments_before - len(sources) + len(groups)
+
+    def _compaction(self, keys: KeyMap, end_offset: int) -> Compaction:
+        return Compaction(
+            keys, self._aborted, self._last_batches, now_ms=self._now_ms, delete_retention_ms=self._config.delete_retention_ms,
+            end_offset=end_offset,
+        )  # fmt: skip
+
+    def _read_keys(self, key_map_bytes: int) -> KeyMap:
+        """The map over the dirty part, or as much of it as it can hold."""
+        start = self.part.first_dirty_offset
+        keys = KeyMap(key_map_bytes, self.part.end_offset - start)
+        keys.end_offset = start
+        for source in self._sources:
+            if source.facts.next_offset <= start:
+                continue
+            for view, header in self._batches(source):
+                if not note_keys(keys, self._aborted, view, header, start):
+                    self.result.keys, self.result.map_was_full = keys.size, True
+                    return keys
+            keys.end_offset = source.facts.next_offset  # of a cleaned segment, this may lie behind its last batch
+        self.result.keys = keys.size
+        return keys
+
+    def _batches(self, source: _Source) -> Iterator[tuple[memoryview, BatchHeader]]:
+        file = source.segment.file
+        for _position, header, view in scan_batches(file, 0, source.facts.size_bytes, check=True, chunk_bytes=READ_BYTES):
+            assert view is not None
+            self.result.bytes_read += len(view)
+            self._pace(len(view))
+            yield view, header
+
+    def _clean_group(self, disk: Disk, publish: Publish, compaction: Compaction, sources: Sequence[_Source]) -> None:
+        old = [source.segment for source in sources]
+        new = self.log.segments.create_cleaned(old[0].base_offset, self._config.index_interval_bytes)
+        try:
+            changed = self._fill(new, compaction, sources)
+            if not changed and len(old) == 1:
+                new.remove()  # it would be the same again
+                self._pending.remove(old[0])
+                return
+            entries = [entry for segment in old for entry in segment.transactions]
+            kept = [entry for entry in entries if entry.last_offset in compaction.kept_markers]
+            compaction.kept_markers.clear()
+            if kept:
+                new.append_transactions(kept)
+            new.seal_cleaned()
+        except BaseException:
+            self._discard(new)
+            raise
+        faults.point("log.cleaned_unpublished", topic=self.log.topic, partition=self.log.partition)
+        try:
+            doomed = publish(old, new)
+        except Overtaken:
+            self._discard(new)
+            raise  # after any other error the swap may have been decided: then the log's only copy is in the new segment
+        for path in doomed:
+            disk.remove(path)
+
+    def _fill(self, new: Segment, compaction: Compaction, sources: Sequence[_Source]) -> bool:
+        """Writes what stays of `sources`; whether that is anything else than they are."""
+        changed_before = compaction.counts.batches_changed
+        waiting = bytearray()
+        for source in sources:
+            for view, header in self._batches(source):
+                kept = compaction.keep(view, header)
+                if kept is not None:
+                    waiting += kept
+                if len(waiting) >= WRITE_BYTES:
+                    self._write(new, waiting)
+                    waiting = bytearray()
+        if waiting:
+            self._write(new, waiting)
+        return compaction.counts.batches_changed > changed_before
+
+    def _write(self, new: Segment, data: bytearray) -> None:
+        new.append_batches(data)
+        self.result.bytes_written += len(data)
+        self._pace(len(data))
+
+    @staticmethod
+    def _discard(new: Segment) -> None:
+        """The new segment is not the log's.  What cannot be removed now means nothing, and goes when the log is opened."""
+        try:
+            new.remove()
+        except OSError:
+            return
+
+
+def clean_now(log: Log, disk: Disk, now_ms: int, key_map_bytes: int = KEY_MAP_BYTES) -> CleaningResult | None:
+    """A cleaning that waits on the loop's thread: for tools and tests.  None when nothing is dirty."""
+    cleaning = begin_cleaning(log, now_ms)
+    if cleaning is None:
+        return None
+    cleaning.run(disk, cleaning.publish, key_map_bytes=key_map_bytes)
+    return cleaning.finish()

@@ -1,0 +1,247 @@
+"""What a cleaning keeps of a log, batch by batch.  Pure: no I/O, no clock; `cleaner.py` reads, writes and swaps.
+
+A cleaning goes over a log twice.  First over its dirty part, to learn the newest offset of every key (`KeyMap`, `note_keys`);
+then over everything from the log's start to where the map ends, to decide about each batch (`Compaction.keep`).  Offsets, order
+and codecs never change; records go, and then batches.  Of each batch, in this order:
+
+1. Beyond the map's end (the map was full): the batch stays as it is.
+2. Records of an aborted transaction go, whatever their key (SEMANTICS 36).  Whether one is aborted is asked of the transaction
+   index of the whole log, by producer and offset, so it does not matter where a segment or a group of segments ends (40).
+3. A record goes when the map knows a newer one of its key; likewise a record without a key.
+4. A tombstone, a record without a value, that is its key's newest stays until the delete horizon.  The first cleaning that meets
+   it writes the horizon (now + delete.retention.ms) into its batch; a later one finds that it has passed.  So a reader that gets
+   from the log's start to its end within that time sees every deletion.
+5. A transaction marker stays as long as batches of its transaction stay, and from then on until its own horizon (37).  Which
+   producers have batches since their last marker is carried over segments and groups (40): a marker that went early would
+   leave its transaction open for ever.
+6. A live producer's last batch stays, emptied when no record of it does; one that is known by markers only keeps its last marker,
+   whole (38).  The last batch of everything that is cleaned stays likewise, so that the log's end does not fall (39).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from struct import Struct
+
+from ..wire.records import BatchHeader, decode_marker
+from .compaction_records import delete_horizon_ms, records_bytes, rewritten, scan_records
+from .producer_state import LastBatches
+from .transaction_index import TransactionIndexEntry
+
+HASH_BYTES = 16
+SLOT_BYTES = HASH_BYTES + 8
+_LOAD_FACTOR = 0.75
+"""Above it, look-ups in a table of open addressing become long."""
+_HALVES = Struct("<QQ").unpack
+NO_LAST_BATCHES = LastBatches((), -1)
+
+
+class KeyMap:
+    """Newest offset per key, in a table of a fixed size: 16 bytes of hash and 8 of offset a slot, however long the keys.
+
+    Two keys of the same 128-bit hash would be taken for one; nobody can find such a pair (BLAKE2b).
+    """
+
+    __slots__ = ("_high", "_low", "_offsets", "_slots", "end_offset", "keys_max", "size")
+
+    def __init__(self, memory_bytes: int, keys_wanted: int) -> None:
+        """Room for `keys_wanted` keys, or for as many as `memory_bytes` allow."""
+        slots = max(2, min(memory_bytes // SLOT_BYTES, int(keys_wanted / _LOAD_FACTOR) + 2))
+        self._slots = slots
+        self._high = array("Q", bytes(8 * slots))
+        self._low = array("Q", bytes(8 * slots))
+        self._offsets = array("q", b"\xff" * (8 * slots))
+        self.keys_max = max(1, int(slots * _LOAD_FACTOR))
+        self.size = 0
+        self.end_offset = 0
+        """The map holds what is below."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return SLOT_BYTES * self._slots
+
+    @property
+    def is_full(self) -> bool:
+        return self.size >= self.keys_max
+
+    def _slot(self, key: bytes) -> tuple[int, int, int]:
+        high, low = _HALVES(blake2b(key, digest_size=HASH_BYTES).digest())
+        highs, lows, offsets, slots = self._high, self._low, self._offsets, self._slots
+        slot = high % slots
+        while offsets[slot] >= 0 and (highs[slot] != high or lows[slot] != low):
+            slot += 1
+            if slot == slots:
+                slot = 0
+        return slot, high, low
+
+    def put(self, key: bytes, offset: int) -> None:
+        """Offsets rise.  The map must not be full."""
+        slot, high, low = self._slot(key)
+        if self._offsets[slot] < 0:
+            assert not self.is_full
+            self._high[slot], self._low[slot] = high, low
+            self.size += 1
+        self._offsets[slot] = offset
+
+    def get(self, key: bytes) -> int:
+        """The newest offset of `key`; -1 when the map does not know it."""
+        return self._offsets[self._slot(key)[0]]
+
+
+class AbortedTransactions:
+    """Which (producer, offset) belongs to an aborted transaction, by the entries of a log's transaction index."""
+
+    __slots__ = ("_of_producer",)
+
+    def __init__(self, entries: Iterable[TransactionIndexEntry]) -> None:
+        self._of_producer: dict[int, tuple[list[int], list[int]]] = {}
+        for entry in sorted(entries, key=lambda each: each.first_offset):
+            firsts, lasts = self._of_producer.setdefault(entry.producer_id, ([], []))
+            firsts.append(entry.first_offset)
+            lasts.append(entry.last_offset)
+
+    def holds(self, producer_id: int, offset: int) -> bool:
+        found = self._of_producer.get(producer_id)
+        if found is None:
+            return False
+        at = bisect_right(found[0], offset) - 1
+        return at >= 0 and offset <= found[1][at]
+
+
+def note_keys(keys: KeyMap, aborted: AbortedTransactions, view: memoryview, header: BatchHeader, start_offset: int) -> bool:
+    """Takes a batch of the dirty part, which begins at `start_offset`, into the map; False when the map became full."""
+    if header.next_offset <= start_offset:
+        return True
+    aborts = header.is_transactional and aborted.holds(header.producer_id, header.base_offset)
+    if not header.is_control and not aborts and header.record_count:
+        for record in scan_records(records_bytes(view, header), header):
+            if record.offset < start_offset or record.key is None:
+                continue
+            if keys.is_full and keys.get(record.key) < 0:
+                return False
+            keys.put(record.key, record.offset)
+            keys.end_offset = record.offset + 1
+    keys.end_offset = header.next_offset
+    return True
+
+
+@dataclass(slots=True)
+class CleaningCounts:
+    """What one cleaning did."""
+
+    records_read: int = 0
+    records_kept: int = 0
+    records_without_key: int = 0
+    batches_kept: int = 0
+    batches_changed: int = 0
+    """Rewritten or gone."""
+
+
+class Compaction:
+    """Decides about the batches of one cleaning, in the order of their offsets; one object for all groups of segments."""
+
+    def __init__(
+        self,
+        keys: KeyMap,
+        aborted: AbortedTransactions,
+        last_batches: Mapping[int, LastBatches],
+        *,
+        now_ms: int,
+        delete_retention_ms: int,
+        end_offset: int,
+    ) -> None:
+        """`last_batches` of `Log.last_batches`; `end_offset` is where the last segment that is rewritten ends."""
+        self._keys = keys
+        self._aborted = aborted
+        self._last_batches = last_batches
+        self._now_ms = now_ms
+        self._horizon_ms = now_ms + delete_retention_ms
+        self._end_offset = end_offset
+        self._with_batches: set[int] = set()
+        """Producers of whom a transactional batch stays that has not met its marker yet."""
+        self.counts = CleaningCounts()
+        self.kept_markers: set[int] = set()
+        """Offsets of the markers that stay: their entries of the transaction index do as well."""
+
+    def keep(self, view: memoryview, header: BatchHeader) -> bytes | memoryview | None:
+        """The batch as it stays, `view` itself when nothing changes; None when it goes.  Raises KafkaError when it cannot be
+        read."""
+        self.counts.records_read += header.record_count
+        kept = self._keep_marker(view, header) if header.is_control else self._keep_data(view, header)
+        if kept is not view:
+            self.counts.batches_changed += 1
+        if kept is not None:
+            self.counts.batches_kept += 1
+            if header.is_control:
+                self.kept_markers.add(header.base_offset)
+            elif header.is_transactional:
+                self._with_batches.add(header.producer_id)
+        return kept
+
+    def _is_needed(self, header: BatchHeader) -> bool:
+        """A data batch that stays even when it is empty."""
+        if header.next_offset >= self._end_offset:
+            return True
+        return header.last_offset in self._last_batches.get(header.producer_id, NO_LAST_BATCHES).last_offsets
+
+    # ------------------------------------------------------------------------------------------------------------ data
+
+    def _keep_data(self, view: memoryview, header: BatchHeader) -> bytes | memoryview | None:
+        if header.base_offset >= self._keys.end_offset:
+            self.counts.records_kept += header.record_count
+            return view
+        if not header.record_count:
+            return view if self._is_needed(header) else None
+        if header.is_transactional and self._aborted.holds(header.producer_id, header.base_offset):
+            return rewritten(header, b"", ()) if self._is_needed(header) else None
+        data = records_bytes(view, header)
+        records = scan_records(data, header)
+        horizon_ms = delete_horizon_ms(header)
+        deletes_stay = horizon_ms is None or self._now_ms < horizon_ms
+        newest_of, map_end = self._keys.get, self._keys.end_offset
+        kept = []
+        tombstones = 0
+        for record in records:
+            if record.offset < map_end:
+                if record.key is None:
+                    self.counts.records_without_key += 1
+                    continue
+                if record.offset < newest_of(record.key) or not (record.has_value or deletes_stay):
+                    continue
+            if not record.has_value:
+                tombstones += 1
+            kept.append(record)
+        self.counts.records_kept += len(kept)
+        new_horizon_ms = self._horizon_ms if tombstones and horizon_ms is None else None
+        if len(kept) == len(records) and new_horizon_ms is None:
+            return view
+        if not kept and not self._is_needed(header):
+            return None
+        return rewritten(header, data, kept, new_horizon_ms)
+
+    # --------------------------------------------------------------------------------------------------------- markers
+
+    def _keep_marker(self, view: memoryview, header: BatchHeader) -> bytes | memoryview | None:
+        if header.base_offset >= self._keys.end_offset:
+            self._with_batches.discard(header.producer_id)
+            return view
+        if header.record_count and decode_marker(view) is None:
+            return view  # a control record of a kind that we do not know
+        has_batches = header.producer_id in self._with_batches
+        self._with_batches.discard(header.producer_id)
+        if has_batches or header.next_offset >= self._end_offset or self._is_last_marker(header):
+            return view
+        horizon_ms = delete_horizon_ms(header)
+        if not header.record_count or (horizon_ms is not None and horizon_ms <= self._now_ms):
+            return None
+        if horizon_ms is not None:
+            return view
+        data = records_bytes(view, header)
+        return rewritten(header, data, scan_records(data, header), self._horizon_ms)
+
+    def _is_last_marker(self, header: BatchHeader) -> bool:
+        return header.producer_epoch == self._last_batches.get(header.producer_id, NO_LAST_BATCHES).marker_epoch

@@ -1,0 +1,70 @@
+"""Which segments are old enough, or too many, and where the log starts without them.
+
+    retention.ms      a segment goes when its greatest timestamp is older; order is kept: the first one that stays ends the search
+    retention.bytes   the oldest segments go as long as what is left is not smaller than the limit
+
+Nothing goes at or above the last stable offset, which is never above the high watermark: what is not decided and replicated
+cannot be too old.  When the active segment is too old as a whole it is completed first, so that a topic that nobody writes to
+any more becomes empty.  A segment without any timestamp never goes by time.
+
+Only the leader decides; followers take over its log start with their fetches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from .compaction_plan import SegmentFacts
+from .log import Log
+from .time_index import NO_TIMESTAMP
+from .topic_config import CleanupPolicy, LogConfig
+
+
+def retained_start(
+    segments: Sequence[SegmentFacts],
+    config: LogConfig,
+    *,
+    stable_offset: int,
+    now_ms: int,
+    max_timestamp_of: Callable[[int], int],
+) -> int:
+    """The offset at which the log should start; that of the first segment when nothing may go.  Pure.
+
+    `segments` in order; timestamps are asked for by index, only as far as they matter.
+    """
+    excess = sum(each.size_bytes for each in segments) - config.retention_bytes if config.retention_bytes >= 0 else -1
+    start = segments[0].base_offset
+    for at, segment in enumerate(segments):
+        if segment.next_offset > stable_offset:
+            break
+        too_large = excess >= segment.size_bytes > 0
+        if segment.size_bytes and not too_large and not _is_too_old(max_timestamp_of(at), config, now_ms):
+            break
+        excess -= segment.size_bytes
+        start = segment.next_offset
+    return start
+
+
+def _is_too_old(max_timestamp_ms: int, config: LogConfig, now_ms: int) -> bool:
+    return config.retention_ms >= 0 and max_timestamp_ms != NO_TIMESTAMP and now_ms - max_timestamp_ms > config.retention_ms
+
+
+def apply_retention(log: Log, now_ms: int) -> Iterator[int]:
+    """Moves the log start up, one segment at each step, so that the caller can let others run in between; yields each new start.
+
+    On the loop.  Raises KAFKA_STORAGE_ERROR.
+    """
+    if CleanupPolicy.DELETE not in log.config.cleanup_policy:
+        return
+    segments = log.segments
+    facts = [SegmentFacts(each.base_offset, each.next_offset, each.size_bytes) for each in segments]
+    start = retained_start(
+        facts, log.config, stable_offset=log.last_stable_offset, now_ms=now_ms,
+        max_timestamp_of=lambda at: segments[at].load_max_timestamp(),
+    )  # fmt: skip
+    if start == log.log_end_offset and facts[-1].size_bytes:
+        log.roll()
+    for segment in facts:
+        if log.log_start_offset < segment.next_offset <= min(start, log.last_stable_offset):
+            log.advance_log_start(segment.next_offset)
+            yield segment.next_offset
