@@ -311,7 +311,7 @@ class Segment:
 
     def _read(self, offset: int, max_bytes: int, upper_offset: int) -> SegmentRead:
         index = self.index
-        if not len(index) or offset >= self.next_offset or upper_offset <= self.base_offset:
+        if not len(index) or offset >= self.next_offset or upper_offset <= index.entry(0)[0]:  # a hole may be first
             return SegmentRead(b"", -1, offset)
         at = max(0, index.floor(offset))
         found = self._read_from(at, offset, max_bytes, upper_offset)
