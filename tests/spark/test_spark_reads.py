@@ -17,7 +17,8 @@ from tidegate.wire.records import NewRecord
 
 from .served import ServedCluster, Step, committed, history
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+# A test cut off in the middle of a call to the JVM leaves the session unusable for the others: a slow machine gets its time.
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 PARTITIONS = 3
 STEPS = {partition: history(partition, 250) for partition in range(PARTITIONS)}

@@ -1,0 +1,48 @@
+"""The suite's own ground: the same tests on every worker, and the tests of one group on one worker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TOY = '''
+import os, pathlib, pytest
+
+pytestmark = pytest.mark.xdist_group("one at a time")
+
+@pytest.mark.parametrize("number", range(8))
+def test_toy(number):
+    folder = pathlib.Path(os.environ["TOY_FOLDER"])
+    (folder / os.environ["PYTEST_XDIST_WORKER"]).touch()
+'''
+
+
+def run_pytest(*arguments: object, **environment: str) -> str:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, arguments)],
+        env=clean | environment, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_the_tests_of_one_group_run_on_one_worker(tmp_path: Path) -> None:
+    """A cluster of real nodes, or a Spark session, is one group: two at a time are too many for two cores."""
+    workers = tmp_path / "workers"
+    workers.mkdir()
+    toy = tmp_path / "test_toy.py"
+    toy.write_text(TOY)
+    run_pytest("-n", 2, "--dist", "loadgroup", "--rootdir", tmp_path, "-c", os.devnull, toy, TOY_FOLDER=str(workers))
+    assert len(list(workers.iterdir())) == 1
+
+
+def test_two_workers_collect_the_same_tests() -> None:
+    """xdist refuses to start when the names of tests differ, and a name may hold a time, a set's order or a memory address."""
+    tests = Path(__file__).parent.parent
+    first = run_pytest("--collect-only", tests / "wire", tests / "storage", tests / "coordinator", PYTHONHASHSEED="1")
+    second = run_pytest("--collect-only", tests / "wire", tests / "storage", tests / "coordinator", PYTHONHASHSEED="2")
+    names = [line for line in first.splitlines() if "::" in line]
+    assert len(names) > 1000 and names == [line for line in second.splitlines() if "::" in line]
