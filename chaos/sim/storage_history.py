@@ -21,13 +21,16 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
+from ...storage.cleaner import clean_now
 from ...storage.log import AppendOrigin, FlushTicket, Log, LogConfig
 from ...storage.log_directory import LogDirectory
+from ...storage.retention import apply_retention
 from ...storage.topic_config import CleanupPolicy
 from ...wire.errors import KafkaError
 from ...wire.records import ControlType, NewRecord, assign_in_place, encode_batch, encode_marker, iterate_headers
+from .cleaning_checks import adopt_cleaned
 from .disk import Lie, LyingDisk, PowerCut
-from .storage_checks import check_log, check_survivors
+from .storage_checks import check_log, check_survivors, read_all
 from .storage_model import LogModel
 
 ROOT = Path("/data")
@@ -38,14 +41,15 @@ Step = tuple[str, int, int]
 
 WEIGHTS = {
     "append": 5, "idempotent": 4, "transaction": 6, "commit": 3, "abort": 4, "follow": 3, "repeat": 1, "epoch": 2, "roll": 2,
-    "flush": 5, "flush_begin": 3, "flush_run": 3, "flush_finish": 3, "watermark": 4, "delete": 2, "truncate": 2, "checkpoint": 3,
-    "full": 2, "sync_fails": 1, "close": 1, "kill": 1, "crash": 3, "cut": 5, "cut_open": 1, "check": 1,
+    "flush": 5, "flush_begin": 3, "flush_run": 3, "flush_finish": 3, "watermark": 4, "delete": 2, "retain": 1, "clean": 3,
+    "truncate": 2, "checkpoint": 3, "full": 2, "sync_fails": 1, "close": 1, "kill": 1, "crash": 3, "cut": 5, "cut_open": 1,
+    "check": 1,
 }  # fmt: skip
 """How often each operation is drawn."""
 _NAMES, _CHANCES = list(WEIGHTS), list(WEIGHTS.values())
 _CUTTABLE = (
     "append", "transaction", "abort", "follow", "roll", "flush", "flush", "flush_run", "delete", "truncate", "checkpoint",
-    "checkpoint", "close",
+    "checkpoint", "clean", "clean", "close",
 )  # fmt: skip
 """What may be interrupted by a power cut, or meet a full disk."""
 
@@ -83,6 +87,9 @@ class StorageHistory:
         self.start_noted = 0  # the log start below which no restart may fall
         self.start_most = 0
         self.ticket: FlushTicket | None = None
+        self.ticket_was_run = False
+        self.limit = 0  # a cleaning could go so far
+        self.restarting: int | None = None  # a cut that begins the log anew may have been interrupted
         self.last_append: tuple[bytes, int, int] | None = None
         self._open(clean=False)
 
@@ -121,14 +128,15 @@ class StorageHistory:
 
     # ---------------------------------------------------------------------------------------------------------- appending
 
-    def _value(self) -> bytes:
+    def _value(self, a: int, size: int) -> bytes | None:
+        """Never the same twice; now and then a tombstone."""
         self.counter += 1
-        return b"%d." % self.counter
+        return None if a % 11 == 0 else b"%d." % self.counter + b"v" * size
 
     def _batch(self, a: int, b: int, *, pid: int = -1, epoch: int = -1, sequence: int = -1, transactional: bool = False) -> bytes:
         size = (a >> 4) % 120
         records = [
-            NewRecord(b"key%d" % ((b >> 8) % 5 + i), self._value() + b"v" * size, (), NOW_MS + (b >> 4) % 1000 + 7 * i)
+            NewRecord(b"key%d" % ((b >> 8) % 5 + i), self._value(a + i, size), (), NOW_MS + (b >> 4) % 1000 + 7 * i)
             for i in range(1 + a % 3)
         ]
         return encode_batch(
@@ -184,7 +192,8 @@ class StorageHistory:
         if self.last_append is None:
             return
         data, first, end = self.last_append
-        if self.model.end < end or all(batch.header.base_offset != first for batch in self.model.batches):
+        there = [b.data[21:] for b in self.model.batches if b.header.base_offset == first]
+        if there != [data[21:]]:  # all behind offset, length, leader epoch, magic and checksum
             return
         before = self.log.log_end_offset
         info = self.log.append_leader(data, leader_epoch=self.leader_epoch, origin=AppendOrigin.CLIENT, now_ms=NOW_MS)
@@ -241,15 +250,16 @@ class StorageHistory:
 
     def flush_begin(self, _a: int, _b: int) -> None:
         if self.ticket is None:
-            self.ticket = self.log.begin_flush()
+            self.ticket, self.ticket_was_run = self.log.begin_flush(), False
 
     def flush_run(self, _a: int, _b: int) -> None:
         if self.ticket is not None:
             self.ticket.run()
+            self.ticket_was_run = True
 
     def flush_finish(self, _a: int, _b: int) -> None:
-        if self.ticket is not None and self.ticket.ran:
-            self.log.finish_flush(self.ticket)
+        if self.ticket is not None and self.ticket_was_run:
+            self.log.finish_flush(self.ticket)  # changes nothing when a cut has overtaken it
             self.ticket = None
 
     def checkpoint(self, _a: int, _b: int) -> None:
@@ -269,23 +279,49 @@ class StorageHistory:
         self.log.advance_log_start(target)
         self.model.start = max(self.model.start, target)
 
+    def retain(self, a: int, _b: int) -> None:
+        """Retention by time: only what is old enough goes."""
+        if self.config.is_compacted:
+            return
+        now_ms = NOW_MS + self.config.retention_ms + a % 1200
+        self.start_most = max(self.start_most, self.log.last_stable_offset)
+        for start in apply_retention(self.log, now_ms):
+            gone = [b.header for b in self.model.visible() if b.header.next_offset <= start]
+            assert all(header.max_timestamp < now_ms - self.config.retention_ms for header in gone)
+            self.model.start = start
+
+    def clean(self, a: int, _b: int) -> None:
+        """The cleaner takes all that it may; at times long after, when tombstones and markers may go."""
+        if not self.config.is_compacted:
+            return
+        self.limit = max(self.limit, self.log.last_stable_offset)
+        clean_now(self.log, self.disk, NOW_MS + self.config.delete_retention_ms * (a % 3), key_map_bytes=1 << 12)
+        self._adopt_cleaned()
+
+    def _adopt_cleaned(self) -> None:
+        found = read_all(self.log, self.log.log_start_offset, self.log.log_end_offset, 100_000)
+        adopt_cleaned(self.log, self.model, found, min(self.limit, self.model.end))
+
     def truncate(self, a: int, b: int) -> None:
         """As a follower whose leader has another history; at times below everything that is here."""
         low = self.log.log_start_offset
         end = self.log.log_end_offset
         target = max(0, low - 2) + a % (end - max(0, low - 2) + 1)
-        self.ticket = None
         before = len(self.model.batches)
         if b % 8 == 0:
             target += b % 5
             self._before_cut(0, target)
+            self.restarting = target
             self.log.truncate_fully_and_start_at(target)
             self.model.restart(target)
         else:
             restarts = target < low
             self._before_cut(0 if restarts else target, target)
+            self.restarting = target if restarts else None
             self.log.truncate_to(target)
             self.model.truncate(target)
+        self.restarting = None
+        self.limit = min(self.limit, self.model.end)
         self.flushed = min(self.flushed, self.model.end)
         if not self.model.batches and before:
             self.start_noted = self.start_most = self.model.start
@@ -319,17 +355,17 @@ class StorageHistory:
 
     def sync_fails(self, a: int, b: int) -> None:
         """A sync fails somewhere in a flush: nothing more may be promised, now or later."""
-        promised = self.flushed
-        if self.ticket is not None and self.ticket.ran:
+        if self.ticket is not None:
+            self.ticket.run()
             self.log.finish_flush(self.ticket)
-            self.ticket = None
-        ticket, self.ticket = self.ticket or self.log.begin_flush(), None
+        ticket, self.ticket = self.log.begin_flush(), None
+        promised = self.log.flushed_end_offset
         self.disk.fail_sync_after = b % 3
         try:
             ticket.run()
         except OSError as error:
             self._sync_failed(error, ticket)
-            assert self.log.is_offline and self.log.flushed_end_offset <= max(promised, self.flushed)
+            assert self.log.is_offline and self.log.flushed_end_offset == promised
             (self.crash if a % 3 else self.kill)(a, b)
         else:
             self.disk.fail_sync_after = None
@@ -392,10 +428,16 @@ class StorageHistory:
 
     def _settle(self, a: int, b: int) -> None:
         """After a restart: what is there must be what may be there; from now on it is what must be there."""
-        check_survivors(self.log, self.model, self.flushed, self.start_noted, self.start_most)
+        log, target = self.log, self.restarting
+        if target is not None and not log.size_bytes and log.log_start_offset == log.log_end_offset == target:
+            self.model.restart(target)  # that came through
+        self.restarting = None
+        check_survivors(log, self.model, self.flushed, self.start_noted, self.start_most)
         self.flushed = self._end_of_batches(self.log.flushed_end_offset)
         self.start_most = self.model.start
         self.start_noted = min(self.start_noted, self.model.start)
+        if self.limit:
+            self._adopt_cleaned()
         self.check(a, b)
 
     def _open(self, *, clean: bool) -> None:

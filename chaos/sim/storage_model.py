@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...wire.records import BatchHeader, ControlType, Record, decode_batch, decode_marker, iterate_headers
+from ...wire.records import BatchHeader, ControlType, Record, decode_batch, decode_marker, iterate_headers, parse_header
 
 BATCHES_REMEMBERED = 5
 
@@ -92,10 +92,16 @@ class Replay:
 
 
 class LogModel:
-    """See the module's text.  `start` is where readers may begin; batches below it are kept for the replay."""
+    """See the module's text.  `start` is where readers may begin; batches below it are kept for the replay.
+
+    `batches` are as they were appended.  What a cleaner has made of them stands in `_cleaned`.
+    """
 
     def __init__(self) -> None:
         self.batches: list[StoredBatch] = []
+        self.cleaned_to = 0
+        """Below, readers may see less than was appended."""
+        self._cleaned: dict[int, bytes] = {}
         self.start = 0
         self.end = 0
         self._replay: Replay | None = None
@@ -115,13 +121,28 @@ class LogModel:
             return
         self.end = offset
         while self.batches and self.batches[-1].header.next_offset > offset:
-            self.end = min(offset, self.batches.pop().header.base_offset)
+            cut = self.batches.pop()
+            if self.is_stored(cut):
+                self.end = min(offset, cut.header.base_offset)
+        self.start = min(self.start, self.end)
+        self.cleaned_to = min(self.cleaned_to, self.end)
         self._replay = None
 
     def restart(self, offset: int) -> None:
         self.batches.clear()
+        self._cleaned.clear()
         self.start = self.end = offset
+        self.cleaned_to = 0
         self._replay = None
+
+    def store_cleaned(self, data_at: dict[int, bytes], limit: int) -> None:
+        """What readers see now, by base offset; below `limit` it may be less than before."""
+        self._cleaned = data_at
+        self.cleaned_to = max(self.cleaned_to, limit)
+
+    def is_stored(self, batch: StoredBatch) -> bool:
+        """Whether anything of it is left."""
+        return batch.header.base_offset >= self.cleaned_to or batch.header.base_offset in self._cleaned
 
     def keep(self, count: int, end: int) -> None:
         """Only the first `count` batches are left, and the log ends at `end`."""
@@ -129,6 +150,7 @@ class LogModel:
             del self.batches[count:]
             self._replay = None
         self.end = end
+        self.cleaned_to = min(self.cleaned_to, end)
 
     def visible(self) -> list[StoredBatch]:
         """What readers may see: all batches that do not end at or below the start."""
@@ -136,7 +158,17 @@ class LogModel:
         if self.start > (batches[0].header.base_offset if batches else 0):
             while low < len(batches) and batches[low].header.next_offset <= self.start:
                 low += 1
-        return batches[low:]
+        if not self.cleaned_to:
+            return batches[low:]
+        found: list[StoredBatch] = []
+        for batch in batches[low:]:
+            base = batch.header.base_offset
+            if base >= self.cleaned_to:
+                found.append(batch)
+            elif base in self._cleaned:
+                data = self._cleaned[base]
+                found.append(StoredBatch(parse_header(data), data))
+        return found
 
     def replay(self) -> Replay:
         if self._replay is None:
