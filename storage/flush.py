@@ -4,9 +4,12 @@
     ticket.run()                   any thread: waits for the disk
     log.finish_flush(ticket)       on the loop: only now may the flushed end move
 
-Order inside `run`: batches first, then the folder (new segments must have their names), then what is derived from them (indexes
-of complete segments, producer snapshots, the epoch history).  Data counts as flushed once the first two are done; derived files
-that did not fit on a full disk stay pending, and hold back the recovery point instead of the acknowledgement.
+Order inside `run`: batches first, then the folder (new segments must have their names), then what is derived from them: the
+epoch history, indexes, and last the producer snapshot that goes with them.  Data counts as flushed once the first two are done;
+derived files that did not fit on a full disk stay pending, and hold back the recovery point instead of the acknowledgement.
+
+So a valid snapshot at an offset proves that everything below it was flushed, with indexes and epoch history: a restart resumes
+there.  One is written for every `RESUME_BYTES` of the active segment, so that no restart has to check more than that.
 
 A failed sync is final.  After it the kernel may have dropped the dirty pages, so a second sync that succeeds proves nothing: the
 log goes offline, and whoever reads the data must take it from another replica.
@@ -19,13 +22,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..runtime import faults, logs
-from ..runtime.disk import Disk, File
+from ..runtime.disk import Disk
 from .checkpoint import encode_checkpoint
 from .epoch_cache import EpochCache
 from .health import OUT_OF_SPACE
+from .producer_snapshot import encode_snapshot
+from .producer_state import ProducerState
 from .recovery import EPOCH_CHECKPOINT
-from .segment import Segment
+from .segment import Segment, segment_path
 
+RESUME_BYTES = 64 * 1024 * 1024
+RESUME_BYTES_PER_PRODUCER = 4096
+"""Many producers make a snapshot dear: it is then written less often."""
 log = logs.get(__name__)
 
 
@@ -40,21 +48,23 @@ class FlushTicket:
         end_offset: int,
         end_size: int,
         complete: list[Segment],
-        active_file: File | None,
+        active: Segment | None,
         sync_directory: bool,
         derived: dict[Path, bytes],
+        obsolete: Path | None,
     ) -> None:
         self.end_offset = end_offset
         self.end_size = end_size
         self.complete = complete
         self.derived = derived
+        self.obsolete = obsolete
         self.sync_directory = sync_directory
         self.derived_error: OSError | None = None
         self.written: list[Path] = []
         self.ran = False
         self._disk = disk
         self._directory = directory
-        self._active_file = active_file
+        self._active = active
         self._lock = threading.Lock()
         self._cancelled = False
 
@@ -66,14 +76,16 @@ class FlushTicket:
             faults.point("log.flush", directory=self._directory.name)
             for segment in self.complete:
                 segment.sync()
-            if self._active_file is not None:
-                self._active_file.sync_data()
+            if self._active is not None:
+                self._active.sync()
             if self.sync_directory:
                 self._disk.sync_directory(self._directory)
             try:
                 for path, data in self.derived.items():
                     self._disk.write_atomic(path, data)
                     self.written.append(path)
+                if self.obsolete is not None and self._disk.exists(self.obsolete):
+                    self._disk.remove(self.obsolete)
             except OSError as error:
                 if error.errno not in OUT_OF_SPACE:
                     raise
@@ -101,6 +113,8 @@ class Durability:
         self._disk = disk
         self._directory = directory
         self._derived: dict[Path, bytes] = {}
+        self._resume: Path | None = None  # the snapshot in the active segment, which the next one makes obsolete
+        self._resume_size = 0
         self._epochs_from: int | None = None  # from this offset on, the epoch history on the disk may be incomplete
         self._folder_changed = False
         self._ticket: FlushTicket | None = None
@@ -121,6 +135,7 @@ class Durability:
     def add_complete(self, segment: Segment, derived: dict[Path, bytes]) -> None:
         """A segment takes no more batches; with its derived files, or the snapshot that goes with its end."""
         self._derived.update(derived)
+        self._resume, self._resume_size = None, 0
         self.complete.append(segment)
         self._folder_changed = True
 
@@ -136,20 +151,28 @@ class Durability:
 
     # -------------------------------------------------------------------------------------------------------- one flush
 
-    def begin(self, active: Segment, size_bytes: int, epochs: EpochCache) -> FlushTicket:
+    def begin(self, active: Segment, size_bytes: int, epochs: EpochCache, producers: ProducerState) -> FlushTicket:
         assert self._ticket is None, "a flush of this log is under way"
-        derived = dict(self._derived)
+        derived: dict[Path, bytes] = {}
         if self._epochs_from is not None:
             derived[self._directory / EPOCH_CHECKPOINT] = encode_checkpoint(epochs.entries())
+        derived.update(self._derived)
+        obsolete: Path | None = None
+        if active.size_bytes - self._resume_size >= max(RESUME_BYTES, RESUME_BYTES_PER_PRODUCER * len(producers)):
+            obsolete, self._resume = self._resume, segment_path(self._directory, producers.end_offset, "snapshot")
+            self._resume_size = active.size_bytes
+            derived.update(active.encoded_indexes())
+            derived[self._resume] = encode_snapshot(producers)
         self._ticket = FlushTicket(
             self._disk,
             self._directory,
             end_offset=active.next_offset,
             end_size=size_bytes,
             complete=list(self.complete),
-            active_file=active.file if active.next_offset > self.flushed_end else None,
+            active=active if active.next_offset > self.flushed_end else None,
             sync_directory=self._folder_changed,
             derived=derived,
+            obsolete=obsolete,
         )
         self._folder_changed = False
         return self._ticket
@@ -213,6 +236,7 @@ class Durability:
         """The log ends at `end_offset` now, durably; its last segment takes batches again."""
         kept = set(segments[:-1])
         self.complete = [segment for segment in self.complete if segment in kept]
+        self._resume, self._resume_size = None, 0
         wanted = {segment.path(suffix) for segment in self.complete for suffix in ("index", "timeindex")}
         self._derived = {path: data for path, data in self._derived.items() if path in wanted or path.suffix == ".snapshot"}
         self.flushed_end = min(self.flushed_end, end_offset)

@@ -410,7 +410,7 @@ class Log:
     def begin_flush(self) -> FlushTicket:
         """Takes down what a flush must make durable.  One at a time; see `flush.py`."""
         self._health.require()
-        return self._durability.begin(self._segments.active, self._segments.size_bytes, self._epochs)
+        return self._durability.begin(self._segments.active, self._segments.size_bytes, self._epochs, self._producers)
 
     def finish_flush(self, ticket: FlushTicket) -> None:
         """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation overtook changes nothing."""

@@ -8,7 +8,8 @@ that is not the end that was noted at the close, the log is treated as unclean.
 After an unclean stop:
 
 1. Segments that end below the recovery point are trusted: they and their derived files were durable before the point moved past.
-2. From the segment that holds the recovery point (or ends at it) on, every batch is checked (length, checksum, offsets).  The
+   Of the segment that holds it (or ends at it), what is below the newest snapshot is trusted (`flush`), when the files fit.
+2. From there on, every batch is checked (length, checksum, offsets).  The
    first one that is not right ends the log: the file is cut there and later segments are removed -- **if** that place is at or
    above the recovery point. Below it the data was flushed, perhaps acknowledged, and is not silently cut: `CorruptLog`, naming
    file, position and offset.
@@ -41,6 +42,7 @@ from .topic_config import LogConfig
 from .transaction_index import TransactionIndexEntry
 
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+_NO_LIMIT = 2**63 - 1
 log = logs.get(__name__)
 
 
@@ -228,13 +230,11 @@ def _load_clean(loader: _Loader, bases: list[int]) -> LoadedLog | None:
 def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
     segments = _attach(loader, bases)
     epochs = loader.load_epochs()
-    first = 0 if epochs is None else _first_to_scan(segments, loader.recovery_point)
-    start = segments[first].base_offset
-    producers = loader.load_producers(start)
-    replay_producers(segments[:first], producers, start)
-    producers.end_offset = start
-    loaded = LoadedLog(segments, producers, epochs or EpochCache(), 0, loader.files, recovered=True)
+    loaded = LoadedLog(segments, loader.new_state(), epochs or EpochCache(), 0, loader.files, recovered=True)
+    first = _begin_scan(loader, loaded, whole=epochs is None)
     for index in range(first, len(segments)):
+        if index > first:
+            _trust_nothing(segments[index])
         if not _scan_segment(loader, loaded, segments[index]):
             _drop_segments(loaded, index + 1)
             break
@@ -254,6 +254,36 @@ def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
     return loaded
 
 
+def _begin_scan(loader: _Loader, loaded: LoadedLog, *, whole: bool) -> int:
+    """Trusts what can be trusted; returns the index of the segment to scan from, which ends where its scan has to begin.
+
+    A valid snapshot proves that all below it was flushed with everything derived from it (`flush`), so it moves a recovery point
+    up that was noted earlier.  Without any recovery point (no checkpoint, or a damaged one) nothing is trusted at all.
+    """
+    segments = loaded.segments
+    whole = whole or not loader.recovery_point
+    newest = loader.new_state() if whole else loader.load_producers(_NO_LIMIT)
+    loader.recovery_point = max(loader.recovery_point, newest.end_offset)
+    first = 0 if whole else _first_to_scan(segments, loader.recovery_point)
+    segment = segments[first]
+    within = segment.base_offset < newest.end_offset and (first + 1 == len(segments) or newest.end_offset <= segment.next_offset)
+    if within and not whole and segment.resume_at(newest.end_offset) >= 0:
+        loaded.producers = newest
+        return first
+    producers = loader.load_producers(segment.base_offset)
+    replay_producers(segments[:first], producers, segment.base_offset)
+    producers.end_offset = segment.base_offset
+    loaded.producers = producers
+    _trust_nothing(segment)
+    return first
+
+
+def _trust_nothing(segment: Segment) -> None:
+    segment.reset_indexes()
+    segment.reset_transactions()
+    segment.size_bytes, segment.next_offset = 0, segment.base_offset
+
+
 def _first_to_scan(segments: list[Segment], recovery_point: int) -> int:
     """Index of the segment that holds the recovery point, or an earlier one whose transaction index is not sane.
 
@@ -271,21 +301,17 @@ def _first_to_scan(segments: list[Segment], recovery_point: int) -> int:
 
 
 def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
-    """Checks all batches of a segment and builds everything derived again.  False when the log ends in it."""
-    file_bytes = segment.file.size()
-    segment.reset_indexes()
-    segment.reset_transactions()
-    segment.size_bytes = 0
-    segment.next_offset = segment.base_offset
+    """Checks the batches behind what is trusted of a segment, and builds everything derived.  False when the log ends in it."""
+    file_bytes, start = segment.file.size(), segment.size_bytes
     expected = loaded.producers.end_offset
     aborted: list[TransactionIndexEntry] = []
     problem: str | None = None
-    if segment.base_offset != expected and not (loader.config.is_compacted and segment.base_offset > expected):
+    if not start and segment.base_offset != expected and not (loader.config.is_compacted and segment.base_offset > expected):
         problem = f"the segment begins at offset {segment.base_offset} where {expected} was expected"
     else:
-        expected = segment.base_offset
+        expected = max(expected, segment.base_offset)
         try:
-            for batch in scan_batches(segment.file, 0, file_bytes, check=True):
+            for batch in scan_batches(segment.file, start, file_bytes, check=True):
                 base = batch.header.base_offset
                 if base != expected and not (loader.config.is_compacted and base > expected):
                     raise InvalidBatch(batch.position, f"offset {base} where {expected} was expected")
@@ -296,7 +322,7 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
     if aborted:
         segment.append_transactions(aborted)
     loaded.producers.end_offset = expected
-    loaded.scanned_bytes += segment.size_bytes
+    loaded.scanned_bytes += segment.size_bytes - start
     if problem is None:
         return True
     if expected < loader.recovery_point:

@@ -27,6 +27,8 @@ from .segment_swap import CLEANED, SEGMENT_SUFFIXES
 from .time_index import NO_TIMESTAMP, TimeIndex
 from .transaction_index import ENTRY_BYTES, TransactionIndexEntry, decode_transaction_index
 
+_TAIL_BYTES_MAX = 1 << 20
+"""Behind the last entry of an index there is one batch, or no more than the index interval; this is well above that."""
 log = logs.get(__name__)
 
 
@@ -155,6 +157,7 @@ class Segment:
         try:
             index = OffsetIndex.decode(self._disk.read(self.path("index")), self.base_offset, self.size_bytes)
             time_index = TimeIndex.decode(self._disk.read(self.path("timeindex")), self.base_offset)
+            self._check_complete(index, time_index)
         except (FileNotFoundError, ValueError):
             return self.rebuild_indexes()
         self._index, self._time_index, self._index_is_read = index, time_index, True
@@ -162,6 +165,18 @@ class Segment:
         self._last_indexed = index.entry(-1)[1] if len(index) else 0
         self._files.index_used(self, index.memory_bytes + time_index.memory_bytes)
         return index, time_index
+
+    def _check_complete(self, index: OffsetIndex, time_index: TimeIndex) -> None:
+        """An index that lacks the end of its segment, or all timestamps, is one of an earlier life.  Raises ValueError."""
+        if not len(index):
+            return
+        if not len(time_index) and (self.first_timestamp() or 0) > 0:
+            raise ValueError("the time index is empty and the batches have timestamps")
+        position = index.entry(-1)[1]
+        if self.size_bytes - position > _TAIL_BYTES_MAX:
+            end = position + parse_header(self.file.read_at(position, HEADER_BYTES)).size_bytes
+            if self.size_bytes - end > _TAIL_BYTES_MAX:
+                raise ValueError(f"the index ends {self.size_bytes - position} bytes before its segment")
 
     def drop_indexes(self) -> None:
         """Frees the memory of indexes that can be read again.  Any thread: whoever uses them holds them."""
@@ -195,6 +210,45 @@ class Segment:
             self.size_bytes, self.next_offset = end, next_offset  # of a cleaned segment, the end may lie behind its last batch
         time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
         return index, time_index
+
+    def resume_at(self, offset: int) -> int:
+        """Trusts what is below `offset` and no more: the indexes on the disk are cut there, and the segment ends there.
+
+        Returns the position of the first batch at or above `offset`; -1 when the files do not fit together, and nothing is
+        trusted.  Raises OSError.
+        """
+        try:
+            index = OffsetIndex.decode(self._disk.read(self.path("index")), self.base_offset, self.size_bytes)
+            time_index = TimeIndex.decode(self._disk.read(self.path("timeindex")), self.base_offset)
+            if not len(index):
+                raise ValueError("the index is empty")
+            position = self._find_end(index, offset)
+            kept = [entry for entry in self.transactions if entry.last_offset < offset]
+        except (FileNotFoundError, ValueError, InvalidBatch) as error:
+            log.warning("segment_scanned_from_its_start", path=self.path("log"), reason=error)
+            return -1
+        index.truncate(position)
+        time_index.truncate(offset)
+        self.reset_indexes()
+        self._index, self._time_index = index, time_index
+        if len(kept) < len(self.transactions):
+            self._transactions = kept
+            self.cut_transactions()
+        self.size_bytes, self.next_offset = position, offset
+        self._restore_max_timestamp()
+        return position
+
+    def _find_end(self, index: OffsetIndex, offset: int) -> int:
+        """Where the batches below `offset` end.  Raises InvalidBatch when the index or the file does not know such a place."""
+        first, start = index.entry(max(0, index.floor(offset - 1)))
+        end = start
+        for position, header, _view in scan_batches(self.file, start, self.size_bytes, chunk_bytes=2 * self._interval + 61):
+            if (position == start and header.base_offset != first) or header.base_offset < offset < header.next_offset:
+                raise InvalidBatch(position, f"no batch ends at offset {offset}", self.path("log"), header.base_offset)
+            if header.base_offset >= offset:
+                break
+            end = position + header.size_bytes
+        return end
 
     def reset_indexes(self) -> None:
         self._index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)

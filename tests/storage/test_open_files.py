@@ -163,7 +163,7 @@ def test_an_index_that_names_other_places_is_built_again_when_it_is_used(tmp_pat
 
 
 def test_a_segment_ends_when_its_index_is_full() -> None:
-        from .workload import open_log
+    from .workload import open_log
 
     log = open_log(LyingDisk(), config=LogConfig(index_interval_bytes=1, segment_index_bytes=80))
     for turn in range(40):
@@ -173,7 +173,7 @@ def test_a_segment_ends_when_its_index_is_full() -> None:
 
 
 def test_segments_end_earlier_by_a_jitter_that_differs_between_logs() -> None:
-        from .workload import open_log
+    from .workload import open_log
 
     ends = set()
     for partition in range(20):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from random import Random
+
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage.log import CorruptLog, Log
+from tidegate.storage.flush import FlushTicket
+from tidegate.storage.log import CorruptLog, Log, LogConfig
 from tidegate.storage.producer_state import ProducerState
+from tidegate.wire.errors import KafkaError
 
 from .workload import FOLDER, append, append_marker, batch, marker, open_log, stored
 
@@ -230,3 +235,114 @@ def test_ablation_a_snapshot_without_unreplicated_transactions_shows_their_recor
     monkeypatch.setattr(ProducerState, "unreplicated", property(lambda self: []))
     with pytest.raises(AssertionError):
         test_ended_transactions_still_bound_readers_after_a_restart()
+
+
+def unclean(disk: LyingDisk, point: int, flushed: int) -> Log:
+    """Opened after a kill, with a recovery point noted earlier than the last flush."""
+    log = open_log(disk, config=LogConfig(index_interval_bytes=300), recovery_point=point)
+    assert log.log_end_offset == flushed
+    return log
+
+
+def long_active_segment(disk: LyingDisk, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, int]:
+    """One segment with a snapshot in its middle, made by a flush; returns the snapshot's offset."""
+    monkeypatch.setattr("tidegate.storage.flush.RESUME_BYTES", 12_000)
+    monkeypatch.setattr("tidegate.storage.flush.RESUME_BYTES_PER_PRODUCER", 0)
+    log = open_log(disk, config=LogConfig(index_interval_bytes=300))
+    for turn in range(40):
+        append(log, batch(2, size=300, pid=1, epoch=0, sequence=2 * turn), leader_epoch=turn // 10)
+        append(log, batch(1, pid=2, epoch=turn, sequence=0, transactional=True), leader_epoch=turn // 10)
+        append_marker(log, marker(2, turn + 1, commit=bool(turn % 3)), leader_epoch=turn // 10)
+        if turn % 5 == 4:
+            log.flush_now()
+    names = [name for name in disk.list_names(FOLDER) if name.endswith(".snapshot")]
+    assert len(names) == 1, "the snapshot before it is of no use any more"
+    return log, int(names[0][:-9])
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_of_a_long_active_segment_only_what_follows_the_last_snapshot_is_scanned(
+    power: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = LyingDisk()
+    log, snapshot = long_active_segment(disk, monkeypatch)
+    before, end, size = everything(log), log.log_end_offset, log.size_bytes
+    disk.crash(Random(1)) if power else disk.kill()
+    reads = disk.reads
+    again = unclean(disk, 1, end)
+    assert everything(again) == before and again.recovered
+    assert 0 < snapshot < end
+    scanned = size - again.segments.active.position_of(snapshot)
+    assert 0 < scanned < size / 2
+    assert disk.reads - reads < 60
+    again.close(clean=False)
+    disk.kill()
+    for suffix in ("index", "timeindex", "txnindex"):
+        disk.write_atomic(FOLDER / f"{0:020d}.{suffix}", b"\xff" * 24)
+    assert everything(unclean(disk, 1, end)) == before
+    disk.write_atomic(FOLDER / f"{snapshot:020d}.snapshot", b"\xff" * 24)
+    assert everything(unclean(disk, 1, end)) == before
+
+
+def test_what_a_snapshot_proves_to_be_flushed_is_not_silently_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = LyingDisk()
+    log, _snapshot = long_active_segment(disk, monkeypatch)
+    end = log.log_end_offset
+    disk.kill()
+    disk.open(log.segments.active.path("log")).truncate(5000)
+    with pytest.raises(CorruptLog, match="flushed"):
+        unclean(disk, 1, end)
+
+
+def test_a_cut_below_the_snapshot_takes_it_away_before_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = LyingDisk()
+    log, snapshot = long_active_segment(disk, monkeypatch)
+    log.truncate_to(snapshot - 20)
+    for turn in range(3):
+        append(log, batch(1, size=700 + turn), leader_epoch=9)
+    log.flush_now()
+    before, end = everything(log), log.log_end_offset
+    disk.crash(Random(2))
+    assert everything(unclean(disk, 1, end)) == before
+
+
+def test_ablation_a_snapshot_written_before_the_data_is_synced_refuses_a_good_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = FlushTicket.run
+
+    def wrong_order(ticket: FlushTicket) -> None:
+        for path, data in ticket.derived.items():
+            ticket._disk.write_atomic(path, data)
+        raise OSError(5, "the power goes here")
+
+    disk = LyingDisk()
+    log, snapshot = long_active_segment(disk, monkeypatch)
+    monkeypatch.setattr(FlushTicket, "run", wrong_order)
+    for _ in range(20):
+        append(log, batch(2, size=300), leader_epoch=5)
+    with pytest.raises(KafkaError):
+        log.flush_now()
+    monkeypatch.setattr(FlushTicket, "run", run)
+    refused = 0
+    for seed in range(5):
+        copy = deepcopy(disk)
+        copy.crash(Random(seed))
+        try:
+            open_log(copy, config=LogConfig(index_interval_bytes=300), recovery_point=1)
+        except CorruptLog:
+            refused += 1
+    assert refused
+
+
+def test_an_index_of_an_earlier_life_is_built_again_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.storage.segment._TAIL_BYTES_MAX", 1000)
+    disk = LyingDisk()
+    log = filled(disk)
+    segment = log.segments[0]
+    size = len(disk.read(segment.path("index")))
+    before, end = everything(log), log.log_end_offset
+    log.close(clean=True)
+    disk.write_atomic(segment.path("index"), disk.read(segment.path("index"))[:8])
+    again = open_log(disk, clean=True, recovery_point=end)
+    assert everything(again) == before and len(again.segments[0].index.encode()) == size
