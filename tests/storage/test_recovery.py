@@ -270,11 +270,11 @@ def test_of_a_long_active_segment_only_what_follows_the_last_snapshot_is_scanned
     disk.crash(Random(1)) if power else disk.kill()
     reads = disk.reads
     again = unclean(disk, 1, end)
+    assert disk.reads - reads < 20
     assert everything(again) == before and again.recovered
     assert 0 < snapshot < end
     scanned = size - again.segments.active.position_of(snapshot)
     assert 0 < scanned < size / 2
-    assert disk.reads - reads < 60
     again.close(clean=False)
     disk.kill()
     for suffix in ("index", "timeindex", "txnindex"):
