@@ -267,7 +267,7 @@ class LeaderFetcher:
 
     def _request(self, positions: Positions, wait_max_ms: int) -> FetchRequest:
         topics: dict[str, list[FetchPartition]] = {}
-        for (topic, partition), (_, position) in positions.items():
+        for (topic, partition), (followed, position) in positions.items():
             topics.setdefault(topic, []).append(
                 FetchPartition(
                     partition,
@@ -276,6 +276,7 @@ class LeaderFetcher:
                     position.leader_epoch,
                     position.last_fetched_epoch,
                     position.log_start_offset,
+                    followed.replica.topic_id,
                 )
             )
         return FetchRequest(

@@ -1,6 +1,7 @@
 """The leader's side of replication: answering the fetches of followers.
 
-Order, for every partition listed in a fetch: fence by leader epoch, compare histories, and only then believe its fetch offset
+Order, for every partition listed in a fetch: compare topic ids (a topic created again begins anew at epoch 0, so no epoch tells
+the two apart), fence by leader epoch, compare histories, and only then believe its fetch offset
 (`Replica.receive_fetch`), move the high watermark, consider the follower for the ISR.  Reading comes last, for the listed
 partitions and for those of the session that changed.
 
@@ -145,6 +146,9 @@ class FollowerFetches:
     ) -> tuple[FetchResponsePartition, bool]:
         """One partition, and whether it has news for the follower."""
         replica = self._lookup(*key)
+        if spec.topic_id != replica.topic_id:
+            # Deleted and created again, and one of us does not know yet: epochs of the two topics cannot be compared.
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{key[0]} is topic {replica.topic_id} here, not {spec.topic_id}")
         sent = FetchPosition(spec.current_leader_epoch, spec.fetch_offset, spec.last_fetched_epoch, spec.log_start_offset)
         now_s = self._clock.monotonic()
         diverging = replica.receive_fetch(request.replica_id, request.replica_epoch, sent, now_s=now_s, arrival=arrival)

@@ -8,7 +8,8 @@ A request (version 12 with compact lengths and tags):
 
 Version 12 carries what followers live by: the leader epoch that the follower believes in (fencing), the epoch of the last record
 it has, and in the answer the diverging epoch (tag 0) from which it must truncate (SEMANTICS 3.6 43), and the current leader
-(tag 1).  A follower's broker epoch (KIP-903) is sent as tag 1 in the form that version 15 has it: readers of version 12 skip it.
+(tag 1).  A follower's broker epoch (KIP-903) is sent as tag 1 in the form that version 15 has it, and the id of a topic, which
+tells it from an earlier one of its name, as tag 16 of the topic: other readers of version 12 skip both.
 
 An answer is a list of buffers in which the records are the caller's own: nothing is copied.
 """
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+from uuid import UUID
 
 from .errors import ErrorCode
 from .primitives import (
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 VERSION_LOW, VERSION_HIGH = 4, 12
 _FLEXIBLE_FROM = 12
+_TOPIC_ID_TAG = 16
 
 _REQUEST_HEAD = Struct(">iiiib")  # replica id, max wait, min bytes, max bytes, isolation level
 _SESSION = Struct(">ii")
@@ -71,7 +74,10 @@ class AbortedTransaction(NamedTuple):
 
 @dataclass(slots=True)
 class FetchPartition:
-    """What is asked of one partition.  -1 stands for unknown: no fencing, no look at the epoch history."""
+    """What is asked of one partition.  -1 stands for unknown: no fencing, no look at the epoch history.
+
+    `topic_id` is given by followers: the same for all partitions of a topic in one request.
+    """
 
     partition: int
     fetch_offset: int
@@ -79,6 +85,7 @@ class FetchPartition:
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
+    topic_id: UUID | None = None
 
 
 @dataclass(slots=True)
@@ -189,7 +196,7 @@ def parse_fetch_request(version: int, frame: Data, position: int = 0) -> FetchRe
             partitions, position = _parse_request_partitions(version, frame, position)
             request.topics.append((topic, partitions))
             if flexible:
-                position = skip_tags(frame, position)
+                position = _parse_topic_tags(partitions, frame, position)
         if version >= 7:
             request.forgotten_topics, position = _parse_forgotten(frame, position, flexible)
         if version >= 11:
@@ -241,6 +248,18 @@ def _parse_forgotten(frame: Data, position: int, flexible: bool) -> tuple[list[t
     return forgotten, position
 
 
+def _parse_topic_tags(partitions: list[FetchPartition], frame: Data, position: int) -> int:
+    if frame[position] == 0:
+        return position + 1
+    for tag, start, end in read_tags(frame, position):
+        if tag == _TOPIC_ID_TAG and end - start == 16:
+            topic_id = UUID(bytes=bytes(frame[start:end]))
+            for partition in partitions:
+                partition.topic_id = topic_id
+        position = end
+    return position
+
+
 def _parse_request_tags(request: FetchRequest, frame: Data, position: int) -> int:
     for tag, start, end in read_tags(frame, position):
         if tag == 0:
@@ -280,7 +299,8 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
             else:
                 out += pack(p.partition, p.fetch_offset, p.max_bytes)
         if flexible:
-            out.append(0)
+            topic_id = partitions[0].topic_id if partitions else None
+            _write_tags(out, [] if topic_id is None else [(_TOPIC_ID_TAG, topic_id.bytes)])
     if version >= 7:
         _write_forgotten(out, request.forgotten_topics, flexible)
     if version >= 11:

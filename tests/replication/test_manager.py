@@ -15,7 +15,7 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.fetch import FetchPartition, FetchRequest, FetchResponsePartition
 from tidegate.wire.records import ControlType, NewRecord, decode_batch, encode_batch, encode_marker, iterate_headers
 
-from .cluster import Cluster, batch_of, eventually
+from .cluster import TOPIC_ID, Cluster, batch_of, eventually
 
 
 def append(manager: ReplicaManager, *values: str, acks: int = -1, topic: str = "t", partition: int = 0) -> AppendInfo:
@@ -44,7 +44,7 @@ def consume(
         min_bytes=min_bytes,
         max_bytes=max_bytes,
         isolation_level=isolation,
-        topics=[("t", [FetchPartition(p, offset, partition_max_bytes, current_leader_epoch=epoch) for p in partitions])],
+        topics=[("t", [FetchPartition(p, offset, partition_max_bytes, epoch, topic_id=TOPIC_ID) for p in partitions])],
     )
 
 
@@ -373,7 +373,7 @@ async def test_a_follower_without_a_leader_epoch_is_not_believed(cluster: Cluste
     for epoch in (-1, 0):
         request = FetchRequest(
             replica_id=2,
-            topics=[("t", [FetchPartition(0, 1, 1000, current_leader_epoch=epoch, last_fetched_epoch=1)])],
+            topics=[("t", [FetchPartition(0, 1, 1000, epoch, 1, topic_id=TOPIC_ID)])],
             replica_epoch=cluster.broker_epochs[2],
         )
         assert (await fetch_one(cluster.managers[1], request)).error is ErrorCode.FENCED_LEADER_EPOCH
@@ -383,7 +383,7 @@ async def test_a_follower_without_a_leader_epoch_is_not_believed(cluster: Cluste
 async def test_a_newer_fetch_of_a_follower_ends_its_older_one(cluster: Cluster) -> None:
     cluster.create(replicas=(1, 9), isr=(1,), min_isr=1)
     request = FetchRequest(
-        replica_id=9, max_wait_ms=5000, topics=[("t", [FetchPartition(0, 0, 1000, current_leader_epoch=1)])], replica_epoch=1
+        replica_id=9, max_wait_ms=5000, topics=[("t", [FetchPartition(0, 0, 1000, 1, topic_id=TOPIC_ID)])], replica_epoch=1
     )
     cluster.broker_epochs[9] = 1
     await cluster.managers[1].fetch(replace(request, max_wait_ms=0))

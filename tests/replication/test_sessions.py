@@ -10,11 +10,11 @@ from tidegate.storage.log import AppendOrigin
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.fetch import FetchPartition, FetchRequest
 
-from .cluster import Cluster, WireTransport, batch_of, eventually
+from .cluster import TOPIC_ID, Cluster, WireTransport, batch_of, eventually
 
 
 def request(session_id: int, session_epoch: int, *partitions: int, offset: int = 0, epoch: int = 1) -> FetchRequest:
-    parts = [FetchPartition(p, offset, 1000, current_leader_epoch=epoch, last_fetched_epoch=-1) for p in partitions]
+    parts = [FetchPartition(p, offset, 1000, epoch, -1, topic_id=TOPIC_ID) for p in partitions]
     return FetchRequest(
         replica_id=9, session_id=session_id, session_epoch=session_epoch, topics=[("t", parts)] if parts else [], replica_epoch=1
     )

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -206,13 +207,14 @@ def test_a_fetch_request_is_kios_in_both_directions(version: int) -> None:
         assert fetch.parse_fetch_request(version, b"head" + body, 4) == made
 
 
-def test_a_followers_broker_epoch_travels_as_a_tag_that_others_skip() -> None:
-    made = FetchRequest(replica_id=2, replica_epoch=77, topics=[("t", [FetchPartition(0, 5, 100)])])
+def test_a_followers_broker_epoch_and_topic_ids_travel_as_tags_that_others_skip() -> None:
+    made = FetchRequest(replica_id=2, replica_epoch=77, topics=[("t", [FetchPartition(0, 5, 100, topic_id=UUID(int=9))])])
     body = fetch.encode_fetch_request(12, made)
     assert fetch.parse_fetch_request(12, body) == made
     theirs = codec.decode_request_body(1, 12, body, 0)
     assert theirs.replica_id == 2 and theirs.topics[0].partitions[0].fetch_offset == 5
-    assert fetch.parse_fetch_request(11, fetch.encode_fetch_request(11, made)).replica_epoch == -1
+    older = fetch.parse_fetch_request(11, fetch.encode_fetch_request(11, made))
+    assert older.replica_epoch == -1 and older.topics[0][1][0].topic_id is None
 
 
 def random_fetch_response(version: int, rng: random.Random) -> FetchResponse:
