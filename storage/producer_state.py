@@ -286,6 +286,14 @@ class PreparedAppend:
         else:
             expected = next_sequence(entry.last_sequence)
         lowest = self.state.lowest_verified_sequence(header.producer_id, header.producer_epoch)
+        if sequence and entry.epoch == NO_EPOCH and lowest is None:
+            # Forgotten, or the topic was created again.  Accepting any sequence could hide a gap; calling it out of order is fatal
+            # to clients.  This error they know: they take a new epoch, and send what was not acknowledged again from 0.
+            raise KafkaError(
+                ErrorCode.UNKNOWN_PRODUCER_ID,
+                f"producer {header.producer_id} epoch {header.producer_epoch} begins with sequence {sequence}, and nothing is "
+                "known of it here",
+            )
         if sequence != expected or (lowest is not None and sequence > lowest and entry.transaction_first_offset is None):
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

@@ -53,7 +53,7 @@ def refused(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:
     ("known", "epoch", "sequence", "error"),
     [
         ([], 0, 0, None),
-        ([], 0, 1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),  # rule 5: an unknown producer begins at 0
+        ([], 0, 1, ErrorCode.UNKNOWN_PRODUCER_ID),  # rule 5: an unknown producer begins at 0; this makes clients do so
         ([(0, 0, 3)], 0, 3, None),
         ([(0, 0, 3)], 0, 4, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),  # a gap
         ([(0, 0, 3)], 0, 2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),  # an overlap
