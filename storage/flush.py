@@ -142,6 +142,24 @@ class Durability:
     def epochs_changed(self, offset: int) -> None:
         self._epochs_from = offset if self._epochs_from is None else min(self._epochs_from, offset)
 
+    def write_waiting(self, path: Path, below: Sequence[Segment]) -> None:
+        """Writes this snapshot at once when it is not on the disk yet, and first, because it vouches for them, syncs the segments
+        below it.  On a full disk it goes on waiting.  Raises OSError."""
+        data = self._derived.get(path)
+        if data is None:
+            return
+        for segment in below:
+            segment.sync()
+        self._disk.sync_directory(self._directory)
+        try:
+            self._disk.write_atomic(path, data)
+        except OSError as error:
+            if error.errno not in OUT_OF_SPACE:
+                raise
+            log.warning("derived_files_not_written", directory=self._directory, reason=error)
+        else:
+            del self._derived[path]
+
     def forget(self, segment: Segment) -> None:
         """The segment is about to be removed."""
         if segment in self.complete:

@@ -76,6 +76,7 @@ class Log:
         """Whether opening had to scan and repair: false after a clean stop."""
         self.recovered_bytes_cut = loaded.cut_bytes
         self.on_offline: Callable[[Log, OSError | CorruptLog], None] | None = None
+        self.on_config: Callable[[Log], None] | None = None
         self.before_cut: Callable[[Log, int], None] | None = None
         """Called before data at or above an offset goes: whoever keeps a recovery point above it must lower it durably first."""
         self.cleaned_to = 0
@@ -89,6 +90,7 @@ class Log:
         self._log_start = loaded.log_start_offset
         self._log_end = loaded.log_end_offset
         self._high_watermark = self._log_start
+        self._hole = (-1, -1)
         self._health = Health(self.name, directory)
         self._health.on_offline = self._went_offline
         self._durability = Durability(disk, directory, self._log_end, self._segments.size_bytes)
@@ -182,7 +184,8 @@ class Log:
     @property
     def recovery_point(self) -> int:
         """Below it, batches *and everything derived from them* are durable: recovery need not look there."""
-        return self._durability.recovery_point
+        point = self._durability.recovery_point
+        return self._hole[0] if point == self._hole[1] else point
 
     @property
     def is_offline(self) -> bool:
@@ -456,6 +459,7 @@ class Log:
         self._durability.write_epochs(self._epochs)
         self._disk.sync_directory(self.directory)
         self._segments.cut(cut)
+        self._hole = cut.data_end, end  # a restart finds the end of the last batch, and no hole behind it
         self._after_cut(end)
         self._producers = load_producers_again(self._disk, self.directory, self.config, self._segments, end)
         self._producers.set_high_watermark(self._high_watermark)
@@ -469,6 +473,7 @@ class Log:
 
     def _after_cut(self, end: int) -> None:
         self._log_end = end
+        self._log_start = min(self._log_start, end)  # above it, when it stood inside the first batch that was cut
         self._high_watermark = min(self._high_watermark, end)
         self._durability.after_cut(self._segments, end, self._segments.size_bytes)
 
@@ -510,6 +515,8 @@ class Log:
             return
         with self._health.disk_at_work("a removal of old segments"):
             self._durability.cancel()
+            # What is known of producers by batches that go now must be on the disk first: no replay will find it again.
+            self._durability.write_waiting(segment_path(self.directory, old[-1].next_offset, "snapshot"), old)
             for gone in old:
                 self._durability.forget(gone)
                 self._segments.remove_first()
@@ -543,7 +550,10 @@ class Log:
 
     def update_config(self, config: LogConfig) -> None:
         """A new configuration; it holds from the next append on."""
-        self.config = config
+        if config != self.config:
+            self.config = config
+            if self.on_config is not None:
+                self.on_config(self)
         self._producers.expiration_ms = config.producer_id_expiration_ms
 
     def close(self, *, clean: bool) -> None:

@@ -88,6 +88,8 @@ class _Loader:
     log_start_offset: int
     files: OpenFiles
     snapshots: list[int] = field(default_factory=list)
+    holes_below: int = 0
+    """All below is known to have been flushed: there, a compacted log may have holes between its segments."""
     result: LoadedLog | None = None
 
     # ------------------------------------------------------------------------------------------------------------ folder
@@ -250,8 +252,16 @@ def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
     loaded.epochs.truncate_from_end(end)
     loader.drop_snapshots_above(end)
     _make_durable(loader, loaded, first)
-    loaded.log_start_offset = min(max(loader.log_start_offset, bases[0]), end)
+    loaded.log_start_offset = min(max(loader.log_start_offset, bases[0], _start_of_history(loaded)), end)
     return loaded
+
+
+def _start_of_history(loaded: LoadedLog) -> int:
+    """Where the epoch history was cut at the log start, perhaps after that was noted for the last time; 0 when it was not cut."""
+    starts, first = loaded.epochs.starts, loaded.segments[0]
+    if not starts or starts[0] <= first.base_offset or not len(first.index) or starts[0] <= first.index.entry(0)[0]:
+        return 0
+    return starts[0]
 
 
 def _begin_scan(loader: _Loader, loaded: LoadedLog, *, whole: bool) -> int:
@@ -262,7 +272,10 @@ def _begin_scan(loader: _Loader, loaded: LoadedLog, *, whole: bool) -> int:
     """
     segments = loaded.segments
     whole = whole or not loader.recovery_point
-    newest = loader.new_state() if whole else loader.load_producers(_NO_LIMIT)
+    newest = loader.load_producers(_NO_LIMIT)
+    loader.holes_below = max(loader.recovery_point, newest.end_offset)
+    if whole:
+        newest = loader.new_state()
     loader.recovery_point = max(loader.recovery_point, newest.end_offset)
     first = 0 if whole else _first_to_scan(segments, loader.recovery_point)
     segment = segments[first]
@@ -306,7 +319,9 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
     expected = loaded.producers.end_offset
     aborted: list[TransactionIndexEntry] = []
     problem: str | None = None
-    if not start and segment.base_offset != expected and not (loader.config.is_compacted and segment.base_offset > expected):
+    # Cleaning leaves holes between segments, and cleans only what is durable.  Behind that, a hole is a lost tail of a segment.
+    is_hole = loader.config.is_compacted and expected < segment.base_offset <= loader.holes_below
+    if not start and segment.base_offset != expected and not is_hole:
         problem = f"the segment begins at offset {segment.base_offset} where {expected} was expected"
     else:
         expected = max(expected, segment.base_offset)

@@ -348,6 +348,15 @@ class Segment:
                 return position
         return self.size_bytes
 
+    def data_end_before(self, position: int) -> int:
+        """Where the last batch ends that ends at or before byte `position`, a boundary; the base offset when there is none."""
+        if not position:
+            return self.base_offset
+        start, end = self.index.entry(self.index.floor_position(position - 1))[1], self.base_offset
+        for _position, header, _view in scan_batches(self.file, start, position, chunk_bytes=2 * self._interval + 61):
+            end = header.next_offset
+        return end
+
     def read(self, offset: int, max_bytes: int, upper_offset: int) -> SegmentRead:
         """Whole batches from the one that contains (or follows) `offset`, all with offsets below `upper_offset`.
 

@@ -32,11 +32,13 @@ OFFSETS_MAX = 2**31 - 1
 
 
 class Cut(NamedTuple):
-    """Where a truncation cuts: the index of the last segment that stays, the byte in it, and the log's new end."""
+    """Where a truncation cuts: the index of the last segment that stays, the byte in it, the log's new end, and the end of the
+    last batch, which is lower when the cut falls into a hole of a compacted log."""
 
     keep: int
     position: int
     end_offset: int
+    data_end: int
 
 
 class SwapFailed(Exception):
@@ -156,7 +158,7 @@ class Segments(Sequence[Segment]):
         end = offset
         if position < target.size_bytes:
             end = min(offset, parse_header(target.file.read_at(position, HEADER_BYTES)).base_offset)
-        return Cut(keep, position, end)
+        return Cut(keep, position, end, min(end, target.data_end_before(position)))
 
     def cut(self, cut: Cut) -> None:
         """Removes all behind the cut, durably.  Raises OSError: then the log must go offline."""
