@@ -38,7 +38,10 @@ def committed_records(model: LogModel) -> Iterator[Record]:
 
 def adopt_cleaned(log: Log, model: LogModel, found: list[StoredBatch], limit: int) -> None:
     """`found` is all that readers see now.  Raises AssertionError; else the model takes it for what is stored."""
-    before = {batch.header.base_offset: batch for batch in model.visible()}
+    before = {b.header.base_offset: b for b in model.batches if b.header.next_offset <= model.hidden_to}  # they may come back
+    hidden = set(before)
+    before.update({batch.header.base_offset: batch for batch in model.visible()})
+    hidden -= {batch.header.base_offset for batch in model.visible()}
     for batch in found:
         base = batch.header.base_offset
         old = before.get(base)
@@ -51,7 +54,7 @@ def adopt_cleaned(log: Log, model: LogModel, found: list[StoredBatch], limit: in
             records = set(decode_batch(old.data))
             assert all(record in records for record in decode_batch(batch.data)), f"the batch at {base} has other records"
     there = {batch.header.base_offset for batch in found}
-    gone = [base for base in before if base not in there]
+    gone = [base for base in before if base not in there and base not in hidden]
     assert all(base < limit for base in gone), f"the batches at {gone} are gone, and cleaned was below {limit}"
     _check_newest_stay(model, found, limit)
     _check_reads_are_committed(log, model, found)

@@ -46,7 +46,9 @@ WEIGHTS = {
     "check": 1,
 }  # fmt: skip
 """How often each operation is drawn."""
+CLEANING_WEIGHTS = WEIGHTS | {"clean": 14, "roll": 10, "flush": 12, "watermark": 10, "truncate": 1, "full": 1, "retain": 0}
 _NAMES, _CHANCES = list(WEIGHTS), list(WEIGHTS.values())
+_CLEANING_CHANCES = list(CLEANING_WEIGHTS.values())
 _CUTTABLE = (
     "append", "transaction", "abort", "follow", "roll", "flush", "flush", "flush_run", "delete", "truncate", "checkpoint",
     "checkpoint", "clean", "clean", "close",
@@ -58,23 +60,26 @@ class Broken(AssertionError):
     """A promise does not hold; the message tells how to repeat it."""
 
 
-def random_steps(seed: int, length: int) -> list[Step]:
+def random_steps(seed: int, length: int, *, cleaning: bool = False) -> list[Step]:
     random = Random(seed)
-    names = random.choices(_NAMES, _CHANCES, k=length)
+    names = random.choices(_NAMES, _CLEANING_CHANCES if cleaning else _CHANCES, k=length)
     return [(name, random.randrange(1 << 20), random.randrange(1 << 20)) for name in names]
 
 
 class StorageHistory:
     """One log, its disk and its model.  Subclass and override steps to switch a safeguard off."""
 
+    ALWAYS_COMPACTED = False
+
     def __init__(self, seed: int = 0, *, lies: Lie = Lie.NONE, steps: Sequence[Step] | None = None, length: int = 14) -> None:
         self.seed = seed
-        self.steps = random_steps(seed, length) if steps is None else list(steps)
         random = Random(~seed)
+        compacted = self.ALWAYS_COMPACTED or random.random() < 0.35
+        self.steps = random_steps(seed, length, cleaning=compacted) if steps is None else list(steps)
         self.config = LogConfig(
             segment_bytes=random.choice((500, 1000, 2500)),
             index_interval_bytes=random.choice((1, 200, 600)),
-            cleanup_policy=frozenset({random.choice((CleanupPolicy.DELETE, CleanupPolicy.DELETE, CleanupPolicy.COMPACT))}),
+            cleanup_policy=frozenset({CleanupPolicy.COMPACT if compacted else CleanupPolicy.DELETE}),
         )
         self.disk = LyingDisk(lies)
         self.disk.failed_sync_keeps_cache = random.random() < 0.5
@@ -340,6 +345,8 @@ class StorageHistory:
     def full(self, a: int, b: int) -> None:
         """No room: an operation is refused, and what was there still is."""
         name = _CUTTABLE[a % (len(_CUTTABLE) - 1)]
+        if name == "delete":
+            return  # it goes on even when a producer snapshot finds no room, or nobody could ever make room
         self.disk.capacity = self.disk.used_bytes() + b % 300
         before = self.log.log_end_offset
         try:

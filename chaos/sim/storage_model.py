@@ -102,6 +102,8 @@ class LogModel:
         self.cleaned_to = 0
         """Below, readers may see less than was appended."""
         self._cleaned: dict[int, bytes] = {}
+        self.hidden_to = 0
+        """What ends below stood below the log start when it was cleaned: nobody knows what is left of it."""
         self.start = 0
         self.end = 0
         self._replay: Replay | None = None
@@ -138,6 +140,7 @@ class LogModel:
     def store_cleaned(self, data_at: dict[int, bytes], limit: int) -> None:
         """What readers see now, by base offset; below `limit` it may be less than before."""
         self._cleaned = data_at
+        self.hidden_to = self.start
         self.cleaned_to = max(self.cleaned_to, limit)
 
     def is_stored(self, batch: StoredBatch) -> bool:
