@@ -88,7 +88,7 @@ async def _up(nodes: int, data: Path, base_port: int, settings: list[str], json:
 
 @cluster.command()
 def status(data: Data = CLUSTER_FOLDER, json: Json = False) -> None:
-    """Show the nodes: which run, which are ready, who is the controller."""
+    """Show the nodes: which run, which are ready, who is the controller, and which controllers have a vote in the quorum."""
     run(_status(data, json))
 
 
@@ -120,8 +120,11 @@ async def _show(cluster: LocalCluster, json: bool) -> None:
     if json:
         show_json({"bootstrap": cluster.bootstrap, "directory": str(cluster.directory), "nodes": rows})
         return
-    columns = ("node", "pid", "kafka", "grpc", "state", "ready", "controller", "leaders", "replicas", "under_replicated")
+    columns = ("node", "pid", "kafka", "grpc", "state", "ready", "controller", "vote", "leaders", "replicas", "under_replicated")
     show_table(columns, [[row.get(column) for column in columns] for row in rows])
+    for row in rows:
+        if row.get("waits_for"):
+            print(f"node {row['node']} has no vote in the metadata quorum: {row['waits_for']}")
 
 
 async def _describe(node: LocalNode) -> dict[str, Any]:
@@ -139,6 +142,7 @@ async def _describe(node: LocalNode) -> dict[str, Any]:
     }
     if not node.running:
         return row
+    row |= await _vote(node)
     try:
         status = await node.status()
     except grpc.aio.AioRpcError as error:
@@ -165,3 +169,21 @@ def _typed(settings: list[str]) -> dict[str, object]:
         else:
             typed[key] = text
     return typed
+
+
+async def _vote(node: LocalNode) -> dict[str, Any]:
+    """Whether a controller has a vote, and if not, what it waits for: it says so before it is ready for anything else."""
+    import grpc
+
+    from ..proto import controller_pb2, controller_pb2_grpc
+    from ..runtime.network import grpc_channel
+    from .local_cluster import STATUS_TIMEOUT_S
+
+    try:
+        async with grpc_channel(node.grpc_address) as channel:
+            quorum = controller_pb2_grpc.ControllerStub(channel)
+            reply = await quorum.DescribeQuorum(controller_pb2.DescribeQuorumRequest(), timeout=STATUS_TIMEOUT_S)
+    except grpc.aio.AioRpcError:
+        return {}  # no controller, or it does not answer: the other columns tell
+    votes = not any(voter.without_vote for voter in reply.voters if voter.node_id == reply.node_id)
+    return {"vote": votes, "waits_for": reply.waits_for}

@@ -26,7 +26,7 @@ from .model import ApplyResult
 from .raft.contract import Proposal, QuorumStatus, RaftTimings
 from .raft.core import FOLLOWER, RaftCore
 from .raft.failure import RaftFatal
-from .raft.journal import DurableJournal
+from .raft.journal import JOURNAL_ID_MAX, DurableJournal
 from .raft.messages import Entry
 from .raft.snapshot_store import Snapshot, SnapshotStore
 from .raft.thread import BindCluster, Inspect, RaftThread, SnapshotStored, Stop, exit_process
@@ -182,7 +182,13 @@ class MetadataLog:
         self._thread.start()
 
     def _open(self) -> RaftCore:
-        journal = DurableJournal(self._disk, self._directory / "raft", node_id=self.node_id, cluster_id=self._cluster_id)
+        journal = DurableJournal(
+            self._disk,
+            self._directory / "raft",
+            node_id=self.node_id,
+            new_id=(self._clock.uuid().int & JOURNAL_ID_MAX) or 1,
+            cluster_id=self._cluster_id,
+        )
         self._cluster_id = journal.cluster_id
         self._snapshots = SnapshotStore(self._disk, self._directory / "raft")
         self._transport = QuorumTransport(

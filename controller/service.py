@@ -346,11 +346,17 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             active=self._log.is_active,
             committed_index=status.commit_index,
             last_index=status.last_index,
+            waits_for=status.waits_for,
         )
         for voter in sorted(self._log.voters):
             mine = voter == self._log.node_id
             match = status.last_index if mine else view.match_indexes.get(voter, 0)
-            reply.voters.add(node_id=voter, connected=mine or voter in status.connected, match_index=match)
+            reply.voters.add(
+                node_id=voter,
+                connected=mine or voter in status.connected,
+                match_index=match,
+                without_vote=voter in status.not_voting,
+            )
         return reply
 
 

@@ -39,6 +39,8 @@ class QuorumStatus:
     commit_index: int
     last_index: int
     connected: tuple[int, ...] = ()
+    not_voting: tuple[int, ...] = ()  # voters without a vote at present, as far as this one knows (`membership`)
+    waits_for: str = ""  # what stands between this node and its vote; "" when it has it
 
 
 class StateMachine(Protocol):

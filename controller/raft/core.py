@@ -8,6 +8,8 @@ messages; 3. `tick` - elections, commit, apply, new commands, frames to follower
 then the acknowledgements.  So: nobody is told of an entry, a term or a vote that is not on this disk, and a leader counts itself
 only for entries that are.
 
+A journal without a vote (`membership`) gives none, does not stand, and does not count.
+
 A Raft invariant that does not hold raises RaftFatal: the node stops rather than guess.
 """
 
@@ -15,17 +17,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pysyncobj.syncobj as library
 from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj.node import Node
-from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
 from ...runtime import faults, logs
 from .contract import Proposal, QuorumStatus, RaftTimings, StateMachine
 from .failure import RaftFatal
+from .library_ports import NO_OP, REGULAR, NoPoller, VoteRequests
+from .matching import align, append_missing, conflict_start
+from .membership import VOTER_RETURNS, Membership, Returns, decode_return, encode_return
 from .messages import (
     AppendEntries,
     AppendReply,
@@ -33,11 +38,12 @@ from .messages import (
     Message,
     SnapshotChunk,
     SnapshotReply,
+    Standing,
     VoteReply,
     VoteRequest,
 )
 from .replication import Outbox, Replication
-from .snapshot_store import Snapshot, SnapshotAssembly, SnapshotStore
+from .snapshot_store import SnapshotAssembly, SnapshotStore
 
 if TYPE_CHECKING:
     from .journal import DurableJournal
@@ -46,37 +52,15 @@ log = logs.get(__name__)
 
 LIBRARY_VERSION = "0.3.17"
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
-REGULAR, NO_OP = b"\x00", b"\x01"  # the first byte of every entry, PySyncObj's own
 COMMAND_BYTES_MAX = 512 << 10
 PROPOSALS_PER_TICK_MAX = 2000
-FRAMES_PER_SEND_MAX = 8
-
-
-class _VoteRequests(Transport):  # type: ignore[misc]
-    """What `SyncObj` itself still sends: the vote requests that begin an election."""
-
-    def __init__(self, outbox: Outbox) -> None:
-        super().__init__(None, None, None)
-        self._outbox = outbox
-
-    def send(self, node: Any, message: dict[str, Any]) -> bool:
-        if message["type"] != "request_vote":
-            raise RaftFatal(f"PySyncObj tried to send {message['type']!r}, which nothing here understands")
-        request = VoteRequest(message["term"], message["last_log_index"], message["last_log_term"], preliminary=False)
-        self._outbox.send(node.id, request)
-        return True
-
-
-class _NoPoller:
-    """PySyncObj polls its sockets in every tick; it has none."""
-
-    def poll(self, timeout: float) -> None: ...
 
 
 class RaftCore(SyncObj):  # type: ignore[misc]
     """One voter.  Not thread-safe: only the Raft thread (or the simulator) calls it."""
 
     _SyncObj__newAppendEntriesTime: float
+    membership_class: type[Membership] = Membership
 
     def __init__(
         self,
@@ -101,6 +85,10 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._pre_vote_again_at = 0.0
         self._leader_heard_at = float("-inf")
         self._active_term = -1
+        self._membership = self.membership_class(node_id, voters, journal)
+        self._returns = Returns(timings.election_s_max + 2 * timings.heartbeat_s)
+        self._announce_at = 0.0
+        self._waits_for = ""
         self._assembly = SnapshotAssembly()
         self._snapshot_pending = False
         self._reported: QuorumStatus | None = None
@@ -119,8 +107,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             connectionTimeout=max(3.5, timings.election_s_max),
         )
         others = [Node(other) for other in voters if other != node_id]
-        super().__init__(Node(node_id), others, conf, transport=_VoteRequests(outbox))
-        self._poller = _NoPoller()
+        super().__init__(Node(node_id), others, conf, transport=VoteRequests(outbox))
+        self._poller = NoPoller()
         self._replication = Replication(self, journal, snapshots, outbox)
         self._SyncObj__needLoadDumpFile = False
         self._take_over_journal()
@@ -133,25 +121,13 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._SyncObj__votedForNodeId = journal.getVotedForNodeId() if journal.getCurrentTerm() >= journal[-1][2] else None
         self._SyncObj__raftCommitIndex = self._SyncObj__raftLastApplied = 1
         if snapshot is not None:
-            self._align_journal(snapshot)
+            align(journal, snapshot)
             self._SyncObj__raftCommitIndex = self._SyncObj__raftLastApplied = snapshot.index
             self._machine.installed(snapshot)
         elif journal[0][1] != 1:
             raise RaftFatal(f"the journal begins at entry {journal[0][1]} and there is no snapshot of what was before")
         if not self._SyncObj__otherNodes:
             self._SyncObj__raftElectionDeadline = self.now()  # a quorum of one has nobody to wait for
-
-    def _align_journal(self, snapshot: Snapshot) -> None:
-        """Makes journal and snapshot meet: the entry of the snapshot's index stays or becomes part of the journal.
-
-        A tail that conflicts with the snapshot, or ends before it, is left over from an installation that a crash interrupted
-        after the snapshot was durable: nothing in it can have been committed."""
-        journal = self._journal
-        first, last = journal[0][1], journal[-1][1]
-        if snapshot.index < first:
-            raise RaftFatal(f"the journal begins at entry {first}, after the snapshot of entry {snapshot.index}")
-        if snapshot.index > last or journal[snapshot.index - first][2] != snapshot.term:
-            journal.reset([(NO_OP, snapshot.index, snapshot.term)])
 
     # ---- names for PySyncObj's state ----------------------------------------------------------------------------------------
 
@@ -198,12 +174,21 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         return (len(self._SyncObj__otherNodes) + 1) // 2 + 1
 
     def status(self) -> QuorumStatus:
-        connected = tuple(sorted(node.id for node in self._SyncObj__connectedNodes))
-        return QuorumStatus(self.role, self.term, self.leader_id, self.active, self.commit_index, self.last_index, connected)
+        return QuorumStatus(
+            self.role,
+            self.term,
+            self.leader_id,
+            self.active,
+            self.commit_index,
+            self.last_index,
+            connected=tuple(sorted(node.id for node in self._SyncObj__connectedNodes)),
+            not_voting=self._membership.not_voting(),
+            waits_for=self._waits_for,
+        )
 
     def match_indexes(self) -> dict[int, int]:
         """How far each follower is known to agree; empty unless this node leads."""
-        return {node.id: index for node, index in self._SyncObj__raftMatchIndex.items()} if self.role == LEADER else {}
+        return {node.id: self._replication.reached(node) for node in self._SyncObj__otherNodes} if self.role == LEADER else {}
 
     # ---- driven by the thread -----------------------------------------------------------------------------------------------
 
@@ -221,6 +206,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         if self.role == LEADER and self.last_index != last_index:
             self._SyncObj__sendAppendEntries()
         self._flush_replies()
+        self._ask_for_vote()
         self._report()
         return self._journal.dirty or bool(self._proposals)
 
@@ -229,6 +215,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         now = self.now()
         if self.role == LEADER:
             due = self._SyncObj__newAppendEntriesTime
+        elif not self._membership.voting:
+            due = self._announce_at
         else:
             due = max(self._SyncObj__raftElectionDeadline, self._pre_vote_again_at)
             if self._SyncObj__raftElectionDeadline < now and not self.hasQuorum:
@@ -238,6 +226,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
     def peer_connected(self, node_id: int) -> None:
         node = Node(node_id)
         self._SyncObj__connectedNodes.add(node)
+        self._outbox.send(node_id, self._membership.announcement())
         if self.role == LEADER:
             self._replication.begin_again(node)
 
@@ -254,12 +243,21 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         node = Node(node_id)
         if node not in self._SyncObj__otherNodes:
             return
+        if isinstance(message, Standing):
+            self._on_standing(node_id, message)
+        elif not self._membership.is_stale(node_id):
+            self._on_message(node, message)
+
+    def _on_message(self, node: Any, message: Message) -> None:
         match message:
             case AppendEntries():
                 self._on_append(node, message)
             case AppendReply():
-                if self._leads(node, message.term):
+                if self._leads(node, message.term) and self._heeds(node, message):
                     self._replication.on_append_reply(node, message)
+                    if message.success and not message.voting:
+                        reached = self._replication.reached(node)
+                        self._returns.follows(node.id, message.journal, reached, self.commit_index, self.now())
             case VoteRequest(preliminary=True):
                 self._on_pre_vote_request(node, message)
             case VoteRequest():
@@ -269,8 +267,48 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             case SnapshotChunk():
                 self._on_snapshot_chunk(node, message)
             case SnapshotReply():
-                if self._leads(node, message.term):
+                if self._leads(node, message.term) and self._heeds(node, message):
                     self._replication.on_snapshot_reply(node, message)
+
+    # ---- who has a vote -------------------------------------------------------------------------------------------------------
+
+    def _on_standing(self, node_id: int, standing: Standing) -> None:
+        had_vote = self._membership.voting
+        if self._membership.heard(node_id, standing):
+            self._announce()
+        elif had_vote and not standing.voting:
+            self._outbox.send(node_id, self._membership.announcement())
+        if not had_vote and self._membership.voting:
+            self._begin_to_vote()
+
+    def _begin_to_vote(self) -> None:
+        """All voters get here together: a short random wait keeps them from all standing at once."""
+        self._SyncObj__raftElectionDeadline = self.now() + self._timings.election_s_min * self._random()
+
+    def _announce(self) -> None:
+        for node in self._SyncObj__connectedNodes:
+            self._outbox.send(node.id, self._membership.announcement())
+
+    def _ask_for_vote(self) -> None:
+        """Without a vote: says so again and again, to the other voters and in the log."""
+        if self._membership.voting:
+            self._waits_for = ""
+        elif self.now() >= self._announce_at:
+            self._announce_at = self.now() + self._timings.election_s_min
+            self._announce()
+            waits_for = self._membership.waits_for()
+            if waits_for != self._waits_for:
+                self._waits_for = waits_for
+                log.warning("quorum_no_vote", node=self.selfNode.id, waits_for=waits_for)
+
+    def _may_vote(self) -> bool:
+        return self._membership.voting
+
+    def _heeds(self, node: Any, reply: AppendReply | SnapshotReply) -> bool:
+        """Whether an answer is of the voter's present journal; only one with a vote keeps a leader in office."""
+        if reply.voting:
+            self._SyncObj__lastResponseTime[node] = self.now()
+        return not self._membership.is_superseded(node.id, reply.journal)
 
     def bind_cluster(self, cluster_id: str) -> None:
         self._journal.bind_cluster(cluster_id)
@@ -294,15 +332,9 @@ class RaftCore(SyncObj):  # type: ignore[misc]
 
     def _report(self) -> None:
         status = self.status()
-        known = self._reported
-        if known is None or (known.role, known.term, known.leader_id, known.active, known.connected) != (
-            status.role,
-            status.term,
-            status.leader_id,
-            status.active,
-            status.connected,
-        ):
-            self._reported = status
+        news = replace(status, commit_index=0, last_index=0)  # these change all the time: whoever wants them asks
+        if news != self._reported:
+            self._reported = news
             self._machine.status_changed(status)
 
     # ---- overrides: time, terms, elections ------------------------------------------------------------------------------------
@@ -324,7 +356,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         does not raise the term, so one that comes back from a cut does not depose a good leader."""
         if not self._SyncObj__otherNodes:
             return True
-        if not self.hasQuorum:
+        if not self.hasQuorum or not self._may_vote():
             return False
         wanted_term = self.term + 1
         if self._pre_vote is not None and self._pre_vote[0] == wanted_term and len(self._pre_vote[1]) >= self._majority:
@@ -341,6 +373,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
     def _SyncObj__onBecomeLeader(self) -> None:
         """Extended: the followers' progress begins anew, and the no-op is durable before this tick counts this node for it."""
         self._replication.begin(self._SyncObj__otherNodes, self._SyncObj__raftNextIndex, self._SyncObj__raftMatchIndex)
+        self._returns.begin()
         super()._SyncObj__onBecomeLeader()
         self._journal.sync()
         log.info("quorum_leader_elected", term=self.term, node=self.selfNode.id, index=self.last_index)
@@ -357,9 +390,13 @@ class RaftCore(SyncObj):  # type: ignore[misc]
     def _on_pre_vote_request(self, node: Any, request: VoteRequest) -> None:
         leader_is_silent = self.now() - self._leader_heard_at > self._timings.election_s_min
         granted = request.term > self.term and self.role != LEADER and leader_is_silent and self._is_up_to_date(request)
+        granted = granted and self._may_vote()
         self._outbox.send(node.id, VoteReply(request.term if granted else self.term, granted, preliminary=True))
 
     def _on_vote_request(self, node: Any, request: VoteRequest) -> None:
+        if not self._may_vote():
+            self._outbox.send(node.id, VoteReply(self.term, granted=False, preliminary=False))
+            return
         if request.term > self.term:
             self._step_down(request.term)
         voted_for = self._SyncObj__votedForNodeId
@@ -397,6 +434,11 @@ class RaftCore(SyncObj):  # type: ignore[misc]
                 index = self.last_index + 1
                 self._journal.add(REGULAR + proposal.command, index, self.term)
                 proposal.accepted(index, self.term)
+        if self.active:
+            for voter, journal in self._returns.take().items():
+                index = self.last_index + 1
+                self._journal.add(encode_return(voter, journal), index, self.term)
+                self._returns.proposed(voter, journal, index, self.now())
 
     def _SyncObj__applyLogEntries(self) -> bool:
         """Replaced: each entry exactly once and in order (stock applies one twice when a callback raises), as bytes."""
@@ -408,8 +450,11 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         batch: list[Entry] = []
         for command, index, term in self._journal[applied + 1 - first : commit + 1 - first]:
             kind = command[:1]
-            if index != applied + 1 + len(batch) or kind not in (REGULAR, NO_OP):
+            if index != applied + 1 + len(batch) or kind not in (REGULAR, NO_OP, VOTER_RETURNS):
                 raise RaftFatal(f"entry {index} of kind {kind!r} cannot follow entry {applied + len(batch)}")
+            if kind == VOTER_RETURNS and self._membership.returned(*decode_return(command), index):
+                self._begin_to_vote()
+                self._announce()
             batch.append((command[1:] if kind == REGULAR else b"", index, term))
         self._SyncObj__raftLastApplied = commit
         self._machine.applied(batch)
@@ -439,7 +484,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
     def _accept_leader(self, node: Any, term: int) -> bool:
         """Whether `node` leads in a term not older than ours; then it is our leader."""
         if term < self.term:
-            self._replies.append((node.id, AppendReply(self.term, False, self.last_index + 1, 0)))  # our term deposes it
+            self._replies.append((node.id, self._append_reply(False, self.last_index + 1, 0)))  # our term deposes it
             return False
         if term > self.term:
             self._step_down(term)
@@ -471,42 +516,19 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             self._reply(node, False, last + 1, message.previous_index)
             return
         if journal[previous - first][2] != previous_term:
-            self._reply(node, False, self._conflict_start(previous), message.previous_index)
+            self._reply(node, False, conflict_start(journal, self.commit_index, previous), message.previous_index)
             return
         match = self._append_missing(previous, entries)
         self._reply(node, True, match + 1, message.previous_index)
         if min(message.commit_index, match) > self.commit_index:  # only what this frame has shown to agree
             self._SyncObj__raftCommitIndex = min(message.commit_index, match)
 
-    def _conflict_start(self, index: int) -> int:
-        """The first entry of the term at `index`: the leader skips a whole conflicting term at once."""
-        if index <= self.commit_index:
-            raise RaftFatal(f"the leader contradicts committed entry {index}")
-        first = self._journal[0][1]
-        term = self._journal[index - first][2]
-        while index - 1 > self.commit_index and self._journal[index - 1 - first][2] == term:
-            index -= 1
-        return index
-
     def _append_missing(self, previous: int, entries: tuple[Entry, ...]) -> int:
-        """Adds what is new, cutting only from a conflict on; returns the last index known to agree with the leader."""
-        journal, first = self._journal, self._journal[0][1]
-        for number, (_, index, term) in enumerate(entries):
-            position = index - first
-            if position < len(journal):
-                if journal[position][2] == term:
-                    continue
-                if index <= self.commit_index:
-                    raise RaftFatal(f"the leader would overwrite committed entry {index}")
-                journal.deleteEntriesFrom(position)
-            for entry in entries[number:]:
-                journal.add(*entry)
-            break
-        return entries[-1][1] if entries else previous
+        return append_missing(self._journal, self.commit_index, previous, entries)
 
     def _reply(self, node: Any, success: bool, next_index: int, previous_index: int) -> None:
         """Queued until the journal is synced; of several successes to one leader only the highest matters."""
-        reply = AppendReply(self.term, success, next_index, previous_index)
+        reply = self._append_reply(success, next_index, previous_index)
         if success:
             self._replies = [
                 (to, kept)
@@ -514,6 +536,10 @@ class RaftCore(SyncObj):  # type: ignore[misc]
                 if not (to == node.id and isinstance(kept, AppendReply) and kept.success and kept.next_index <= next_index)
             ]
         self._replies.append((node.id, reply))
+
+    def _append_reply(self, success: bool, next_index: int, previous_index: int) -> AppendReply:
+        journal = self._journal
+        return AppendReply(self.term, success, next_index, previous_index, journal.journal_id, journal.voting)
 
     def _flush_replies(self) -> None:
         if not self._replies:
@@ -531,18 +557,20 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         if snapshot is None:
             same_file = self._assembly.checksum == chunk.checksum
             received = len(self._assembly.received) if same_file else 0
-            self._replies.append((node.id, SnapshotReply(self.term, chunk.checksum, received, 0)))
+            self._replies.append((node.id, self._snapshot_reply(chunk, received, 0)))
             return
         if snapshot.index > self.applied_index:
             self._snapshots.store(snapshot)  # durable before anything is dropped for it
             faults.point("raft.snapshot.before_reset", index=snapshot.index)
-            self._align_journal(snapshot)
+            align(self._journal, snapshot)
             self._SyncObj__raftLastApplied = snapshot.index
             self._SyncObj__raftCommitIndex = max(snapshot.index, self.commit_index)
             self._machine.installed(snapshot)
             log.info("quorum_snapshot_installed", index=snapshot.index, term=snapshot.term, file_bytes=len(snapshot.file))
-        reply = SnapshotReply(self.term, chunk.checksum, chunk.total_bytes, self.applied_index)
-        self._replies.append((node.id, reply))
+        self._replies.append((node.id, self._snapshot_reply(chunk, chunk.total_bytes, self.applied_index)))
+
+    def _snapshot_reply(self, chunk: SnapshotChunk, received: int, last_index: int) -> SnapshotReply:
+        return SnapshotReply(self.term, chunk.checksum, received, last_index, self._journal.journal_id, self._journal.voting)
 
     # ---- the leader -----------------------------------------------------------------------------------------------------------
 
@@ -552,10 +580,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         if term > self.term:
             self._step_down(term)
             return False
-        if self.role != LEADER or term != self.term:
-            return False
-        self._SyncObj__lastResponseTime[node] = self.now()
-        return True
+        return self.role == LEADER and term == self.term
 
     def _SyncObj__sendAppendEntries(self) -> None:
         """Replaced: stock never reconciles a divergent tail with a backlog above its batch size, and sends a snapshot again with

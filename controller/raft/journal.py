@@ -4,12 +4,14 @@ Two files in one folder, which comes into being whole (made under another name, 
 
 * `entries`: records appended one after the other, `[length u32][crc u32][index u64][term u64][durable u64][command]`, the CRC
   over everything after it.  `durable` is the last index known to be on disk when the record was written.
-* `vote`: cluster, node, term and vote, replaced as a whole by every change (temporary file, fsync, rename, fsync of the folder).
+* `vote`: cluster, node, term and vote, the journal's own id, whether it has a vote in the quorum at all, and the seats it knows;
+  replaced as a whole by every change (temporary file, fsync, rename, fsync of the folder).
 
 What it promises
 * After `sync()` everything added before is on disk.  Nobody may acknowledge, count or vote on anything before.
-* One of the two files missing, or a folder of another cluster or node: refuses to open.  A vote that was forgotten could be
-  given twice, so there is no way to "start afresh" here; replacing a lost disk is a new voter, not an empty folder.
+* One of the two files missing, or a folder of another cluster or node: refuses to open: a vote that was forgotten could be given
+  twice.  No folder at all: a new journal under a new random id, which has no vote (`voting`) until the quorum as a whole is
+  formed or takes it back (`membership`).  An empty folder never speaks for the one that was lost.
 * A torn tail (a crash before `sync`) is cut.  Damage to anything that once was durable is never cut: an unreadable record
   followed by one that says "what you cannot read was durable" stops the node.  That is what `durable` is for: unsynced pages
   reach the disk in any order, so a readable record after an unreadable one proves nothing by itself.
@@ -28,7 +30,7 @@ from pysyncobj.journal import Journal
 
 from ...runtime import faults, logs
 from .failure import RaftFatal
-from .messages import Entry
+from .messages import Entry, Seat
 
 if TYPE_CHECKING:
     from ...runtime.disk import Disk, File
@@ -36,13 +38,17 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 NO_VOTE = -1
+JOURNAL_ID_MAX = 2**64 - 1
 FIRST_ENTRY: Entry = (b"\x01", 1, 0)  # every log begins with this no-op: a common point to agree on
 
 _HEAD = struct.Struct("<II")
 _BODY = struct.Struct("<QQQ")
 _VOTE = struct.Struct("<4sHiQiH")
 _VOTE_MAGIC = b"TGRV"
-_VOTE_FORMAT = 1
+_VOTE_FORMAT_WITHOUT_ID = 1  # of the version before journals had ids
+_VOTE_FORMAT = 2
+_IDENTITY = struct.Struct("<QBB")  # journal id, voting, seats
+_SEAT = struct.Struct("<iQQ")
 _CRC = struct.Struct("<I")
 _COMMAND_BYTES_MAX = 64 << 20
 _INDEX_SPAN_MAX = 1 << 24  # how far past the expected index a record can be while we search behind a damaged one
@@ -51,7 +57,8 @@ _INDEX_SPAN_MAX = 1 << 24  # how far past the expected index a record can be whi
 class DurableJournal(Journal):  # type: ignore[misc]
     """PySyncObj's journal interface over the Disk port.  Used by the Raft thread only."""
 
-    def __init__(self, disk: Disk, folder: Path, *, node_id: int, cluster_id: str = "") -> None:
+    def __init__(self, disk: Disk, folder: Path, *, node_id: int, new_id: int, cluster_id: str = "") -> None:
+        """`new_id`: random and not 0; the journal's id when it is made now (or was, by a version without ids)."""
         self._disk = disk
         self._entries_path = folder / "entries"
         self._vote_path = folder / "vote"
@@ -66,15 +73,21 @@ class DurableJournal(Journal):  # type: ignore[misc]
         self._end = 0
         self._term = 0
         self._vote = NO_VOTE
+        self._id = new_id
+        self._voting = False
+        self._seats: dict[int, Seat] = {}
         self.durable_index = 0
         self.syncs = 0
         if not disk.exists(folder):
             self._create(folder)
-        self._read_vote()
+        version = self._read_vote()
         if not disk.exists(self._entries_path):
             raise RaftFatal(f"{self._entries_path} is missing although {self._vote_path.name} is there: refusing to start")
         self._file: File = disk.open(self._entries_path)
         self._load()
+        if version == _VOTE_FORMAT_WITHOUT_ID:
+            self._voting = not self.is_empty  # it may have acknowledged or voted
+            disk.write_atomic(self._vote_path, self._encode_vote(self._term, self._vote))
 
     # ---- opening ----------------------------------------------------------------------------------------------------------
 
@@ -88,7 +101,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         self._disk.rename(making, folder)
         self._disk.sync_directory(folder.parent)
 
-    def _read_vote(self) -> None:
+    def _read_vote(self) -> int:
         if not self._disk.exists(self._vote_path):
             raise RaftFatal(f"{self._vote_path} is missing: a vote may have been given that nobody remembers, refusing to start")
         data = self._disk.read(self._vote_path)
@@ -96,7 +109,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         if len(data) < _CRC.size + _VOTE.size or _CRC.unpack_from(data)[0] != zlib.crc32(body):
             raise RaftFatal(f"{self._vote_path} is damaged: refusing to start without its term and vote")
         magic, version, node_id, term, vote, name_length = _VOTE.unpack_from(body)
-        if magic != _VOTE_MAGIC or version != _VOTE_FORMAT:
+        if magic != _VOTE_MAGIC or version not in (_VOTE_FORMAT_WITHOUT_ID, _VOTE_FORMAT):
             raise RaftFatal(f"{self._vote_path} has a format that this version does not know")
         stored_cluster = body[_VOTE.size : _VOTE.size + name_length].decode()
         if node_id != self._node_id:
@@ -106,6 +119,12 @@ class DurableJournal(Journal):  # type: ignore[misc]
             raise RaftFatal(f"{self._vote_path} {message}")
         self._cluster_id = stored_cluster or self._cluster_id
         self._term, self._vote = int(term), int(vote)
+        if version == _VOTE_FORMAT:
+            position = _VOTE.size + name_length
+            self._id, voting, _ = _IDENTITY.unpack_from(body, position)
+            self._voting = bool(voting)
+            self._seats = {seat[0]: seat for seat in _SEAT.iter_unpack(body[position + _IDENTITY.size :])}
+        return int(version)
 
     def _load(self) -> None:
         data = self._file.read_at(0, self._file.size())
@@ -138,7 +157,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         if proof is not None:
             raise RaftFatal(
                 f"{self._entries_path} is damaged at byte {position}: entry {expected} cannot be read, but the record at byte "
-                f"{proof} says that it was durable; restore this node as a new voter"
+                f"{proof} says that it was durable; remove this folder, and the quorum takes the node back (operations.md)"
             )
         log.warning("journal_tail_cut", path=self._entries_path, at=position, cut_bytes=len(data) - position, last=expected - 1)
         self._file.truncate(position)
@@ -308,9 +327,45 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._cluster_id = cluster_id
             self._disk.write_atomic(self._vote_path, self._encode_vote(self._term, self._vote))
 
+    @property
+    def journal_id(self) -> int:
+        """Says whether this is still the disk that once promised something: made at random with the folder, never changed."""
+        return self._id
+
+    @property
+    def voting(self) -> bool:
+        """Whether this journal may vote, stand and be counted; from False to True once, never back."""
+        return self._voting
+
+    @property
+    def seats(self) -> dict[int, Seat]:
+        """Which journal has which voter's seat, as far as this one has learned it."""
+        return self._seats
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was ever written: no term, no vote, no entry."""
+        return (self._term, self._vote, self._entries[-1][1]) == (0, NO_VOTE, FIRST_ENTRY[1])
+
+    def seat(self, *seats: Seat, voting: bool) -> None:
+        """Takes note of seats, and with `voting` of this journal's own vote.  Everything added before is durable first, then
+        this, then it returns: no vote may be remembered by a journal that could still lose the entries it was given for."""
+        self._require_usable()
+        self.sync()
+        self._seats |= {seat[0]: seat for seat in seats}
+        self._voting = self._voting or voting
+        try:
+            faults.point("raft.seat.before_write", voting=voting)
+            self._disk.write_atomic(self._vote_path, self._encode_vote(self._term, self._vote))
+        except OSError:
+            self._failed = True
+            raise
+
     def _encode_vote(self, term: int, vote: int) -> bytes:
         name = self._cluster_id.encode()
         body = _VOTE.pack(_VOTE_MAGIC, _VOTE_FORMAT, self._node_id, term, vote, len(name)) + name
+        body += _IDENTITY.pack(self._id, self._voting, len(self._seats))
+        body += b"".join(_SEAT.pack(*seat) for _, seat in sorted(self._seats.items()))
         return _CRC.pack(zlib.crc32(body)) + body
 
 

@@ -11,10 +11,11 @@ import struct
 from dataclasses import dataclass
 
 FRAME_BYTES_MAX = 8 << 20
-HELLO_VERSION = 1
+HELLO_VERSION = 2
 _NAME_BYTES_MAX = 255
 
 Entry = tuple[bytes, int, int]  # (command, index, term): the shape that PySyncObj's log has
+Seat = tuple[int, int, int]  # (voter, the id of its journal, the entry that gave it back the vote; 0: since the formation)
 
 
 class MalformedMessage(ValueError):
@@ -36,6 +37,16 @@ class Ping:
 
 
 @dataclass(slots=True, frozen=True)
+class Standing:
+    """First on every connection, and whenever it changes: which journal speaks, and whether it has a vote (`membership`)."""
+
+    journal: int  # never 0
+    voting: bool
+    empty: bool  # no term, no vote, no entry yet
+    roster: tuple[Seat, ...]  # voting: the seats that it knows; else: the formation that it would agree to, or nothing
+
+
+@dataclass(slots=True, frozen=True)
 class AppendEntries:
     """Leader to follower.  Without entries: the heartbeat, and the probe for where the logs agree."""
 
@@ -52,12 +63,16 @@ class AppendReply:
 
     success: every entry up to `next_index - 1` agrees with the leader's and is on disk.  Otherwise: the frame whose
     `previous_index` this was did not fit; try again from `next_index`.
+
+    voting: whether `journal` has a vote.  Without one the answer says where to go on sending, and counts for nothing.
     """
 
     term: int
     success: bool
     next_index: int
     previous_index: int
+    journal: int
+    voting: bool
 
 
 @dataclass(slots=True, frozen=True)
@@ -97,22 +112,27 @@ class SnapshotReply:
     checksum: int
     received_bytes: int
     last_index: int  # of the follower's log after the installation; 0 while it is incomplete
+    journal: int
+    voting: bool
 
 
-Message = AppendEntries | AppendReply | VoteRequest | VoteReply | SnapshotChunk | SnapshotReply
+Message = Standing | AppendEntries | AppendReply | VoteRequest | VoteReply | SnapshotChunk | SnapshotReply
 Frame = Hello | Ping | Message
 
 _HELLO = struct.Struct("<BBiBB")
+_STANDING = struct.Struct("<BQBBB")
+_SEAT = struct.Struct("<iQQ")
 _APPEND = struct.Struct("<BQQQQI")
 _ENTRY = struct.Struct("<QQI")
-_APPEND_REPLY = struct.Struct("<BQBQQ")
+_APPEND_REPLY = struct.Struct("<BQBQQQB")
 _VOTE_REQUEST = struct.Struct("<BQQQB")
 _VOTE_REPLY = struct.Struct("<BQBB")
 _CHUNK = struct.Struct("<BQQIQQ")
-_CHUNK_REPLY = struct.Struct("<BQIQQ")
+_CHUNK_REPLY = struct.Struct("<BQIQQQB")
 
 _TYPE_HELLO, _TYPE_PING, _TYPE_APPEND, _TYPE_APPEND_REPLY = 1, 2, 3, 4
 _TYPE_VOTE_REQUEST, _TYPE_VOTE_REPLY, _TYPE_CHUNK, _TYPE_CHUNK_REPLY = 5, 6, 7, 8
+_TYPE_STANDING = 9
 _VOTERS_MAX = 9
 
 
@@ -124,16 +144,19 @@ def encode(frame: Frame) -> bytes:
                 parts.append(_ENTRY.pack(index, entry_term, len(command)))
                 parts.append(command)
             return b"".join(parts)
-        case AppendReply(term, success, next_index, previous_index):
-            return _APPEND_REPLY.pack(_TYPE_APPEND_REPLY, term, success, next_index, previous_index)
+        case AppendReply(term, success, next_index, previous_index, journal, voting):
+            return _APPEND_REPLY.pack(_TYPE_APPEND_REPLY, term, success, next_index, previous_index, journal, voting)
         case VoteRequest(term, last_index, last_term, preliminary):
             return _VOTE_REQUEST.pack(_TYPE_VOTE_REQUEST, term, last_index, last_term, preliminary)
         case VoteReply(term, granted, preliminary):
             return _VOTE_REPLY.pack(_TYPE_VOTE_REPLY, term, granted, preliminary)
         case SnapshotChunk(term, commit_index, checksum, total_bytes, position, data):
             return _CHUNK.pack(_TYPE_CHUNK, term, commit_index, checksum, total_bytes, position) + data
-        case SnapshotReply(term, checksum, received_bytes, last_index):
-            return _CHUNK_REPLY.pack(_TYPE_CHUNK_REPLY, term, checksum, received_bytes, last_index)
+        case SnapshotReply(term, checksum, received_bytes, last_index, journal, voting):
+            return _CHUNK_REPLY.pack(_TYPE_CHUNK_REPLY, term, checksum, received_bytes, last_index, journal, voting)
+        case Standing(journal, voting, empty, roster):
+            head = _STANDING.pack(_TYPE_STANDING, journal, voting, empty, len(roster))
+            return head + b"".join(_SEAT.pack(*seat) for seat in roster)
         case Hello(node_id, cluster_id, voters):
             name = cluster_id.encode()
             if len(name) > _NAME_BYTES_MAX or len(voters) > _VOTERS_MAX:
@@ -159,8 +182,8 @@ def _decode(data: bytes) -> Frame:
         case 3:
             return _decode_append(data)
         case 4:
-            _, term, success, next_index, previous_index = _APPEND_REPLY.unpack(data)
-            return AppendReply(term, _boolean(success), next_index, previous_index)
+            _, term, success, next_index, previous_index, journal, voting = _APPEND_REPLY.unpack(data)
+            return AppendReply(term, _boolean(success), next_index, previous_index, _journal(journal), _boolean(voting))
         case 5:
             _, term, last_index, last_term, preliminary = _VOTE_REQUEST.unpack(data)
             return VoteRequest(term, last_index, last_term, _boolean(preliminary))
@@ -174,8 +197,10 @@ def _decode(data: bytes) -> Frame:
                 raise MalformedMessage("a snapshot chunk is empty or reaches past the end of its file")
             return SnapshotChunk(term, commit_index, checksum, total_bytes, position, chunk)
         case 8:
-            _, term, checksum, received_bytes, last_index = _CHUNK_REPLY.unpack(data)
-            return SnapshotReply(term, checksum, received_bytes, last_index)
+            _, term, checksum, received_bytes, last_index, journal, voting = _CHUNK_REPLY.unpack(data)
+            return SnapshotReply(term, checksum, received_bytes, last_index, _journal(journal), _boolean(voting))
+        case 9:
+            return _decode_standing(data)
         case 2:
             if len(data) != 1:
                 raise MalformedMessage("a ping has no content")
@@ -206,6 +231,16 @@ def _decode_append(data: bytes) -> AppendEntries:
     return AppendEntries(term, commit_index, previous_index, previous_term, tuple(entries))
 
 
+def _decode_standing(data: bytes) -> Standing:
+    _, journal, voting, empty, count = _STANDING.unpack_from(data)
+    if count > _VOTERS_MAX or len(data) != _STANDING.size + count * _SEAT.size:
+        raise MalformedMessage("a standing of the wrong length")
+    roster = tuple((voter, _journal(seated), since) for voter, seated, since in _SEAT.iter_unpack(data[_STANDING.size :]))
+    if len({voter for voter, _, _ in roster}) != count:
+        raise MalformedMessage("a voter has two seats")
+    return Standing(_journal(journal), _boolean(voting), _boolean(empty), roster)
+
+
 def _decode_hello(data: bytes) -> Hello:
     _, version, node_id, voter_count, name_length = _HELLO.unpack_from(data)
     if version != HELLO_VERSION:
@@ -214,6 +249,12 @@ def _decode_hello(data: bytes) -> Hello:
         raise MalformedMessage("a hello of the wrong length")
     voters = struct.unpack_from(f"<{voter_count}i", data, _HELLO.size)
     return Hello(node_id, data[len(data) - name_length :].decode(), voters)
+
+
+def _journal(value: int) -> int:
+    if value == 0:
+        raise MalformedMessage("no journal has the id 0")
+    return value
 
 
 def _boolean(value: int) -> bool:

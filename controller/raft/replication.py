@@ -54,6 +54,8 @@ class Progress:
     probe_sent: bool = False
     in_flight: deque[int] = field(default_factory=deque)  # the last index of each unacknowledged frame
     transfer: SnapshotTransfer | None = None
+    journal: int = 0  # whose answers these are
+    reached: int = 0  # what that journal has acknowledged; it counts only with a vote, then it is in PySyncObj's table, too
 
     def to_probe(self) -> None:
         self.mode, self.probe_sent, self.transfer = Mode.PROBE, False, None
@@ -94,12 +96,25 @@ class Replication:
 
     # ---- answers --------------------------------------------------------------------------------------------------------------
 
+    def reached(self, node: Any) -> int:
+        """What the follower is known to have, whether it counts or not."""
+        return self._progress[node].reached
+
+    def _note(self, node: Any, progress: Progress, reply: AppendReply | SnapshotReply, index: int) -> int:
+        """Only a journal with a vote gets into the table that PySyncObj counts; another journal begins at nothing."""
+        if progress.journal != reply.journal:
+            progress.journal, progress.reached, self._match[node] = reply.journal, 0, 0
+        progress.reached = max(progress.reached, index)
+        if reply.voting:
+            self._match[node] = progress.reached
+        return progress.reached
+
     def on_append_reply(self, node: Any, reply: AppendReply) -> None:
         progress, last = self._progress[node], self._core.last_index
         if reply.success:
             if reply.next_index - 1 > last:
                 raise RaftFatal(f"node {node.id} acknowledges entry {reply.next_index - 1}, but the log ends at {last}")
-            match = self._match[node] = max(self._match[node], reply.next_index - 1)
+            match = self._note(node, progress, reply, reply.next_index - 1)
             progress.acknowledged(match)
             if progress.mode is Mode.PROBE or (progress.mode is Mode.SNAPSHOT and match >= self._journal[0][1]):
                 progress.to_replicate()
@@ -107,11 +122,13 @@ class Replication:
             self._next[node] = max(self._next[node], match + 1)
             if self._next[node] <= last:
                 self.send_to(node)
-        elif progress.mode is not Mode.SNAPSHOT and reply.previous_index >= self._match[node]:
+            return
+        reached = self._note(node, progress, reply, 0)
+        if progress.mode is not Mode.SNAPSHOT and reply.previous_index >= reached:
             of_this_probe = reply.previous_index == self._next[node] - 1
             if progress.mode is Mode.REPLICATE or of_this_probe:  # rejections of frames sent before the probe are stale
                 wanted = min(reply.next_index, reply.previous_index, last + 1)
-                self._next[node] = max(wanted, self._match[node] + 1, 2)
+                self._next[node] = max(wanted, reached + 1, 2)
                 progress.to_probe()
                 self.send_to(node)
 
@@ -121,8 +138,7 @@ class Replication:
             return
         progress.transfer.acknowledge(reply.checksum, reply.received_bytes, self._core.now())
         if reply.last_index:
-            self._match[node] = max(self._match[node], min(reply.last_index, self._core.last_index))
-            self._next[node] = self._match[node] + 1
+            self._next[node] = self._note(node, progress, reply, min(reply.last_index, self._core.last_index)) + 1
             progress.to_probe()
         self.send_to(node)
 

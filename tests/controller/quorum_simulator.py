@@ -3,9 +3,9 @@
     python tests/controller/quorum_simulator.py --voters 3 --seeds 0:500 [--reorder] [--mutation no_fsync]
 
 One seed draws everything: delays, cuts (also one-way), resets, reordering, crashes of one node or all that lose unsynced writes,
-full disks.  Then the faults stop and the quorum must make progress.  Checked: no acknowledged command is lost, no two nodes apply
-different commands at one index, one leader a term, no node stops by itself (other than for its full disk), all states equal at
-the end.
+full disks, late first starts, disks that are lost (the journals without a vote because of that stay a minority).  Then the faults
+stop and the quorum must make progress.  Checked: no acknowledged command is lost, no two nodes apply different commands at one
+index, one leader a term, no node stops by itself (other than for its full disk), all states equal and all with a vote at the end.
 
 `MUTATIONS` break one safeguard each; a mutation that no seed catches means that the safeguard is not tested.  (Replies without
 terms are played by hand in test_raft_scenarios.py: they do harm only in coincidences that seeds do not find.)
@@ -29,7 +29,17 @@ from tidegate.controller.raft.contract import Proposal, QuorumStatus, RaftTiming
 from tidegate.controller.raft.core import LEADER, RaftCore
 from tidegate.controller.raft.failure import RaftFatal
 from tidegate.controller.raft.journal import DurableJournal
-from tidegate.controller.raft.messages import AppendEntries, AppendReply, Entry, Message, decode, encode
+from tidegate.controller.raft.membership import VOTER_RETURNS, Membership, decode_return
+from tidegate.controller.raft.messages import (
+    AppendEntries,
+    AppendReply,
+    Entry,
+    Message,
+    Seat,
+    Standing,
+    decode,
+    encode,
+)
 from tidegate.controller.raft.snapshot_store import Snapshot, SnapshotStore
 
 STEP_S = 0.005
@@ -54,10 +64,13 @@ class Outcome:
     stopped: list[str] = field(default_factory=list)
     progress: bool = False
     equal: bool = False
+    all_vote: bool = False
+    wiped: int = 0
 
     @property
     def good(self) -> bool:
-        return not self.lost and not self.violations and not self.stopped and self.progress and self.equal
+        ends_well = self.progress and self.equal and self.all_vote
+        return not self.lost and not self.violations and not self.stopped and ends_well
 
 
 class Machine:
@@ -115,6 +128,7 @@ class Simulation:
         syncs_work: bool = True,
         delay_s: float | None = None,
         late_replies: bool = False,
+        wipes: bool = True,
     ) -> None:
         self.random = random.Random(seed)
         self.outcome = Outcome(seed)
@@ -136,6 +150,11 @@ class Simulation:
         self.acknowledged: dict[bytes, float] = {}
         self.leaders: dict[int, int] = {}
         self.sequence = 0
+        self.lies = lies
+        self.wipes = wipes and voters > 1
+        self.plan: list[tuple[float, Callable[[], None]]] = []
+        self.wiped: set[int] = set()  # the disks that were lost and have no vote yet
+        self.absent: dict[int, float] = {}  # nodes that are started for the first time only then
         self.delay_s = delay_s or self.random.choice((0.002, 0.02, 0.06))
         self.timings = replace(TIMINGS, batch_bytes=self.random.choice((60, 300, 5000)))
 
@@ -145,7 +164,7 @@ class Simulation:
         disk, folder = self.disks[node_id], Path("/data/raft")
         machine = Machine(self, node_id)
         try:
-            journal = self.journal_class(disk, folder, node_id=node_id)
+            journal = self.journal_class(disk, folder, node_id=node_id, new_id=self.random.getrandbits(64) | 1)
             core = self.core_class(
                 node_id, self.ids, journal, SnapshotStore(disk, folder), machine, Outbox(self, node_id),
                 timings=self.timings, random=self.random.random,
@@ -162,6 +181,66 @@ class Simulation:
             if other != node_id:
                 self.disconnect(node_id, other)
         self.disks[node_id].crash(self.fates[node_id])
+
+    def wipe(self, node_id: int) -> None:
+        """The disk of a node that is down is lost.  Frames of its lost journal go with the connection, whatever the mode."""
+        self.disks[node_id] = LyingDisk(self.lies)
+        self.wiped.add(node_id)
+        self.outcome.wiped += 1
+        for other in self.ids:
+            self.links[node_id, other].clear()
+
+    def may_wipe(self) -> bool:
+        self.wiped -= {node_id for node_id, core in self.cores.items() if core._journal.voting}
+        return self.wipes and len(self.wiped) < (len(self.ids) - 1) // 2
+
+    def lose_disk_at_the_worst_time(self) -> None:
+        """Coincidences that single faults hardly ever make: a follower that has just acknowledged or voted loses its disk while
+        some of the others have nothing of that; then the one goes that it was promised to (or comes back, out of office)."""
+        rng = self.random
+        leader = next((node_id for node_id, core in self.cores.items() if core.role == LEADER), None)
+        others = [node_id for node_id in self.cores if node_id != leader and node_id not in self.wiped]
+        if leader is None or len(others) < len(self.ids) // 2 + 1 or not self.may_wipe():
+            return
+        rng.shuffle(others)
+        victim, behind = others[0], others[1 : 1 + len(self.ids) // 2]
+        deposed = rng.random() < 0.5
+        for other in [*behind, victim] if deposed else behind:
+            self.cuts.add(frozenset((leader, other)))
+            self.disconnect(leader, other)
+
+        def lose() -> None:
+            if victim in self.cores:
+                self.crash(victim)
+            if self.may_wipe():
+                self.wipe(victim)
+            self.start(victim)
+            self.cuts.discard(frozenset((leader, victim)))
+            for other in behind if deposed else []:
+                self.cuts.add(frozenset((victim, other)))
+            self.connect(leader, victim)
+
+        def crash_again() -> None:
+            if victim in self.cores:
+                self.crash(victim)
+                self.start(victim)
+                self.connect(leader, victim)
+
+        def turn() -> None:
+            if leader in self.cores and not deposed:
+                self.crash(leader)
+            self.connect_all()
+
+        lost_at = self.now + rng.uniform(0.1, 0.7)
+        self.plan = [(lost_at, lose), (lost_at + rng.uniform(0.0, 0.4), turn), (lost_at + 2.5, self.cuts.clear)]
+        if rng.random() < 0.5:
+            self.plan.append((lost_at + rng.uniform(0.0, 0.2), crash_again))
+
+    def carry_out_plan(self) -> None:
+        for entry in sorted(self.plan, key=lambda entry: entry[0]):
+            if entry[0] <= self.now:
+                self.plan.remove(entry)
+                entry[1]()
 
     def connect(self, a: int, b: int) -> None:
         if a not in self.cores or b not in self.cores or frozenset((a, b)) in self.cuts or b in self.connected[a]:
@@ -260,7 +339,10 @@ class Simulation:
     def run(self, seconds: float = 20.0) -> Outcome:
         with _virtual_clock(self), contextlib.suppress(_Hopeless):
             for node_id in self.ids:
-                self.start(node_id)
+                if self.faults and self.random.random() < 0.2:
+                    self.absent[node_id] = self.now + self.random.random() * 5
+                else:
+                    self.start(node_id)
             end = self.now + seconds
             while self.now < end and not self.outcome.violations:
                 self.step()
@@ -290,9 +372,13 @@ class Simulation:
         if draw < 0.004 and up:
             self.crash(rng.choice(up))
         elif draw < 0.016:
-            down = [node_id for node_id in self.ids if node_id not in self.cores]
+            absent = {node_id for node_id, until in self.absent.items() if until > self.now}
+            down = [node_id for node_id in self.ids if node_id not in self.cores and node_id not in absent]
             if down:
-                self.start(rng.choice(down))
+                node_id = rng.choice(down)
+                if rng.random() < 0.25 and self.may_wipe():
+                    self.wipe(node_id)
+                self.start(node_id)
         elif draw < 0.0166:
             for node_id in up:
                 self.crash(node_id)
@@ -311,8 +397,11 @@ class Simulation:
             self.disconnect(*rng.sample(self.ids, 2))
         elif draw < 0.037 and up:
             self.disks[rng.choice(up)].fail_after = rng.randrange(4)
+        elif draw < 0.040 and not self.plan:
+            self.lose_disk_at_the_worst_time()
         if draw > 0.97:
             self.connect_all()
+        self.carry_out_plan()
 
     def heal(self) -> None:
         """No faults any more: progress within a bound, then equal states."""
@@ -338,6 +427,10 @@ class Simulation:
         self.outcome.progress = last > healed_at + 6.0
         states = {(machine.index, machine.chain) for node_id, machine in self.machines.items() if node_id in self.cores}
         self.outcome.equal = len(states) == 1 and len(self.cores) == len(self.ids)
+        self.outcome.all_vote = all(core._journal.voting for core in self.cores.values())
+        forgotten = max(self.history, default=0) - max((index for index, _ in states), default=0)
+        if forgotten > 0:
+            self.outcome.violations.append(f"the last {forgotten} entries that were applied are known to nobody any more")
 
 
 class _Hopeless(Exception):
@@ -394,6 +487,70 @@ class _TrimsBeforeSnapshot(RaftCore):
             self._journal.deleteEntriesTo(len(self._journal) - 20)
 
 
+class _VotesWhileFresh(RaftCore):
+    def _may_vote(self) -> bool:
+        return True
+
+
+class _CountsEverybody(RaftCore):
+    """As if the answers of a journal without a vote were like all others."""
+
+    def _on_message(self, node: object, message: Message) -> None:
+        super()._on_message(node, message)
+        if isinstance(message, AppendReply) and self.role == LEADER:
+            self._SyncObj__raftMatchIndex[node] = self._replication.reached(node)
+
+
+class _MajorityForms(Membership):
+    """A majority of fresh voters is taken for the whole."""
+
+    def roster(self) -> tuple[Seat, ...]:
+        fresh = {voter: seen for voter, seen in self._seen.items() if not seen.voting and seen.empty}
+        if self._journal.voting or not self._journal.is_empty or len(fresh) < (len(self._others) + 1) // 2:
+            return ()
+        seats = [(voter, standing.journal, 0) for voter, standing in fresh.items()]
+        return tuple(sorted([*seats, (self._node_id, self._journal.journal_id, 0)]))
+
+    def heard(self, voter: int, standing: Standing) -> bool:
+        news = super().heard(voter, standing)
+        if not self.voting and self.roster():
+            self._take_seat(self.roster())
+        return news
+
+
+class _FormsAroundSurvivors(Membership):
+    """Journals without a vote form a quorum among them although others have one."""
+
+    def roster(self) -> tuple[Seat, ...]:
+        if self._journal.voting or not self._journal.is_empty or self._seen.keys() != self._others:
+            return ()
+        seats = [(voter, standing.journal, 0) for voter, standing in self._seen.items()]
+        return tuple(sorted([*seats, (self._node_id, self._journal.journal_id, 0)]))
+
+    def heard(self, voter: int, standing: Standing) -> bool:
+        news = super().heard(voter, standing)
+        if not self.voting and self.roster():
+            self._take_seat(self.roster())
+        return news
+
+
+class _ReturnsWhenProposed(RaftCore):
+    """The vote is taken when the entry that gives it arrives: not committed, not yet durable."""
+
+    def _append_missing(self, previous: int, entries: tuple[Entry, ...]) -> int:
+        match = super()._append_missing(previous, entries)
+        for command, index, _ in entries:
+            if command[:1] == VOTER_RETURNS and decode_return(command) == (self.selfNode.id, self._journal.journal_id):
+                journal = self._journal
+                journal._voting, journal._seats[self.selfNode.id] = True, (self.selfNode.id, journal.journal_id, index)
+                journal._disk.write_atomic(journal._vote_path, journal._encode_vote(journal._term, journal._vote))
+        return match
+
+
+def _core_with(membership: type[Membership]) -> type[RaftCore]:
+    return type(membership.__name__, (RaftCore,), {"membership_class": membership})
+
+
 MUTATIONS: dict[str, dict[str, object]] = {
     "no_fsync": {"syncs_work": False},
     "no_journal_sync": {"journal_class": _AcknowledgesUnsynced},
@@ -401,6 +558,11 @@ MUTATIONS: dict[str, dict[str, object]] = {
     "truncates_matching": {"core_class": _TruncatesMatching, "reorder": True},
     "commits_unseen": {"core_class": _CommitsWhatItHasNotSeen},
     "trims_before_snapshot": {"core_class": _TrimsBeforeSnapshot},
+    "votes_while_fresh": {"core_class": _VotesWhileFresh},
+    "counts_everybody": {"core_class": _CountsEverybody},
+    "majority_forms": {"core_class": _core_with(_MajorityForms)},
+    "forms_around_survivors": {"core_class": _core_with(_FormsAroundSurvivors)},
+    "returns_when_proposed": {"core_class": _ReturnsWhenProposed},
 }
 
 
@@ -422,16 +584,17 @@ def main() -> int:
         extra["late_replies"] = True
     if options.delay:
         extra["delay_s"] = options.delay
-    bad = acknowledged = terms = 0
+    bad = acknowledged = terms = wiped = 0
     for seed in range(first, last):
         outcome = Simulation(seed, options.voters, **extra).run(options.seconds)  # type: ignore[arg-type]
         acknowledged += outcome.acknowledged
         terms += outcome.terms
+        wiped += outcome.wiped
         if not outcome.good:
             bad += 1
             if bad <= 5:
                 print(f"seed {seed}: {outcome}")
-    print(f"{last - first} runs, {acknowledged} acknowledged, {terms} terms, {bad} bad")
+    print(f"{last - first} runs, {acknowledged} acknowledged, {terms} terms, {wiped} disks lost, {bad} bad")
     return 1 if bad else 0
 
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import errno
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.controller.raft.failure import RaftFatal
-from tidegate.controller.raft.journal import DurableJournal
+from tidegate.controller.raft.journal import _VOTE, DurableJournal
 from tidegate.controller.raft.snapshot_store import Snapshot, SnapshotStore
 from tidegate.runtime.disk import RealDisk
 
+JOURNAL = 0x7EA
 FOLDER = Path("/data/raft")
 ENTRIES, VOTE = FOLDER / "entries", FOLDER / "vote"
 
 
 def opened(disk: LyingDisk, cluster_id: str = "", node_id: int = 1) -> DurableJournal:
-    return DurableJournal(disk, FOLDER, node_id=node_id, cluster_id=cluster_id)
+    return DurableJournal(disk, FOLDER, node_id=node_id, new_id=JOURNAL, cluster_id=cluster_id)
 
 
 def filled(disk: LyingDisk, count: int = 5) -> DurableJournal:
@@ -32,13 +34,13 @@ def filled(disk: LyingDisk, count: int = 5) -> DurableJournal:
 
 def test_entries_term_and_vote_survive_a_restart(tmp_path: Path) -> None:
     folder = tmp_path / "raft"
-    journal = DurableJournal(RealDisk(), folder, node_id=1)
+    journal = DurableJournal(RealDisk(), folder, node_id=1, new_id=JOURNAL)
     journal.setCurrentTerm(3, 2)
     journal.add(b"a", 2, 3)
     journal.add(b"b", 3, 3)
     journal.sync()
     journal._destroy()
-    again = DurableJournal(RealDisk(), folder, node_id=1)
+    again = DurableJournal(RealDisk(), folder, node_id=1, new_id=JOURNAL)
     assert again[:] == [(b"\x01", 1, 0), (b"a", 2, 3), (b"b", 3, 3)]
     assert (again.getCurrentTerm(), again.getVotedForNodeId()) == (3, 2)
 
@@ -215,3 +217,55 @@ def test_a_damaged_snapshot_stops_the_node_and_an_older_one_never_replaces_a_new
     disk.flip_bit(FOLDER / "snapshot", disk.size(FOLDER / "snapshot") - 1)
     with pytest.raises(RaftFatal, match="damaged"):
         SnapshotStore(disk, FOLDER)
+
+
+def as_of_the_version_before(disk: LyingDisk) -> None:
+    """Rewrites the vote file without what that version did not know: id, vote right and seats."""
+    body = bytearray(disk.read(VOTE)[4:])
+    del body[_VOTE.size :]
+    body[4:6] = (1).to_bytes(2, "little")
+    disk.put(VOTE, zlib.crc32(body).to_bytes(4, "little") + bytes(body))
+
+
+@pytest.mark.parametrize(
+    ("use", "voting"),
+    [
+        (lambda journal: None, False),
+        (lambda journal: journal.setCurrentTerm(1, None), True),
+        (lambda journal: journal.setCurrentTerm(1, 3), True),
+        (_append_and_sync, True),
+    ],
+)
+def test_a_folder_of_the_version_before_has_a_vote_if_it_can_have_promised_anything(
+    use: Callable[[DurableJournal], None], voting: bool
+) -> None:
+    disk = LyingDisk()
+    journal = opened(disk)
+    if use is _append_and_sync:
+        journal.add(b"x", 2, 1)
+        journal.sync()
+    else:
+        use(journal)
+    as_of_the_version_before(disk)
+    again = DurableJournal(disk, FOLDER, node_id=1, new_id=77)
+    assert (again.voting, again.journal_id, again.seats) == (voting, 77, {})
+    once_more = DurableJournal(disk, FOLDER, node_id=1, new_id=78)
+    assert (once_more.voting, once_more.journal_id) == (voting, 77), "the id is kept from the first start on"
+
+
+def test_a_seat_is_remembered_only_with_the_entries_it_was_given_for() -> None:
+    for seed in range(100):
+        disk = LyingDisk()
+        journal, rng = opened(disk), random.Random(seed)
+        assert not journal.voting and journal.is_empty
+        journal.add(b"returns", 2, 1)
+        disk.fail_after = rng.randrange(8)
+        try:
+            journal.seat((1, JOURNAL, 2), (2, 9, 0), voting=True)
+            journal.bind_cluster("blue")
+        except OSError:
+            pass
+        disk.crash(rng)
+        again = opened(disk)
+        assert again.journal_id == JOURNAL
+        assert not again.voting or (again[-1][1] == 2 and again.seats == {1: (1, JOURNAL, 2), 2: (2, 9, 0)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -65,8 +66,8 @@ class Logs:
         return next(log for log in self.running.values() if log.is_active)
 
     async def acknowledge(self, *names: str) -> MetadataLog:
-        """Proposes the features `names` until every one is acknowledged, through whichever log is active: on a slow machine the
-        leadership moves at times, and a test about something else must not depend on who holds it.  Returns the last one asked."""
+        """Proposes the features `names` until every one is acknowledged, through whichever log is active: on a slow machine
+        the leadership moves at times, and a test about something else must not depend on it.  Returns the last one asked."""
         while True:
             log = await self.active()
             try:
@@ -245,13 +246,13 @@ class FullDisk(RealDisk):
 
 async def test_a_full_disk_stops_the_node_and_the_others_go_on(tmp_path: Path) -> None:
     logs = Logs(tmp_path, 3)
-    await logs.start(2, 3)
     broken_disk, deaths = FullDisk(), list[str]()
     logs.disk, healthy = broken_disk, logs.disk
     broken = logs.make(1)
     broken._die_now = deaths.append
     logs.disk = healthy
     await broken.start()
+    await logs.start(2, 3)
     await logs.acknowledge("before")
     broken_disk.full = True
     for number in range(5):
@@ -279,3 +280,91 @@ async def test_a_folder_in_use_of_another_cluster_or_damaged_is_refused_with_a_r
     (tmp_path / "1" / "raft" / "entries").unlink()
     with pytest.raises(MetadataLogUnusable, match="entries is missing"):
         await logs.make(1).start()
+
+
+async def test_the_first_start_waits_for_all_voters_and_says_for_whom(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 3)
+    await logs.start(1, 2)
+    for log in logs.running.values():
+        await until(lambda log=log: "not seen yet: 3" in log.status.waits_for)
+        assert log.status.not_voting == (1, 2) and not log.is_active and log.term == 0
+    await logs.start(3)
+    await logs.acknowledge("a")
+    assert all(log.status.waits_for == "" and log.status.not_voting == () for log in logs.running.values())
+    await logs.stop(3)
+    await logs.stop()
+    await logs.start(1, 2)
+    await logs.acknowledge("formed once, a majority is enough")
+    await logs.stop()
+    assert not logs.deaths
+
+
+async def test_a_voter_whose_disk_was_lost_cannot_help_to_forget_and_is_taken_back(tmp_path: Path) -> None:
+    """Committed by voters 1 and 2; 1 down, the disk of 2 lost: 2 and 3, which has nothing of it, must not elect anybody."""
+    logs = Logs(tmp_path, 3)
+    await logs.start()
+    await logs.acknowledge("everybody has this")
+    await logs.same()
+    await logs.stop(3)
+    await logs.acknowledge("only 1 and 2 have this")
+    await logs.same()
+    await logs.stop()
+    shutil.rmtree(tmp_path / "2" / "raft")
+    await logs.start(2, 3)
+    wiped, behind = logs.running[2], logs.running[3]
+    await until(lambda: "as soon as there is a leader" in wiped.status.waits_for and behind.status.not_voting == (2,))
+    await asyncio.sleep(4 * QUICK.election_s_max)
+    assert behind.leader_id == -1 and wiped.term == 0 and behind.term == behind._thread._core._journal[-1][2]  # type: ignore[union-attr]
+    await logs.start(1)
+    await until(lambda: not any(log.status.not_voting for log in logs.running.values()))
+    await logs.same()
+    assert all("only 1 and 2 have this" in log.state.features for log in logs.running.values())
+    await logs.stop(1)
+    await logs.acknowledge("2 has its vote again")
+    await logs.start(1)
+    await logs.same()
+    await logs.stop()
+    assert not logs.deaths
+
+
+async def test_a_majority_of_lost_disks_stops_the_quorum_until_an_operator_begins_anew(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 3)
+    await logs.start()
+    await logs.acknowledge("a")
+    await logs.same()
+    await logs.stop()
+    for node_id in (1, 2):
+        shutil.rmtree(tmp_path / str(node_id) / "raft")
+    await logs.start()
+    survivor = logs.running[3]
+    await until(lambda: survivor.status.not_voting == (1, 2) and len(survivor.status.connected) == 2)
+    await asyncio.sleep(4 * QUICK.election_s_max)
+    assert all(log.leader_id == -1 for log in logs.running.values())
+    await logs.stop()
+    for node_id in logs.voters:
+        shutil.rmtree(tmp_path / str(node_id) / "raft", ignore_errors=True)
+    await logs.start()
+    assert "a" not in (await logs.acknowledge("b")).state.features
+    await logs.stop()
+    assert not logs.deaths
+
+
+async def test_an_old_folder_that_is_put_back_after_its_voter_returned_stops_its_node(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 3)
+    await logs.start()
+    await logs.acknowledge("a")
+    await logs.same()
+    await logs.stop(2)
+    folder, kept = tmp_path / "2" / "raft", tmp_path / "unmounted"
+    folder.rename(kept)
+    await logs.start(2)
+    await until(lambda: not any(log.status.not_voting for log in logs.running.values()))
+    await logs.acknowledge("b")
+    await logs.same()
+    await logs.stop(2)
+    shutil.rmtree(folder)
+    kept.rename(folder)
+    await logs.start(2)
+    await until(lambda: logs.deaths)
+    assert "an old one that was put back" in logs.deaths[0]
+    await logs.stop()

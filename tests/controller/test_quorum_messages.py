@@ -14,6 +14,7 @@ from tidegate.controller.raft.messages import (
     Ping,
     SnapshotChunk,
     SnapshotReply,
+    Standing,
     VoteReply,
     VoteRequest,
     decode,
@@ -21,6 +22,7 @@ from tidegate.controller.raft.messages import (
 )
 
 U64 = st.integers(0, 2**64 - 1)
+JOURNAL = st.integers(1, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
 
 
@@ -34,6 +36,13 @@ def appends(draw: st.DrawFn) -> AppendEntries:
 
 
 @st.composite
+def standings(draw: st.DrawFn) -> Standing:
+    voters = draw(st.lists(st.integers(0, 99), max_size=5, unique=True))
+    roster = tuple((voter, draw(JOURNAL), draw(U64)) for voter in voters)
+    return Standing(draw(JOURNAL), draw(st.booleans()), draw(st.booleans()), roster)
+
+
+@st.composite
 def chunks(draw: st.DrawFn) -> SnapshotChunk:
     data = draw(st.binary(min_size=1, max_size=50))
     position = draw(st.integers(0, 2**40))
@@ -43,10 +52,11 @@ def chunks(draw: st.DrawFn) -> SnapshotChunk:
 FRAMES: st.SearchStrategy[Frame] = st.one_of(
     appends(),
     chunks(),
-    st.builds(AppendReply, U64, st.booleans(), U64, U64),
+    st.builds(AppendReply, U64, st.booleans(), U64, U64, JOURNAL, st.booleans()),
     st.builds(VoteRequest, U64, U64, U64, st.booleans()),
     st.builds(VoteReply, U64, st.booleans(), st.booleans()),
-    st.builds(SnapshotReply, U64, U32, U64, U64),
+    st.builds(SnapshotReply, U64, U32, U64, U64, JOURNAL, st.booleans()),
+    standings(),
     st.builds(Hello, st.integers(0, 2**31 - 1), st.text(max_size=20), st.lists(st.integers(0, 99), max_size=5).map(tuple)),
     st.just(Ping()),
 )

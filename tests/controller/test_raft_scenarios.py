@@ -68,7 +68,7 @@ def test_an_acknowledgement_given_to_an_earlier_leadership_does_not_count(core_c
         core.propose(Proposal(b"only here", lambda index, term: None, lambda reason: None))
         core.tick()
         core.sync()
-        stale = AppendReply(core.term - 1, True, core.last_index + 1, core.last_index - 1)
+        stale = AppendReply(core.term - 1, True, core.last_index + 1, core.last_index - 1, journal=1, voting=True)
         core.receive(others(simulation, core)[0], stale)
         core.tick()
         assert (core.commit_index > committed) is counted

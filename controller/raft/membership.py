@@ -1,0 +1,236 @@
+"""Who has a vote: how a quorum comes into being, and how a voter whose disk was lost comes back.
+
+A journal knows everything that it ever promised; an empty folder in its place knows nothing, and would promise the opposite.
+So a vote belongs to a *journal* (a random id, made with the folder) and not to a node.  A journal without a vote follows the
+leader as a learner: it gives no vote and no preliminary one, never stands, and its acknowledgements say that they do not count.
+There are two ways to a vote, each durable (`DurableJournal.seat`) before it is used:
+
+    no vote --- every voter says of one roster "seen; I am empty and have no vote" ----------> vote
+    no vote --- applies the entry "voter N returns with journal J", being journal J of N ----> vote
+
+**Formation.**  A journal that is empty says which roster (voter -> journal id) it would agree to: the journals of all voters
+as it has seen them, all empty and without a vote.  It has a vote when all voters have named the same roster, or when a voting
+journal shows a roster of a formation in which it is itself.
+
+* Why that is safe.  Be B the moment when the youngest journal of a roster was made.  Whoever names the roster does so after
+  B, and without a vote; nobody ever loses a vote except with the disk.  All voters have named it: so at B there was *no
+  journal with a vote anywhere*, and what any journal promised before was lost with all disks, not forgotten by some.  No
+  clock, no persistence and no fresh connection is needed: each statement is about the past and stays true.  If two rosters
+  are completed, then at the later B nobody had a vote; those who get it afterwards by either roster are the journals that
+  existed then, one a voter.  One disk that survives with a vote (or with an entry) never agrees, so no quorum is formed anew
+  around it.
+* Why it converges.  A crash changes nothing but what was heard, which is said again.  Where some have the vote already, they
+  show their roster, and the rest of it follow.  A voter whose disk is lost meanwhile is not in it: it comes back the other
+  way.
+
+**Return.**  The active leader, seeing that journal J of voter N has no vote and follows its log, appends "N returns with J";
+J has its vote when it applies that entry R, hence holds it and all before it durably.  Let t be R's term and m the majority
+of n:
+
+* R commits by m acknowledgements of journals with a vote, so not by J's: J gets no vote before R is committed.
+* An acknowledgement that the lost journal gave is not missed.  It was given before J existed, hence before R was appended.
+  What it helped to commit in a term up to t is in the log of R's leader before R (leader completeness: m acknowledged, m
+  voted, and J did neither), so J holds it.  In a term T > t it cannot be: T's leader had m votes before that acknowledgement;
+  one of those m is among the m who acknowledged R, later, in a lower term: it would not have.
+* A vote that the lost journal gave to X in term T is not given twice to any effect.  T <= t: J is in term t at least, and its
+  log ends at or after R: a candidate that asked in a term up to t does not have R, and J refuses it.  T > t: X can never win
+  T: a voter of X among the m who acknowledged R either voted first, and then would not acknowledge R in t, or acknowledged
+  first, and then refuses X, whose log, as it was when it asked for that vote, ends before R (nor has it an entry of a term
+  between: that term's leader, too, would have had m votes above t before R).
+* Where the journal of such a common voter was itself replaced meanwhile, the same holds for its own, earlier return:
+  induction over the returns.  Two sets of m among n always have a common voter, also when both leave out the same k <= n - m
+  voters.
+* A majority of lost disks stops the quorum (fewer than m votes are left), it never forgets.  All disks lost: a new quorum is
+  formed.
+
+**A disk that was thought lost.**  A journal whose voter returned with another one is stale though it has a vote.  Every
+journal that applied R knows it (`seats`): it ignores the stale one, and tells it; that node stops.  (Best effort: a member
+that has not applied R does not know.  An old folder must not be put back: operations.md.)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...runtime import logs
+from .failure import RaftFatal
+from .messages import Seat, Standing
+
+if TYPE_CHECKING:
+    from .journal import DurableJournal
+
+log = logs.get(__name__)
+
+VOTER_RETURNS = b"\x10"  # the first byte of the entry; PySyncObj's own kinds are 0 to 3
+SUPERSEDED_MAX = 64
+_RETURN = struct.Struct("<ciQ")
+
+
+def encode_return(voter: int, journal: int) -> bytes:
+    """The entry "voter returns with this journal"."""
+    return _RETURN.pack(VOTER_RETURNS, voter, journal)
+
+
+def decode_return(command: bytes) -> tuple[int, int]:
+    """(voter, journal) of such an entry."""
+    if len(command) != _RETURN.size or command[:1] != VOTER_RETURNS:
+        raise RaftFatal(f"{command[:32]!r} is not the return of a voter")
+    _, voter, journal = _RETURN.unpack(command)
+    return voter, journal
+
+
+class Membership:
+    """One voter's view of who has a vote.  Pure but for its journal."""
+
+    def __init__(self, node_id: int, voters: Collection[int], journal: DurableJournal) -> None:
+        self._node_id, self._journal = node_id, journal
+        self._others = frozenset(voters) - {node_id}
+        self._seen: dict[int, Standing] = {}
+        self._superseded: dict[int, deque[int]] = {}
+        if not self._others and not journal.voting:
+            journal.seat((node_id, journal.journal_id, 0), voting=True)
+
+    @property
+    def voting(self) -> bool:
+        return self._journal.voting
+
+    def announcement(self) -> Standing:
+        """What this journal says of itself, now."""
+        journal = self._journal
+        roster = tuple(sorted(journal.seats.values())) if journal.voting else self.roster()
+        return Standing(journal.journal_id, journal.voting, journal.is_empty, roster)
+
+    def roster(self) -> tuple[Seat, ...]:
+        """The formation that this journal would agree to: every voter, each seen empty and without a vote; else nothing."""
+        journal, seen = self._journal, self._seen
+        if journal.voting or not journal.is_empty or seen.keys() != self._others:
+            return ()
+        if any(standing.voting or not standing.empty for standing in seen.values()):
+            return ()
+        seats = [(voter, standing.journal, 0) for voter, standing in seen.items()]
+        return tuple(sorted([*seats, (self._node_id, journal.journal_id, 0)]))
+
+    def heard(self, voter: int, standing: Standing) -> bool:
+        """Takes in what another voter says of itself; True when this one has something new to say because of it."""
+        before, known = self.announcement(), self._seen.get(voter)
+        if self.is_superseded(voter, standing.journal):
+            return False
+        if known is not None and known.journal != standing.journal:
+            self._superseded.setdefault(voter, deque(maxlen=SUPERSEDED_MAX)).append(known.journal)
+        self._seen[voter] = standing
+        seats = {seat[0]: seat for seat in standing.roster} if standing.voting else {}
+        mine = seats.get(self._node_id)
+        if self.voting:
+            self._refuse_to_be_stale(voter, mine)
+        elif mine is not None and self._may_take(mine):
+            self._take_seat(standing.roster)
+        else:
+            roster = self.roster()
+            if roster and all(other.roster == roster for other in self._seen.values()):
+                self._take_seat(roster)
+        return self.announcement() != before
+
+    def _may_take(self, mine: Seat) -> bool:
+        """A seat of the formation may be taken at sight.  One that an entry gave is taken by applying that entry, not sooner."""
+        return mine[1:] == (self._journal.journal_id, 0)
+
+    def _take_seat(self, roster: tuple[Seat, ...]) -> None:
+        self._journal.seat(*roster, voting=True)
+        log.info("quorum_vote_taken", node=self._node_id, journal=f"{self._journal.journal_id:016x}", roster=len(roster))
+
+    def _refuse_to_be_stale(self, voter: int, mine: Seat | None) -> None:
+        own = self._journal.seats.get(self._node_id)
+        since = own[2] if own is not None else 0
+        if mine is not None and mine[1] != self._journal.journal_id and mine[2] > since:
+            raise RaftFatal(
+                f"node {voter} says that entry {mine[2]} gave the vote of node {self._node_id} to another journal: this folder "
+                "is an old one that was put back; remove it, and the quorum takes the node back with an empty one"
+            )
+
+    def is_superseded(self, voter: int, journal: int) -> bool:
+        """Whether this voter has shown another journal after this one: what it still says came late."""
+        return journal in self._superseded.get(voter, ())
+
+    def is_stale(self, voter: int) -> bool:
+        """Whether this voter speaks with a journal that was replaced by another: nothing that it says counts."""
+        seat, standing = self._journal.seats.get(voter), self._seen.get(voter)
+        if seat is None or standing is None or not standing.voting or seat[1] == standing.journal:
+            return False
+        claimed = next((since for other, _, since in standing.roster if other == voter), 0)
+        return seat[2] > claimed
+
+    def returned(self, voter: int, journal: int, index: int) -> bool:
+        """The committed entry `index` was applied: it gives the vote of `voter` to `journal`.  True: this journal has it now."""
+        known = self._journal.seats.get(voter)
+        if known is not None and known[2] >= index:
+            return False
+        gains = voter == self._node_id and journal == self._journal.journal_id and not self.voting
+        if voter == self._node_id and journal != self._journal.journal_id:
+            return False  # of a journal that is lost as well, or (an old folder put back) not yet known to be newer than this one
+        self._journal.seat((voter, journal, index), voting=gains)
+        log.info("quorum_voter_returned", voter=voter, journal=f"{journal:016x}", index=index)
+        return gains
+
+    # ---- for people -----------------------------------------------------------------------------------------------------------
+
+    def not_voting(self) -> tuple[int, ...]:
+        """The voters known to have no vote at present."""
+        without = {voter for voter, standing in self._seen.items() if not standing.voting}
+        return tuple(sorted(without if self.voting else without | {self._node_id}))
+
+    def waits_for(self) -> str:
+        """What stands between this journal and its vote; "" when it has it."""
+        if self.voting:
+            return ""
+        if not self._journal.is_empty or any(standing.voting or not standing.empty for standing in self._seen.values()):
+            return (
+                "this node's folder is new in a quorum that exists: it gets its vote back as soon as there is a leader, "
+                "elected by a majority of votes among the other voters"
+            )
+        unseen = sorted(self._others - self._seen.keys())
+        if unseen:
+            return f"the first start of a quorum needs all of its voters at once: not seen yet: {', '.join(map(str, unseen))}"
+        return "all voters were seen, and have to agree that the quorum is formed"
+
+
+@dataclass(slots=True)
+class _Return:
+    journal: int
+    index: int
+    proposed_at: float
+
+
+class Returns:
+    """The leader's side: which voters to take back, each proposed once, and again only when the entry did not reach it (it may
+    have got a snapshot instead)."""
+
+    def __init__(self, again_s: float) -> None:
+        self._again_s = again_s
+        self._proposed: dict[int, _Return] = {}
+        self._due: dict[int, int] = {}
+
+    def begin(self) -> None:
+        """A leadership begins: what an earlier one proposed may be gone."""
+        self._proposed.clear()
+        self._due.clear()
+
+    def follows(self, voter: int, journal: int, match_index: int, commit_index: int, now: float) -> None:
+        """A journal without a vote has acknowledged `match_index`."""
+        known = self._proposed.get(voter)
+        if known is not None and known.journal == journal:
+            reached = min(match_index, commit_index) >= known.index
+            if not reached or now - known.proposed_at < self._again_s:
+                return
+        self._due[voter] = journal
+
+    def take(self) -> dict[int, int]:
+        """Voter -> journal of those to be proposed now."""
+        due, self._due = self._due, {}
+        return due
+
+    def proposed(self, voter: int, journal: int, index: int, now: float) -> None:
+        self._proposed[voter] = _Return(journal, index, now)
