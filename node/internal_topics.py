@@ -13,6 +13,8 @@ from .configuration import Configuration
 
 TRANSACTION_STATE: Final = "__transaction_state"
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
+STATE_SEGMENT_BYTES: Final = 100 << 20
+"""Kafka's: the active segment is never cleaned, and all of it is read when a coordinator loads."""
 INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE, CONSUMER_OFFSETS})
 
 
@@ -30,6 +32,7 @@ def settings(topic: str, configuration: Configuration) -> tuple[int, int, dict[s
     prefix = "transaction.state.log" if topic == TRANSACTION_STATE else "offsets.topic"
     config = {
         "cleanup.policy": "compact",
+        "segment.bytes": str(STATE_SEGMENT_BYTES),
         "compression.type": "producer",
         "unclean.leader.election.enable": "false",
         "flush.policy": "always",

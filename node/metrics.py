@@ -14,6 +14,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from .log_upkeep import UpkeepView
+
 LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -48,6 +50,7 @@ class NodeView:
     metadata_index: int
     ready: bool
     connections: int
+    upkeep: UpkeepView = UpkeepView()
 
 
 class Metrics:
@@ -126,7 +129,26 @@ class _StateCollector(Collector):
             yield GaugeMetricFamily(f"tidegate_{name}", text, value=value)
         text = "Transactions whose markers were given up: a newer coordinator had fenced this one."
         yield CounterMetricFamily("tidegate_markers_cancelled", text, value=view.markers_cancelled)
+        yield from _upkeep(view.upkeep)
         yield from _partition_gauges(view.partitions)
+
+
+def _upkeep(view: UpkeepView) -> Iterator[Metric]:
+    for name, text, value in (
+        ("uncleanable_partitions", "Compacted partitions here whose cleaning failed: they grow.", view.uncleanable_partitions),
+        ("oldest_dirty_age_seconds", "Age of the oldest record that could be cleaned and was not.", view.oldest_dirty_age_s),
+        ("dirty_ratio_max", "Share of uncleaned bytes in the dirtiest compacted log.", view.dirty_ratio_max),
+    ):
+        yield GaugeMetricFamily(f"tidegate_cleaner_{name}", text, value=value)
+    for name, text, value in (
+        ("cleaner_cleanings", "Cleanings of logs, also those that came to nothing.", view.cleanings),
+        ("cleaner_read_bytes", "Bytes that the cleaner has read.", view.bytes_read),
+        ("cleaner_written_bytes", "Bytes that the cleaner has written.", view.bytes_written),
+        ("cleaner_seconds", "Time that the cleaner was at work, waits for its rate included.", view.seconds),
+        ("cleaner_removed_records", "Records that the cleaner has removed.", view.records_removed),
+        ("expired_segments", "Segments that were too old or too many and are gone.", view.segments_expired),
+    ):
+        yield CounterMetricFamily(f"tidegate_{name}", text, value=value)
 
 
 def _count_short(view: NodeView) -> int:

@@ -46,6 +46,7 @@ from .group_coordination import GroupCoordination
 from .handlers import HANDLERS
 from .internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from .listener import listen
+from .log_upkeep import LogUpkeep
 from .membership import Membership
 from .metrics import Metrics, NodeView
 from .node_view import node_view
@@ -140,6 +141,9 @@ class Node:
             self._kafka_address, client_id=f"tidegate-node-{configuration.node_id}", max_frame_bytes=self._frame_bytes_max
         )
         broker.replicas = self._replica_manager()
+        self._upkeep = LogUpkeep(
+            configuration, self._disk, self._clock, lambda: broker.replicas.replicas, self._group_commit.request
+        )
         broker.transactions = TransactionCoordination(broker, self._peers)
         broker.groups = GroupCoordination(broker)
         broker.enlistment = TransactionEnlistment(broker, self._peers)
@@ -260,6 +264,7 @@ class Node:
             ) from None
         broker.membership.start()
         self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
+        self._upkeep.start()
         await self._until_stopped(broker.membership.unfenced.wait())
 
     async def _keep_house(self) -> None:
@@ -337,6 +342,7 @@ class Node:
             await self._see_others_off()
         if self._housekeeping is not None:
             self._housekeeping.cancel()
+        await self._upkeep.stop()
         if self._listener is not None:
             await self._listener.close()
         await broker.transactions.stop()
@@ -391,6 +397,7 @@ class Node:
         await broker.groups.stop()
         await broker.membership.stop()
         await broker.metadata.stop()
+        await self._upkeep.stop()
         await broker.replicas.shutdown(clean=False)
         self._group_commit.close()
         if broker.membership.broker_epoch < 0 and previous_epoch is not None:
@@ -422,6 +429,7 @@ class Node:
             controller_active=self._controller_active,
             ready=self._ready,
             connections=len(self._listener.connections) if self._listener else 0,
+            upkeep=self._upkeep.view(),
         )
 
     @property

@@ -5,10 +5,11 @@ from __future__ import annotations
 from ..coordinator.runtime import Phase
 from ..replication.replica import Replica
 from .broker import Broker
+from .log_upkeep import UpkeepView
 from .metrics import NodeView, PartitionView
 
 
-def node_view(broker: Broker, *, controller_active: bool, ready: bool, connections: int) -> NodeView:
+def node_view(broker: Broker, *, controller_active: bool, ready: bool, connections: int, upkeep: UpkeepView) -> NodeView:
     """Read on the loop, at the moment of the question."""
     shards = list(broker.transactions.shards)
     phases = [*broker.transactions.phases, *broker.groups.phases]
@@ -24,6 +25,7 @@ def node_view(broker: Broker, *, controller_active: bool, ready: bool, connectio
         metadata_index=broker.metadata_index,
         ready=ready,
         connections=connections,
+        upkeep=upkeep,
     )
 
 

@@ -52,6 +52,7 @@ def test_state_topics_are_safe_whatever_the_defaults_for_other_topics_are(topic:
         "cleanup.policy": "compact",
         "compression.type": "producer",
         "unclean.leader.election.enable": "false",
+        "segment.bytes": "104857600",
         "flush.policy": "always",
         "min.insync.replicas": "2",
     }

@@ -1,0 +1,56 @@
+"""Up to where each log was cleaned, noted in its data folder (`cleaner-offset-checkpoint`) for the next life of the node.
+
+A row is (topic id, partition, offset, leader epoch of the record before it).  A log that was truncated below the offset and has
+grown past it again holds another epoch there, so a note that a crash kept alive is not believed.  A note that is missing or not
+believed costs a cleaning of the whole log, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from .log import Log
+
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+PositionKey = tuple[UUID, int]
+
+
+class CleanerPosition(NamedTuple):
+    """`epoch` is the leader epoch of the last offset below `offset`."""
+
+    offset: int
+    epoch: int
+
+
+def position_of(log: Log) -> CleanerPosition:
+    return CleanerPosition(log.cleaned_to, log.epoch_at(log.cleaned_to - 1) if log.cleaned_to > log.log_start_offset else -1)
+
+
+def believed_offset(log: Log, noted: CleanerPosition) -> int:
+    """Up to where `log` counts as clean by a note of an earlier life; its start when the note is not of this history."""
+    start = log.log_start_offset
+    if not start < noted.offset <= log.log_end_offset or log.epoch_at(noted.offset - 1) != noted.epoch:
+        return start
+    return noted.offset
+
+
+def encode_positions(positions: Mapping[PositionKey, CleanerPosition]) -> bytes:
+    rows: Iterable[tuple[object, ...]] = (
+        (topic_id, partition, *position)
+        for (topic_id, partition), position in sorted(positions.items(), key=lambda row: (row[0][0].bytes, row[0][1]))
+    )
+    return encode_checkpoint(rows)
+
+
+def decode_positions(data: bytes) -> dict[PositionKey, CleanerPosition]:
+    """Raises CheckpointInvalid, whatever is wrong."""
+    try:
+        rows = decode_checkpoint(data, 4)
+        return {
+            (UUID(topic), int(partition)): CleanerPosition(int(offset), int(epoch)) for topic, partition, offset, epoch in rows
+        }
+    except ValueError as error:
+        raise CheckpointInvalid(str(error)) from error
