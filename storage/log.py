@@ -453,7 +453,7 @@ class Log:
         log.info(
             "log_truncated", log=self.name, offset=offset, new_end=end, old_end=self._log_end, high_watermark=self._high_watermark
         )
-        self._before_cut(end)
+        self._before_cut(cut.data_end)
         self._durability.drop_snapshots(lambda snapshot: snapshot > end)
         self._epochs.truncate_from_end(end)
         self._durability.write_epochs(self._epochs)

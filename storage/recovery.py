@@ -22,7 +22,7 @@ describe batches that no longer exist.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from .batch_scan import InvalidBatch, ScannedBatch, scan_batches
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from .epoch_cache import EpochCache
 from .open_files import OpenFiles
-from .producer_snapshot import SnapshotInvalid, decode_snapshot
+from .producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot
 from .producer_state import AppendOrigin, PreparedAppend, ProducerState
 from .segment import Segment, segment_path
 from .segment_swap import SEGMENT_SUFFIXES, SwapDamaged, finish_swaps
@@ -234,9 +234,12 @@ def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
     epochs = loader.load_epochs()
     loaded = LoadedLog(segments, loader.new_state(), epochs or EpochCache(), 0, loader.files, recovered=True)
     first = _begin_scan(loader, loaded, whole=epochs is None)
+    between: dict[int, bytes] = {}
     for index in range(first, len(segments)):
         if index > first:
             _trust_nothing(segments[index])
+            if loaded.producers.end_offset == segments[index].base_offset:  # or else there is a hole
+                between[segments[index].base_offset] = encode_snapshot(loaded.producers)
         if not _scan_segment(loader, loaded, segments[index]):
             _drop_segments(loaded, index + 1)
             break
@@ -251,7 +254,7 @@ def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
         )
     loaded.epochs.truncate_from_end(end)
     loader.drop_snapshots_above(end)
-    _make_durable(loader, loaded, first)
+    _make_durable(loader, loaded, first, {offset: data for offset, data in between.items() if offset <= end})
     loaded.log_start_offset = min(max(loader.log_start_offset, bases[0], _start_of_history(loaded)), end)
     return loaded
 
@@ -372,7 +375,8 @@ def _drop_segments(loaded: LoadedLog, keep: int) -> None:
         loaded.segments.pop()
 
 
-def _make_durable(loader: _Loader, loaded: LoadedLog, first: int) -> None:
+def _make_durable(loader: _Loader, loaded: LoadedLog, first: int, snapshots: Mapping[int, bytes]) -> None:
+    """`snapshots` of the producers between segments: without them, retention would take what it removes out of every replay."""
     for segment in loaded.segments[first:]:
         segment.sync()
         segment.written_is_durable(transactions_too=True)
@@ -381,6 +385,9 @@ def _make_durable(loader: _Loader, loaded: LoadedLog, first: int) -> None:
             loader.disk.write_atomic(path, data)
         segment.indexes_are_durable()
     loader.disk.write_atomic(loader.directory / EPOCH_CHECKPOINT, encode_checkpoint(loaded.epochs.entries()))
+    for offset, snapshot in snapshots.items():  # last: they vouch for all the rest
+        loader.disk.write_atomic(segment_path(loader.directory, offset, "snapshot"), snapshot)
+    loader.snapshots = sorted({*loader.snapshots, *snapshots})
     loader.disk.sync_directory(loader.directory)
 
 
