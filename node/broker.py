@@ -28,6 +28,7 @@ from .group_coordination import GroupCoordination
 from .membership import Membership
 from .metrics import Metrics
 from .producer_ids import ProducerIds
+from .refused_batches import RefusedBatches
 from .transaction_coordination import TransactionCoordination
 from .transaction_enlistment import TransactionEnlistment
 
@@ -59,6 +60,7 @@ class Broker:
         self.controller = controller
         self.node_id = configuration.node_id
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
+        self.refused_batches = RefusedBatches()
         self.handled_keys: frozenset[int] = frozenset()
         self.supported_features = dict(SUPPORTED_FEATURES)
         self._creating: dict[str, asyncio.Task[TopicState]] = {}

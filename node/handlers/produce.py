@@ -24,6 +24,7 @@ from ...wire.produce import (
 from ...wire.records import BatchHeader, parse_header
 from ..broker import Broker
 from ..internal_topics import INTERNAL_TOPICS
+from ..refused_batches import Sender
 from ..requests import Deferred, Encoded, RequestContext
 
 Key = tuple[str, int]
@@ -64,6 +65,7 @@ async def handle(broker: Broker, context: RequestContext, body: memoryview) -> E
         for part in parts:
             if part.answer.error is ErrorCode.NONE:
                 _append(broker, request.acks, part)
+            _remember(broker, part)
     if request.acks == 0:
         _report_unanswered(parts)
         return None
@@ -149,6 +151,19 @@ def _append(broker: Broker, acks: int, part: _Part) -> None:
     part.answer.base_offset = info.first_offset
     part.answer.log_append_time_ms = info.append_time_ms
     part.answer.log_start_offset = info.log_start_offset
+
+
+def _remember(broker: Broker, part: _Part) -> None:
+    """Batches behind a refused one are refused alike: see refused_batches.py."""
+    header = part.header
+    if header is None or header.base_sequence < 0:
+        return
+    sender = Sender(part.topic, part.partition, header.producer_id, header.producer_epoch)
+    if part.answer.error is ErrorCode.NONE:
+        broker.refused_batches.accepted(sender)
+    else:
+        now_s = broker.clock.monotonic()
+        part.answer.error = broker.refused_batches.refused(sender, header.base_sequence, part.answer.error, now_s)
 
 
 def _fail(part: _Part, error: KafkaError) -> None:

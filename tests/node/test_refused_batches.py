@@ -1,0 +1,45 @@
+"""What came behind a refused batch is refused alike, so that the client repeats both in order and takes no new epoch for it."""
+
+from __future__ import annotations
+
+from tidegate.node.refused_batches import REMEMBERED_MAX, REMEMBERED_S, RefusedBatches, Sender
+from tidegate.wire.errors import ErrorCode
+
+P = Sender("flights", 0, producer_id=7, producer_epoch=1)
+MOVED, GAP = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_the_gap_behind_a_refused_batch_gets_its_error_until_that_batch_is_accepted() -> None:
+    batches = RefusedBatches()
+    assert batches.refused(P, 10, MOVED, 0.0) is MOVED
+    assert batches.refused(P, 15, GAP, 0.1) is MOVED
+    assert batches.refused(P, 20, ErrorCode.UNKNOWN_PRODUCER_ID, 0.1) is MOVED
+    batches.accepted(P)
+    assert batches.refused(P, 25, GAP, 0.2) is GAP
+
+
+def test_a_true_gap_stays_one() -> None:
+    batches = RefusedBatches()
+    assert batches.refused(P, 15, GAP, 0.0) is GAP
+    batches.refused(P, 10, MOVED, 0.0)
+    assert batches.refused(P, 10, GAP, 0.1) is GAP, "the batch itself is out of order"
+    assert batches.refused(P, 5, GAP, 0.1) is GAP, "what came before it does not wait for it"
+    assert batches.refused(P._replace(producer_epoch=2), 15, GAP, 0.1) is GAP
+    assert batches.refused(P._replace(partition=1), 15, GAP, 0.1) is GAP
+    assert batches.refused(P, 15, GAP, REMEMBERED_S + 1) is GAP
+
+
+def test_the_first_refused_batch_counts_also_past_the_end_of_the_sequences() -> None:
+    batches = RefusedBatches()
+    batches.refused(P, 2**31 - 3, MOVED, 0.0)
+    batches.refused(P, 2, ErrorCode.NOT_ENOUGH_REPLICAS, 0.1)
+    assert batches.refused(P, 0, GAP, 0.2) is ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+def test_errors_that_a_client_does_not_repeat_are_not_remembered_and_the_memory_is_bounded() -> None:
+    batches = RefusedBatches()
+    batches.refused(P, 10, ErrorCode.INVALID_RECORD, 0.0)
+    assert batches.refused(P, 15, GAP, 0.1) is GAP
+    for number in range(REMEMBERED_MAX + 5):
+        batches.refused(P._replace(producer_id=number), 0, MOVED, 0.0)
+    assert len(batches) == REMEMBERED_MAX
