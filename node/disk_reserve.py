@@ -151,5 +151,8 @@ class _ReservingFile:
     def sync_data(self) -> None:
         self._file.sync_data()
 
+    def forget_cached(self) -> None:
+        self._file.forget_cached()
+
     def close(self) -> None:
         self._file.close()

@@ -35,6 +35,7 @@ class File(Protocol):
     def size(self) -> int: ...
     def truncate(self, size: int) -> None: ...
     def sync_data(self) -> None: ...
+    def forget_cached(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -102,6 +103,11 @@ class RealFile:
 
     def sync_data(self) -> None:
         os.fdatasync(self._fd)
+
+    def forget_cached(self) -> None:
+        """Reads from now on show what the disk has, and what is still on its way there.  After a failed sync, in an earlier
+        process perhaps, the page cache may show bytes as clean that the disk has never taken."""
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1

@@ -14,7 +14,9 @@ After an unclean stop:
    above the recovery point. Below it the data was flushed, perhaps acknowledged, and is not silently cut: `CorruptLog`, naming
    file, position and offset.
 3. Indexes, transaction index, epoch history and producer state of what was scanned are built again from the batches.
-4. What was scanned is synced: a process that was killed leaves its writes in the page cache, readable but not yet durable.
+4. What was scanned is synced: a process that was killed leaves its writes in the page cache, readable but not yet durable.  Above
+   the recovery point it is written once more before that: after a sync that failed, the cache may hold pages that look clean and
+   are not on the disk, and no later sync would bring them there.
 
 Unlinks are made durable too (folder sync) before the log is used: a snapshot or segment that came back after a second crash would
 describe batches that no longer exist.
@@ -318,6 +320,7 @@ def _first_to_scan(segments: list[Segment], recovery_point: int) -> int:
 
 def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
     """Checks the batches behind what is trusted of a segment, and builds everything derived.  False when the log ends in it."""
+    segment.file.forget_cached()  # a sync may have failed before the restart: what the disk has is what counts
     file_bytes, start = segment.file.size(), segment.size_bytes
     expected = loaded.producers.end_offset
     aborted: list[TransactionIndexEntry] = []
@@ -378,6 +381,9 @@ def _drop_segments(loaded: LoadedLog, keep: int) -> None:
 def _make_durable(loader: _Loader, loaded: LoadedLog, first: int, snapshots: Mapping[int, bytes]) -> None:
     """`snapshots` of the producers between segments: without them, retention would take what it removes out of every replay."""
     for segment in loaded.segments[first:]:
+        if segment.next_offset > loader.recovery_point:
+            start = segment.position_of(loader.recovery_point) if loader.recovery_point > segment.base_offset else 0
+            segment.write_again(start)
         segment.sync()
         segment.written_is_durable(transactions_too=True)
     for segment in loaded.segments[first:-1]:

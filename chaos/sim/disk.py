@@ -79,7 +79,14 @@ class _Inode:
         self.pending.clear()
         self.has_lost = keep_cache
         if not keep_cache:
-            self.content[:] = self.durable
+            self.content = bytearray(self.durable)
+
+    def forget_cached(self) -> None:
+        if self.has_lost:
+            self.content = bytearray(self.durable)
+            for position, data in self.pending:
+                _apply(self.content, position, data)
+            self.has_lost = False
 
     def survive(self, random: Random, fate: str) -> None:
         survivor = self.durable
@@ -222,6 +229,10 @@ class LyingFile:
     def sync_data(self) -> None:
         self._check()
         self._disk.sync(self._inode, self.path)
+
+    def forget_cached(self) -> None:
+        self._check()
+        self._inode.forget_cached()
 
     def close(self) -> None:
         self._open = False

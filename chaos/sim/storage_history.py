@@ -93,6 +93,7 @@ class StorageHistory:
         self.start_most = 0
         self.ticket: FlushTicket | None = None
         self.ticket_was_run = False
+        self.ghosts: list[tuple[int, bytes]] = []  # refused appends: until a sync, their bytes may return in a crash
         self.limit = 0  # a cleaning could go so far
         self.restarting: int | None = None  # a cut that begins the log anew may have been interrupted
         self.last_append: tuple[bytes, int, int] | None = None
@@ -171,6 +172,9 @@ class StorageHistory:
             yield
         except PowerCut:
             self.model.append(stored)  # it may or may not be there; the survivors tell
+            raise
+        except KafkaError:
+            self.ghosts.append((self.model.end, bytes(stored)))
             raise
         self.model.append(stored)
 
@@ -281,6 +285,7 @@ class StorageHistory:
         low, high = self.log.log_start_offset, self.log.high_watermark
         target = low + a % (high - low + 1)
         self.start_most = max(self.start_most, target)
+        self.model.start_most = max(self.model.start_most, target)
         self.log.advance_log_start(target)
         self.model.start = max(self.model.start, target)
 
@@ -439,6 +444,7 @@ class StorageHistory:
         if target is not None and not log.size_bytes and log.log_start_offset == log.log_end_offset == target:
             self.model.restart(target)  # that came through
         self.restarting = None
+        self._raise_ghosts()
         check_survivors(log, self.model, self.flushed, self.start_noted, self.start_most)
         self.flushed = self._end_of_batches(self.log.flushed_end_offset)
         self.start_most = self.model.start
@@ -446,6 +452,20 @@ class StorageHistory:
         if self.limit:
             self._adopt_cleaned()
         self.check(a, b)
+
+    def _raise_ghosts(self) -> None:
+        """A full disk took a part of a refused append, and a crash has undone that it was cut off again: its outcome was never
+        promised, and whole batches of it count."""
+        for offset, data in self.ghosts:
+            if not self.log.log_start_offset <= offset < self.log.log_end_offset:
+                continue
+            there = b"".join(batch.data for batch in read_all(self.log, offset, self.log.log_end_offset, 100_000))
+            ends = [at + header.size_bytes for at, header in iterate_headers(data)]
+            whole = max((end for end in ends if there[:end] == data[:end]), default=0)
+            if whole and self.flushed <= offset:
+                self.model.keep(sum(b.header.next_offset <= offset for b in self.model.batches), offset)
+                self.model.append(data[:whole])
+        self.ghosts.clear()
 
     def _open(self, *, clean: bool) -> None:
         self.ticket = None

@@ -105,6 +105,8 @@ class LogModel:
         self.hidden_to = 0
         """What ends below stood below the log start when it was cleaned: nobody knows what is left of it."""
         self.start = 0
+        self.start_most = 0
+        """The greatest log start that there ever was."""
         self.end = 0
         self._replay: Replay | None = None
         self._replayed = 0
@@ -133,7 +135,7 @@ class LogModel:
     def restart(self, offset: int) -> None:
         self.batches.clear()
         self._cleaned.clear()
-        self.start = self.end = offset
+        self.start = self.end = self.start_most = offset
         self.cleaned_to = 0
         self._replay = None
 

@@ -63,6 +63,8 @@ class MemoryFile:
         self._disk.syncs += 1
         self._content.undo.clear()
 
+    def forget_cached(self) -> None: ...
+
     def close(self) -> None: ...
 
 
