@@ -102,6 +102,8 @@ class _Known:
     log: Log
     uncleanable: str = ""
     pause_until_s: float = 0.0
+    horizon_ms: int | None = None
+    """When tombstones or markers in its clean part may go."""
     part: Cleanable | None = None
 
 
@@ -236,7 +238,7 @@ class LogUpkeep:
             return False
         replica, known = found
         try:
-            result = await self._clean(replica.log)
+            result = await self._clean(replica.log, known.horizon_ms)
         except Overtaken as reason:
             log.info("cleaning_overtaken", topic=replica.topic, partition=replica.partition, reason=reason)
             return False
@@ -245,7 +247,8 @@ class LogUpkeep:
             return False
         if result is None:
             return False
-        known.part = cleanable_part(replica.log, self._clock.wall_ms())
+        known.horizon_ms = result.next_horizon_ms
+        known.part = cleanable_part(replica.log, self._clock.wall_ms(), known.horizon_ms)
         log.info(
             "log_cleaned", topic=replica.topic, partition=replica.partition, cleaned_to=result.cleaned_to,
             bytes_read=result.bytes_read, bytes_written=result.bytes_written, records=result.counts.records_read,
@@ -278,7 +281,7 @@ class LogUpkeep:
             now_ms = self._clock.wall_ms()
             try:
                 self._prepare(replica.log, now_ms)
-                known.part = cleanable_part(replica.log, now_ms)
+                known.part = cleanable_part(replica.log, now_ms, known.horizon_ms)
             except (KafkaError, OSError, InvalidBatch) as error:
                 if not known.uncleanable:
                     self._give_up(replica, known, CannotClean(error))
@@ -298,11 +301,11 @@ class LogUpkeep:
         if target.recovery_point < target.segments.active.base_offset:
             self._request_flush(target)
 
-    async def _clean(self, target: Log) -> CleaningResult | None:
+    async def _clean(self, target: Log, horizon_ms: int | None) -> CleaningResult | None:
         """Raises Overtaken, CannotClean."""
         began_s = self._clock.monotonic()
         try:
-            cleaning = begin_cleaning(target, self._clock.wall_ms())
+            cleaning = begin_cleaning(target, self._clock.wall_ms(), horizon_ms)
         except (KafkaError, OSError, InvalidBatch) as error:
             raise CannotClean(error) from error
         if cleaning is None:
@@ -355,7 +358,10 @@ class LogUpkeep:
             noted = folder.noted.get(key)
             if noted is not None and not target.cleaned_to:
                 target.cleaned_to = believed_offset(target, noted)
-            known = self._known[key] = _Known(target)
+                known_horizon_ms = noted.horizon_ms if target.cleaned_to > target.log_start_offset else -1
+            else:
+                known_horizon_ms = -1
+            known = self._known[key] = _Known(target, horizon_ms=None if known_horizon_ms < 0 else known_horizon_ms)
         return known
 
     async def _folder(self, path: Path) -> _Folder:
@@ -381,7 +387,7 @@ class LogUpkeep:
             keep_all = self._clock.monotonic() < self._forget_at_s
             unknown = {key: noted for key, noted in folder.noted.items() if keep_all and key not in self._known}
             positions = unknown | {
-                key: position_of(known.log)
+                key: position_of(known.log, known.horizon_ms)
                 for key, known in self._known.items()
                 if known.log.directory.parent == folder.path and known.log.cleaned_to > known.log.log_start_offset
             }

@@ -135,11 +135,19 @@ class _StateCollector(Collector):
 
 def _upkeep(view: UpkeepView) -> Iterator[Metric]:
     for name, text, value in (
-        ("uncleanable_partitions", "Compacted partitions here whose cleaning failed: they grow.", view.uncleanable_partitions),
-        ("oldest_dirty_age_seconds", "Age of the oldest record that could be cleaned and was not.", view.oldest_dirty_age_s),
-        ("dirty_ratio_max", "Share of uncleaned bytes in the dirtiest compacted log.", view.dirty_ratio_max),
+        (
+            "cleaner_uncleanable_partitions",
+            "Compacted partitions here whose cleaning failed: they grow.",
+            view.uncleanable_partitions,
+        ),
+        (
+            "cleaner_oldest_dirty_age_seconds",
+            "Age of the oldest record that could be cleaned and was not.",
+            view.oldest_dirty_age_s,
+        ),
+        ("cleaner_dirty_ratio_max", "Share of uncleaned bytes in the dirtiest compacted log.", view.dirty_ratio_max),
     ):
-        yield GaugeMetricFamily(f"tidegate_cleaner_{name}", text, value=value)
+        yield GaugeMetricFamily(f"tidegate_{name}", text, value=value)
     for name, text, value in (
         ("cleaner_cleanings", "Cleanings of logs, also those that came to nothing.", view.cleanings),
         ("cleaner_read_bytes", "Bytes that the cleaner has read.", view.bytes_read),

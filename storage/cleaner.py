@@ -28,7 +28,6 @@ from .compaction import AbortedTransactions, CleaningCounts, Compaction, KeyMap,
 from .compaction_plan import Cleanable, SegmentFacts, group_segments, plan_cleaning
 from .log import Log
 from .segment import Segment
-from .topic_config import LogConfig
 
 READ_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20
@@ -53,6 +52,8 @@ class CleaningResult:
     segments_after: int = 0
     keys: int = 0
     map_was_full: bool = False
+    next_horizon_ms: int | None = None
+    """When the next tombstone or marker may go (`Compaction.next_horizon_ms`)."""
     counts: CleaningCounts = field(default_factory=CleaningCounts)
 
 
@@ -64,17 +65,19 @@ class _Source:
     facts: SegmentFacts
 
 
-def cleanable_part(log: Log, now_ms: int, config: LogConfig | None = None) -> Cleanable | None:
-    """What of the log may be cleaned now; None when nothing is dirty.  On the loop.  Raises OSError, InvalidBatch."""
+def cleanable_part(log: Log, now_ms: int, horizon_ms: int | None = None) -> Cleanable | None:
+    """What of the log may be cleaned now; None when there is nothing to do.  `horizon_ms` of the last cleaning's result.  On the
+    loop.  Raises OSError, InvalidBatch."""
     segments = log.segments
     return plan_cleaning(
         _facts(segments),
-        config or log.config,
+        log.config,
         cleaned_to=max(log.cleaned_to, log.log_start_offset),
         settled_offset=min(log.last_stable_offset, log.recovery_point),
         now_ms=now_ms,
         max_timestamp_of=lambda at: segments[at].load_max_timestamp(),
         first_timestamp_of=lambda at: segments[at].first_timestamp(),
+        horizon_ms=horizon_ms,
     )
 
 
@@ -82,9 +85,9 @@ def _facts(segments: Sequence[Segment]) -> list[SegmentFacts]:
     return [SegmentFacts(each.base_offset, each.next_offset, each.size_bytes) for each in segments]
 
 
-def begin_cleaning(log: Log, now_ms: int) -> Cleaning | None:
-    """On the loop; None when nothing is dirty.  Raises OSError, InvalidBatch."""
-    part = cleanable_part(log, now_ms)
+def begin_cleaning(log: Log, now_ms: int, horizon_ms: int | None = None) -> Cleaning | None:
+    """On the loop; None when there is nothing to do.  Raises OSError, InvalidBatch."""
+    part = cleanable_part(log, now_ms, horizon_ms)
     return None if part is None else Cleaning(log, part, now_ms)
 
 
@@ -143,12 +146,14 @@ class Cleaning:
         self._pace = pace or self._pace
         keys = self._read_keys(key_map_bytes)
         sources = [source for source in self._sources if source.facts.base_offset < keys.end_offset]
+        assert sources, "the map covers nothing"
         compaction = self._compaction(keys, sources[-1].facts.next_offset)
         groups = group_segments([source.facts for source in sources], self._config.segment_bytes)
         for group in groups:
             self._clean_group(disk, publish, compaction, sources[group.start : group.stop])
         self.result.cleaned_to = keys.end_offset
         self.result.counts = compaction.counts
+        self.result.next_horizon_ms = compaction.next_horizon_ms
         self.result.segments_after = self.result.segments_before - len(sources) + len(groups)
 
     def _compaction(self, keys: KeyMap, end_offset: int) -> Compaction:
@@ -238,9 +243,11 @@ class Cleaning:
             return
 
 
-def clean_now(log: Log, disk: Disk, now_ms: int, key_map_bytes: int = KEY_MAP_BYTES) -> CleaningResult | None:
-    """A cleaning that waits on the loop's thread: for tools and tests.  None when nothing is dirty."""
-    cleaning = begin_cleaning(log, now_ms)
+def clean_now(
+    log: Log, disk: Disk, now_ms: int, *, key_map_bytes: int = KEY_MAP_BYTES, horizon_ms: int | None = None
+) -> CleaningResult | None:
+    """A cleaning that waits on the loop's thread: for tools and tests.  None when there is nothing to do."""
+    cleaning = begin_cleaning(log, now_ms, horizon_ms)
     if cleaning is None:
         return None
     cleaning.run(disk, cleaning.publish, key_map_bytes=key_map_bytes)

@@ -1,8 +1,8 @@
 """Up to where each log was cleaned, noted in its data folder (`cleaner-offset-checkpoint`) for the next life of the node.
 
-A row is (topic id, partition, offset, leader epoch of the record before it).  A log that was truncated below the offset and has
-grown past it again holds another epoch there, so a note that a crash kept alive is not believed.  A note that is missing or not
-believed costs a cleaning of the whole log, nothing else.
+A row is (topic id, partition, offset, leader epoch of the record before it, next delete horizon or -1).  A log that was truncated
+below the offset and has grown past it again holds another epoch there, so a note that a crash kept alive is not believed.  A note
+that is missing or not believed costs a cleaning of the whole log, nothing else.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ PositionKey = tuple[UUID, int]
 
 
 class CleanerPosition(NamedTuple):
-    """`epoch` is the leader epoch of the last offset below `offset`."""
+    """`epoch` is the leader epoch of the last offset below `offset`; at `horizon_ms`, unless it is -1, more may go of what is
+    below."""
 
     offset: int
     epoch: int
+    horizon_ms: int = -1
 
 
-def position_of(log: Log) -> CleanerPosition:
-    return CleanerPosition(log.cleaned_to, log.epoch_at(log.cleaned_to - 1) if log.cleaned_to > log.log_start_offset else -1)
+def position_of(log: Log, horizon_ms: int | None) -> CleanerPosition:
+    epoch = log.epoch_at(log.cleaned_to - 1) if log.cleaned_to > log.log_start_offset else -1
+    return CleanerPosition(log.cleaned_to, epoch, -1 if horizon_ms is None else horizon_ms)
 
 
 def believed_offset(log: Log, noted: CleanerPosition) -> int:
@@ -48,9 +51,7 @@ def encode_positions(positions: Mapping[PositionKey, CleanerPosition]) -> bytes:
 def decode_positions(data: bytes) -> dict[PositionKey, CleanerPosition]:
     """Raises CheckpointInvalid, whatever is wrong."""
     try:
-        rows = decode_checkpoint(data, 4)
-        return {
-            (UUID(topic), int(partition)): CleanerPosition(int(offset), int(epoch)) for topic, partition, offset, epoch in rows
-        }
+        rows = decode_checkpoint(data, 5)
+        return {(UUID(row[0]), int(row[1])): CleanerPosition(*(int(field) for field in row[2:])) for row in rows}
     except ValueError as error:
         raise CheckpointInvalid(str(error)) from error

@@ -164,6 +164,8 @@ class Compaction:
         self._with_batches: set[int] = set()
         """Producers of whom a transactional batch stays that has not met its marker yet."""
         self.counts = CleaningCounts()
+        self.next_horizon_ms: int | None = None
+        """The first delete horizon that is still to come: from then on another cleaning removes more, new records or not."""
         self.kept_markers: set[int] = set()
         """Offsets of the markers that stay: their entries of the transaction index do as well."""
 
@@ -217,6 +219,8 @@ class Compaction:
             kept.append(record)
         self.counts.records_kept += len(kept)
         new_horizon_ms = self._horizon_ms if tombstones and horizon_ms is None else None
+        if tombstones:
+            self._note_horizon(self._horizon_ms if horizon_ms is None else horizon_ms)
         if len(kept) == len(records) and new_horizon_ms is None:
             return view
         if not kept and not self._is_needed(header):
@@ -238,10 +242,15 @@ class Compaction:
         horizon_ms = delete_horizon_ms(header)
         if not header.record_count or (horizon_ms is not None and horizon_ms <= self._now_ms):
             return None
+        self._note_horizon(self._horizon_ms if horizon_ms is None else horizon_ms)
         if horizon_ms is not None:
             return view
         data = records_bytes(view, header)
         return rewritten(header, data, scan_records(data, header), self._horizon_ms)
+
+    def _note_horizon(self, horizon_ms: int) -> None:
+        if horizon_ms >= self._now_ms and (self.next_horizon_ms is None or horizon_ms < self.next_horizon_ms):
+            self.next_horizon_ms = horizon_ms
 
     def _is_last_marker(self, header: BatchHeader) -> bool:
         return header.producer_epoch == self._last_batches.get(header.producer_id, NO_LAST_BATCHES).marker_epoch

@@ -30,7 +30,8 @@ class SegmentFacts(NamedTuple):
 @dataclass(slots=True, frozen=True)
 class Cleanable:
     """The first `segment_count` segments may be cleaned; `dirty_bytes` of them were not yet, `oldest_dirty_ms` is the
-    timestamp of their first batch (None when there is no dirty data)."""
+    timestamp of their first batch (None when there is no dirty data).  `horizon_passed`: in the clean part are tombstones or
+    markers that may go by now."""
 
     segment_count: int
     first_dirty_offset: int
@@ -38,6 +39,7 @@ class Cleanable:
     clean_bytes: int
     dirty_bytes: int
     oldest_dirty_ms: int | None
+    horizon_passed: bool = False
 
     @property
     def dirty_ratio(self) -> float:
@@ -50,7 +52,7 @@ class Cleanable:
 
     def is_due(self, config: LogConfig, now_ms: int) -> bool:
         worth_it = self.dirty_bytes > 0 and self.dirty_ratio >= config.min_cleanable_dirty_ratio
-        return worth_it or self.is_overdue(config, now_ms)
+        return worth_it or self.horizon_passed or self.is_overdue(config, now_ms)
 
 
 def plan_cleaning(
@@ -62,10 +64,12 @@ def plan_cleaning(
     now_ms: int,
     max_timestamp_of: Callable[[int], int],
     first_timestamp_of: Callable[[int], int | None],
+    horizon_ms: int | None = None,
 ) -> Cleanable | None:
     """`segments` in order, the active one last; `settled_offset` is the least of last stable offset and recovery point.
 
-    The timestamps of a segment are asked for by its index, and only where they matter.  None when nothing is dirty.
+    The timestamps of a segment are asked for by its index, and only where they matter.  `horizon_ms` is the first delete horizon
+    in the clean part, where one is known.  None when there is nothing to do.
     """
     count, clean_bytes, dirty_bytes = 0, 0, 0
     oldest_dirty_ms: int | None = None
@@ -81,10 +85,12 @@ def plan_cleaning(
             if oldest_dirty_ms is None and segment.size_bytes:
                 oldest_dirty_ms = first_timestamp_of(at)
         count = at + 1
-    if not dirty_bytes:
+    horizon_passed = horizon_ms is not None and horizon_ms <= now_ms and clean_bytes > 0
+    if not dirty_bytes and not horizon_passed:
         return None
-    first_dirty = max(cleaned_to, segments[0].base_offset)
-    return Cleanable(count, first_dirty, segments[count - 1].next_offset, clean_bytes, dirty_bytes, oldest_dirty_ms)
+    end = segments[count - 1].next_offset
+    first_dirty = min(max(cleaned_to, segments[0].base_offset), end)
+    return Cleanable(count, first_dirty, end, clean_bytes, dirty_bytes, oldest_dirty_ms, horizon_passed)
 
 
 def dirtiest(due: Iterable[tuple[KeyT, Cleanable, bool]]) -> KeyT | None:

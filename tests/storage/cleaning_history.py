@@ -62,6 +62,7 @@ class CleaningHistory:
         self.epochs: dict[int, int] = {}
         self.revived: set[int] = set()  # forgotten, and known again by a replay: snapshots do not have them
         self.cleanings: list[tuple[int, int]] = []  # (log end, time) of each
+        self.horizon_ms: int | None = None
         self.results: list[CleaningResult] = []
 
     def opened(self, recovery_point: int) -> Log:
@@ -155,8 +156,10 @@ class CleaningHistory:
     def clean(self, a: int, b: int) -> None:
         untouched = min(self.log.last_stable_offset, self.log.segments.active.base_offset)
         self.cleanings.append((self.log.log_end_offset, self.now_ms))
-        result = clean_now(self.log, self.disk, self.now_ms, key_map_bytes=(48, 120, 1 << 20)[a % 3])
+        size = (48, 120, 1 << 20)[a % 3]
+        result = clean_now(self.log, self.disk, self.now_ms, key_map_bytes=size, horizon_ms=self.horizon_ms)
         if result is not None:
+            self.horizon_ms = result.next_horizon_ms
             self.results.append(result)
         there = {record.offset for batch in stored(self.log) for record in decode_batch(batch.data)}
         assert {offset for offset in self.written if offset >= untouched} <= there, "something that was not decided is gone"
