@@ -45,7 +45,7 @@ def _int(default: int | None, doc: str, minimum: int = 0, maximum: int = 2**63 -
 
 
 SETTINGS: Final[dict[str, Setting]] = {
-    "node.id": _int(None, "This node's number, unique in the cluster and never re-used after its disk was lost.", 0, 2**31 - 1),
+    "node.id": _int(None, "This node's number, unique in the cluster; no two processes may ever run with it.", 0, 2**31 - 1),
     "node.id.from.hostname": Setting(bool, False, "Take the node id from the number at the end of the host name (StatefulSet)."),
     "cluster.id": Setting(str, None, "The cluster's name, the same on all nodes; a data folder of another cluster is refused."),
     "roles": Setting(list, ["broker", "controller"], "broker, controller or both."),

@@ -188,12 +188,15 @@ class Membership:
             return ""
         if not self._journal.is_empty or any(standing.voting or not standing.empty for standing in self._seen.values()):
             return (
-                "this node's folder is new in a quorum that exists: it gets its vote back as soon as there is a leader, "
-                "elected by a majority of votes among the other voters"
+                "its folder is new in a quorum that exists: it gets its vote back as soon as there is a leader, elected by a "
+                "majority of votes among the other voters"
             )
         unseen = sorted(self._others - self._seen.keys())
         if unseen:
-            return f"the first start of a quorum needs all of its voters at once: not seen yet: {', '.join(map(str, unseen))}"
+            return (
+                f"its folder is new, and these voters were not seen yet: {', '.join(map(str, unseen))}; the first start of a "
+                "quorum needs all of them, one that exists takes the node back when a majority of votes runs"
+            )
         return "all voters were seen, and have to agree that the quorum is formed"
 
 

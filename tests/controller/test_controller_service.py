@@ -120,7 +120,9 @@ async def test_brokers_register_follow_and_see_the_topics_they_create(cluster: C
         for b in brokers
     ]
     assert sorted(block.first_id for block in blocks) == [0, 1000, 2000]
-    assert (await brokers[0].client.describe_quorum(1)).leader_id == active.metadata.node_id
+    quorum = await brokers[0].client.describe_quorum(1)
+    assert quorum.leader_id == active.metadata.node_id and quorum.waits_for == ""
+    assert not any(voter.without_vote for voter in quorum.voters)
     for broker in brokers:
         await broker.stop()
 
@@ -184,3 +186,16 @@ async def test_every_controller_starts_again_from_its_files(cluster: ControllerC
     after = (await cluster.active()).metadata.state
     assert after.topics == before.topics and after.cluster_id == before.cluster_id
     assert after.controller_epoch > before.controller_epoch
+
+
+async def test_controllers_that_wait_for_the_first_start_of_others_say_so(tmp_path: Path) -> None:
+    cluster = ControllerCluster(tmp_path, 3)
+    await cluster.start(1, 3)
+    client = cluster.client()
+    node = cluster.nodes[3]
+    await until(lambda: "not seen yet: 2;" in node.metadata.status.waits_for)
+    quorum = await client.describe_quorum(3)
+    assert [voter.node_id for voter in quorum.voters if voter.without_vote] == [1, 3]
+    assert quorum.leader_id == -1 and "not seen yet: 2;" in quorum.waits_for
+    await client.close()
+    await cluster.stop()

@@ -286,7 +286,7 @@ async def test_the_first_start_waits_for_all_voters_and_says_for_whom(tmp_path: 
     logs = Logs(tmp_path, 3)
     await logs.start(1, 2)
     for log in logs.running.values():
-        await until(lambda log=log: "not seen yet: 3" in log.status.waits_for)
+        await until(lambda log=log: "not seen yet: 3;" in log.status.waits_for)
         assert log.status.not_voting == (1, 2) and not log.is_active and log.term == 0
     await logs.start(3)
     await logs.acknowledge("a")

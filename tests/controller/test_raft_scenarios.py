@@ -191,3 +191,62 @@ def test_a_follower_far_behind_gets_the_snapshot_once_and_goes_on_from_there() -
         returned, machine = simulation.cores[behind], simulation.machines[behind]
         assert returned.applied_index == core.applied_index
         assert machine.chain == simulation.machines[core.selfNode.id].chain
+
+
+def without_disk(simulation: Simulation, node_id: int) -> RaftCore:
+    simulation.crash(node_id)
+    simulation.wipe(node_id)
+    simulation.start(node_id)
+    return simulation.cores[node_id]
+
+
+def test_a_journal_without_a_vote_keeps_no_leader_in_office_and_commits_nothing() -> None:
+    with quorum() as simulation:
+        core = leader(simulation)
+        gone, wiped = others(simulation, core)
+        steps(simulation, 0.5)
+        cut_off(simulation, gone)
+        learner = without_disk(simulation, wiped)
+        simulation.connect(core.selfNode.id, wiped)
+        committed = core.commit_index
+        core.propose(Proposal(b"x", lambda index, term: None, lambda reason: None))
+        steps(simulation, 0.3)
+        assert core.match_indexes()[wiped] == core.last_index > committed, "it follows,"
+        assert core.commit_index == committed and not learner._journal.voting, "but does not count"
+        steps(simulation, 2 * simulation.timings.leader_fallback_s)
+        assert core.role != LEADER and core.status().not_voting == (wiped,)
+        simulation.cuts.clear()
+        simulation.connect_all()
+        leader(simulation)
+        steps(simulation, 2.0)
+        assert learner._journal.voting and {c.status().not_voting for c in simulation.cores.values()} == {()}
+
+
+def test_a_journal_without_a_vote_gives_none_and_takes_no_term_from_a_candidate() -> None:
+    with quorum() as simulation:
+        core = leader(simulation)
+        steps(simulation, 0.5)
+        wiped, candidate = others(simulation, core)
+        learner, sent = without_disk(simulation, wiped), list[Message]()
+        learner._outbox.send = lambda node_id, message: sent.append(message)
+        for preliminary in (True, False):
+            learner.receive(candidate, VoteRequest(9, 99, 8, preliminary))
+        assert sent == [VoteReply(0, False, True), VoteReply(0, False, False)] and learner._journal.is_empty
+
+
+def test_a_voter_that_needs_the_snapshot_returns_behind_it() -> None:
+    """The entry that gives the vote may be compacted away before the voter gets it: then another one is made."""
+    with quorum() as simulation:
+        core = leader(simulation)
+        for _ in range(400):
+            simulation.propose()
+            simulation.step()
+        assert core._journal[0][1] > 50, "the leader has trimmed"
+        learner = without_disk(simulation, others(simulation, core)[0])
+        for _ in range(600):
+            simulation.connect_all()
+            simulation.propose()
+            simulation.step()
+        assert learner._journal.voting and learner._snapshots.latest is not None
+        returns = [entry for entry in core._journal[:] if entry[0][:1] == b"\x10"]
+        assert len(returns) <= 3
