@@ -4,8 +4,10 @@
     .lock                   held while a node uses the folder
     clean-shutdown          broker epoch of a clean stop; there only between a clean close and the next opening
     partition-checkpoint    per partition: recovery point, high watermark, log start
-    <topic>-<partition>/    a log, with `partition.metadata` naming the topic's id
+    <topic>-<partition>/    a log, with `partition.metadata` naming the topic's id, `log-config` when that is not the default, and
+                            `damaged` when its data was found to be
     <n>-delete/             a log on its way out
+    <n>-damaged/            a damaged log, kept for whoever wants to look at it; the partition was fetched again from its leader
 
 Order at opening: lock, check meta.properties, read clean-shutdown **and remove it durably**, then open logs: a crash from here on
 is an unclean stop.  Order at a clean close: close every log clean, write the checkpoint, then write clean-shutdown, last.
@@ -13,12 +15,14 @@ is an unclean stop.  Order at a clean close: close every log clean, write the ch
 The checkpoint's recovery point may lag but never lead: `write_checkpoints()` writes what logs have flushed, and a cut below a
 written recovery point lowers it durably first.
 
-When the disk fails under one log, the whole folder goes offline with all its logs, once, and `on_offline` is told.
+When the disk fails under one log, the whole folder goes offline with all its logs, once, and `on_offline` is told.  When only
+the data of one log is damaged, that log goes offline, for this start and all later ones, until it is set aside or deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -29,13 +33,16 @@ from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from .log import CorruptLog, Log, LogConfig
 from .open_files import OPEN_FILES_MAX, OpenFiles
+from .stored_config import LOG_CONFIG, decode_config, encode_config
 
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = "clean-shutdown"
 PARTITION_CHECKPOINT = "partition-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 _META_VERSION = "1"
+DAMAGED = "damaged"
 _DELETE_SUFFIX = "-delete"
+_DAMAGED_SUFFIX = "-damaged"
 log = logs.get(__name__)
 
 PartitionKey = tuple[str, int]
@@ -65,6 +72,15 @@ class OpenReport:
     failed: dict[PartitionKey, KafkaError] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Found:
+    """A log's folder that is to be opened."""
+
+    key: PartitionKey
+    topic_id: UUID
+    config: LogConfig
+
+
 class LogDirectory:
     """See the module's text.  Call `open_all` once, then use `logs`."""
 
@@ -77,15 +93,18 @@ class LogDirectory:
         fresh_directory_id: str = "",
         *,
         files_max: int = OPEN_FILES_MAX,
+        recovery_threads: int = 1,
     ) -> None:
         """`fresh_directory_id` is written into a new folder and names it for good: a wiped or replaced disk gets another.
-        `files_max`: open files of segments without unsynced writes."""
+        `files_max`: open files of segments without unsynced writes.  `recovery_threads`: logs opened at the same time."""
         self.path = path
         self.directory_id = fresh_directory_id
         self.cluster_id = cluster_id
         self.node_id = node_id
         self.logs: dict[PartitionKey, Log] = {}
         self.topic_ids: dict[PartitionKey, UUID] = {}
+        self.damaged: dict[PartitionKey, UUID] = {}
+        """Logs that are not in use because data that had been flushed is damaged; with their topics' ids."""
         self.previous_broker_epoch: int | None = None
         """Broker epoch of the last clean stop; None when the last stop was unclean (KIP-966)."""
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
@@ -96,12 +115,14 @@ class LogDirectory:
         self._lock: FileLock | None = None
         self._offline: OSError | None = None
         self._written: dict[PartitionKey, PartitionCheckpoint] = {}
+        self._recovery_threads = recovery_threads
+        self._configs_due: set[PartitionKey] = set()
 
     # ----------------------------------------------------------------------------------------------------------- opening
 
     def open_all(self, config_of: Callable[[str], LogConfig] | None = None, *, now_ms: int) -> OpenReport:
-        """Takes the folder (made when absent) and opens every log in it; `config_of(topic)` gives its configuration (else the
-        defaults, until `Log.update_config`).
+        """Takes the folder (made when absent) and opens every log in it, with the configuration that it had last.  Logs of a
+        folder that does not know it take `config_of(topic)`, or the defaults.
 
         A log whose flushed data is damaged is left closed and reported in `failed`; the others are unaffected.
         Raises DirectoryRefused, OSError.
@@ -114,8 +135,9 @@ class LogDirectory:
             self.previous_broker_epoch = self._take_clean_mark()
             report.clean = self.previous_broker_epoch is not None
             self._written = self._read_checkpoint()
-            for name in self._disk.list_names(self.path):
-                self._open_entry(name, config_of or (lambda _topic: LogConfig()), now_ms, report)
+            names = self._disk.list_names(self.path)
+            found = [entry for name in names if (entry := self._find_entry(name, config_of, report)) is not None]
+            self._open_found(found, now_ms, report)
         except BaseException:
             self._release()
             raise
@@ -175,38 +197,75 @@ class LogDirectory:
             log.warning("partition_checkpoint_damaged", path=path, reason=error, consequence="every log is scanned in full")
             return {}
 
-    def _open_entry(self, name: str, config_of: Callable[[str], LogConfig], now_ms: int, report: OpenReport) -> None:
+    def _find_entry(self, name: str, config_of: Callable[[str], LogConfig] | None, report: OpenReport) -> _Found | None:
         if name.endswith(_DELETE_SUFFIX):
             self._disk.remove_tree(self.path / name)
-            return
+            return None
         key = _parse_name(name)
         if key is None:
-            return
+            return None
         metadata = self.path / name / PARTITION_METADATA
         if not self._disk.exists(metadata):
             # Creation was cut short before the partition got its identity: nothing can have been acknowledged in it.
             log.warning("partition_without_identity_removed", path=self.path / name)
             self._disk.remove_tree(self.path / name)
-            return
+            return None
         try:
             topic_id = UUID(decode_checkpoint(self._disk.read(metadata), 1)[0][0])
-            opened = self._open_log(key, config_of(key[0]), now_ms=now_ms, clean=report.clean)
         except (CheckpointInvalid, ValueError, IndexError) as error:
-            report.failed[key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{metadata} is damaged: {error}")
-        except KafkaError as error:
-            report.failed[key] = error
-        else:
-            self.topic_ids[key] = topic_id
-            report.opened += 1
-            report.cut_bytes += opened.recovered_bytes_cut
-            if opened.recovered:
-                report.recovered.append(name)
-        if key in report.failed:
-            log.error("log_not_opened", log=name, reason=report.failed[key])
+            self._not_opened(key, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{metadata} is damaged: {error}"), report)
+            return None
+        reason = self.path / name / DAMAGED
+        if self._disk.exists(reason):
+            self.damaged[key] = topic_id
+            text = self._disk.read(reason).decode(errors="replace")
+            self._not_opened(key, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text), report)
+            return None
+        return _Found(key, topic_id, self._config_at(key, config_of))
 
-    def _open_log(self, key: PartitionKey, config: LogConfig, *, now_ms: int, clean: bool) -> Log:
+    def _config_at(self, key: PartitionKey, config_of: Callable[[str], LogConfig] | None) -> LogConfig:
+        path = self._log_path(key) / LOG_CONFIG
+        if self._disk.exists(path):
+            try:
+                return decode_config(self._disk.read(path))
+            except ValueError as error:
+                log.warning("log_config_damaged", path=path, reason=error)
+        return config_of(key[0]) if config_of is not None else LogConfig()
+
+    def _not_opened(self, key: PartitionKey, error: KafkaError, report: OpenReport) -> None:
+        report.failed[key] = error
+        log.error("log_not_opened", log=f"{key[0]}-{key[1]}", reason=error)
+
+    def _open_found(self, found: list[_Found], now_ms: int, report: OpenReport) -> None:
+        """Opens logs in parallel: most of the time goes by waiting for the disk and computing checksums."""
+
+        def load(entry: _Found) -> Log | KafkaError:
+            try:
+                return self._load(entry.key, entry.config, now_ms=now_ms, clean=report.clean)
+            except KafkaError as error:
+                return error
+
+        if self._recovery_threads > 1 and len(found) > 1:
+            with ThreadPoolExecutor(self._recovery_threads, thread_name_prefix="recovery") as executor:
+                results = list(executor.map(load, found))
+        else:
+            results = [load(entry) for entry in found]
+        for entry, result in zip(found, results, strict=True):
+            if isinstance(result, Log):
+                self._adopt(entry.key, result)
+                self.topic_ids[entry.key] = entry.topic_id
+                report.opened += 1
+                report.cut_bytes += result.recovered_bytes_cut
+                if result.recovered:
+                    report.recovered.append(result.name)
+                continue
+            if isinstance(result, CorruptLog):
+                self.damaged[entry.key] = entry.topic_id
+            self._not_opened(entry.key, result, report)
+
+    def _load(self, key: PartitionKey, config: LogConfig, *, now_ms: int, clean: bool) -> Log:
         noted = self._written.get(key, PartitionCheckpoint(0, 0, 0))
-        opened = Log.open(
+        return Log.open(
             self._disk,
             self._log_path(key),
             topic=key[0],
@@ -219,10 +278,12 @@ class LogDirectory:
             high_watermark=noted.high_watermark,
             files=self._files,
         )
+
+    def _adopt(self, key: PartitionKey, opened: Log) -> None:
         opened.on_offline = self._log_failed
         opened.before_cut = self._lower_recovery_point
+        opened.on_config = self._note_config
         self.logs[key] = opened
-        return opened
 
     def _log_path(self, key: PartitionKey) -> Path:
         return self.path / f"{key[0]}-{key[1]}"
@@ -241,6 +302,7 @@ class LogDirectory:
         if existing is not None:
             if self.topic_ids[key] == topic_id:
                 return existing
+        if self.topic_ids.get(key, self.damaged.get(key, topic_id)) != topic_id:
             self.delete(topic, partition)
         try:
             path = self._log_path(key)
@@ -248,12 +310,15 @@ class LogDirectory:
                 # It could not be opened (damaged flushed data): silently starting afresh would hide the damage.
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} exists and is not usable: see the errors at the start")
             self._disk.make_directory(path)
+            if config != LogConfig():
+                self._disk.write_atomic(path / LOG_CONFIG, encode_config(config))
             self._disk.write_atomic(path / PARTITION_METADATA, encode_checkpoint([[topic_id]]))
             self._written.pop(key, None)
-            created = self._open_log(key, config, now_ms=now_ms, clean=False)
+            created = self._load(key, config, now_ms=now_ms, clean=False)
         except OSError as error:
             self._remove_half_made(path)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be created: {error}") from error
+        self._adopt(key, created)
         created.recovered = False
         self.topic_ids[key] = topic_id
         return created
@@ -272,21 +337,60 @@ class LogDirectory:
         key = (topic, partition)
         known = self.logs.pop(key, None)
         self.topic_ids.pop(key, None)
+        self.damaged.pop(key, None)
+        self._configs_due.discard(key)
         if known is not None:
             known.close(clean=False)
         path = self._log_path(key)
         if not self._disk.exists(path):
             return
-        taken = set(self._disk.list_names(self.path))
-        # A short name: the topic's may already be as long as the file system allows.
-        doomed = self.path / next(name for n in range(len(taken) + 1) if (name := f"{n}{_DELETE_SUFFIX}") not in taken)
         try:
-            self._forget_checkpoint(key)
-            self._disk.rename(path, doomed)
-            self._disk.sync_directory(self.path)
-            self._disk.remove_tree(doomed)
+            self._disk.remove_tree(self._take_name_away(key, _DELETE_SUFFIX))
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} could not be deleted: {error}") from error
+
+    def set_aside(self, topic: str, partition: int) -> None:
+        """Makes room for a damaged log to be fetched again; its files stay in a folder `<n>-damaged`.  Raises
+        KAFKA_STORAGE_ERROR."""
+        self._require_online()
+        key = (topic, partition)
+        assert key in self.damaged
+        try:
+            kept = self._take_name_away(key, _DAMAGED_SUFFIX)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be set aside: {error}") from error
+        del self.damaged[key]
+        known = self.logs.pop(key, None)
+        self.topic_ids.pop(key, None)
+        if known is not None:
+            known.close(clean=False)
+        log.warning("damaged_log_set_aside", log=f"{topic}-{partition}", path=kept)
+
+    def _take_name_away(self, key: PartitionKey, suffix: str) -> Path:
+        """Gives the folder a short name (the topic's may already be as long as the file system allows), durably.  Raises
+        OSError."""
+        taken = set(self._disk.list_names(self.path))
+        target = self.path / next(name for n in range(len(taken) + 1) if (name := f"{n}{suffix}") not in taken)
+        self._forget_checkpoint(key)
+        self._disk.rename(self._log_path(key), target)
+        self._disk.sync_directory(self.path)
+        return target
+
+    def _note_config(self, changed: Log) -> None:
+        """Writes a log's new configuration beside it; when that fails, again with the next checkpoint."""
+        key = (changed.topic, changed.partition)
+        self._configs_due.add(key)
+        try:
+            self._write_configs()
+        except OSError as error:
+            log.warning("log_config_not_written", log=changed.name, reason=error)
+
+    def _write_configs(self) -> None:
+        for key in tuple(self._configs_due):
+            known = self.logs.get(key)
+            if known is not None:
+                self._disk.write_atomic(self._log_path(key) / LOG_CONFIG, encode_config(known.config))
+            self._configs_due.discard(key)
 
     # -------------------------------------------------------------------------------------------------------- checkpoints
 
@@ -294,6 +398,7 @@ class LogDirectory:
         """Writes recovery points, high watermarks and log starts of all logs, atomically.  Raises OSError (the old one stays)."""
         if self._offline is not None:
             return
+        self._write_configs()
         rows = dict(self._written)  # also of logs that could not be opened: their recovery points must not be lost
         rows.update(
             (key, PartitionCheckpoint(each.recovery_point, each.high_watermark, each.log_start_offset))
@@ -335,7 +440,14 @@ class LogDirectory:
     def _log_failed(self, failed: Log, error: OSError | CorruptLog) -> None:
         if isinstance(error, OSError):
             self.go_offline(error)
-        elif self.on_corrupt is not None:
+            return
+        key = (failed.topic, failed.partition)
+        self.damaged[key] = self.topic_ids[key]
+        try:
+            self._disk.write_atomic(self._log_path(key) / DAMAGED, str(error).encode())
+        except OSError as second:
+            log.error("damage_not_noted", log=failed.name, reason=second)
+        if self.on_corrupt is not None:
             self.on_corrupt(failed, error)
 
     def go_offline(self, error: OSError) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ..runtime import logs
 from ..runtime.disk import File
 from ..wire.records import HEADER_BYTES, BatchHeader, iterate_headers, parse_header
-from .batch_scan import InvalidBatch, scan_batches
+from .batch_scan import CHUNK_BYTES, InvalidBatch, scan_batches
 from .offset_index import OffsetIndex
 from .open_files import OpenFiles
 from .segment_swap import CLEANED, SEGMENT_SUFFIXES
@@ -408,7 +408,10 @@ class Segment:
             self._check_boundary(data[:HEADER_BYTES], first_offset, start)
             if end < size:
                 self._check_boundary(self.file.read_at(end, HEADER_BYTES), next_offset, end)
-        return _trim(data, offset, upper_offset, max_bytes, next_offset, walk_from - start if walk_from >= 0 else -1)
+        try:
+            return _trim(data, offset, upper_offset, max_bytes, next_offset, walk_from - start if walk_from >= 0 else -1)
+        except InvalidBatch as error:
+            raise InvalidBatch(start + error.position, error.reason, self.path("log"), first_offset) from error
 
     def _check_boundary(self, head: bytes, offset: int, position: int) -> None:
         found = parse_header(head) if len(head) == HEADER_BYTES else None
@@ -443,6 +446,12 @@ class Segment:
         for _position, header, _view in scan_batches(self.file, self._last_indexed, self.size_bytes):
             if header.max_timestamp > self.max_timestamp_ms:
                 self.max_timestamp_ms, self.offset_of_max_timestamp = header.max_timestamp, header.base_offset
+
+    def write_again(self, start: int) -> None:
+        """Writes the bytes from `start` on once more, as they are: the next sync then covers them whatever happened before."""
+        file = self.file_to_write
+        for position in range(start, self.size_bytes, CHUNK_BYTES):
+            file.write_at(position, file.read_at(position, min(CHUNK_BYTES, self.size_bytes - position)))
 
     def sync(self) -> None:
         """Makes the batches and the transaction index durable.  Any thread."""
@@ -492,7 +501,7 @@ def _trim(data: bytes, offset: int, upper_offset: int, max_bytes: int, next_offs
     size = len(data)
     begin = 0
     while True:
-        first = parse_header(data, begin)
+        first = _header_at(data, begin)
         if first.next_offset > offset:
             break
         begin += first.size_bytes
@@ -506,11 +515,19 @@ def _trim(data: bytes, offset: int, upper_offset: int, max_bytes: int, next_offs
     if walk_from >= 0:
         end, next_offset = begin + first.size_bytes, first.next_offset
         if walk_from >= end:
-            end, next_offset = walk_from, parse_header(data, walk_from).base_offset
+            end, next_offset = walk_from, _header_at(data, walk_from).base_offset
         while end < size:
-            header = parse_header(data, end)
+            header = _header_at(data, end)
             if header.next_offset > upper_offset or end + header.size_bytes - begin > max_bytes:
                 break
             end += header.size_bytes
             next_offset = header.next_offset
     return SegmentRead(data if not begin and end == size else data[begin:end], first.base_offset, next_offset)
+
+
+def _header_at(data: bytes, position: int) -> BatchHeader:
+    """Raises InvalidBatch for bytes that are no batch: a length that is wrong must not lead anywhere."""
+    header = parse_header(data, position) if position + HEADER_BYTES <= len(data) else None
+    if header is None or header.magic != 2 or header.size_bytes < HEADER_BYTES or position + header.size_bytes > len(data):
+        raise InvalidBatch(position, "no whole batch stands in what was read")
+    return header

@@ -1,0 +1,183 @@
+"""A damaged log is out of use until it is set aside; a folder remembers the configuration of its logs; logs open in parallel."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidegate.chaos.sim.disk import LyingDisk
+from tidegate.runtime.disk import RealDisk
+from tidegate.storage.log import CorruptLog, Log, LogConfig
+from tidegate.storage.log_directory import DAMAGED, LOG_CONFIG, LogDirectory
+from tidegate.storage.stored_config import decode_config, encode_config
+from tidegate.storage.topic_config import CleanupPolicy, FlushPolicy, TimestampType
+from tidegate.wire.errors import KafkaError
+
+from .workload import NOW_MS, append, batch, stored
+
+DATA = Path("/data")
+TOPIC = UUID(int=7)
+SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=300)
+
+
+def opened(disk: LyingDisk, **options: int) -> LogDirectory:
+    directory = LogDirectory(disk, DATA, "c", 1, **options)
+    directory.open_all(now_ms=NOW_MS)
+    return directory
+
+
+def with_damage(disk: LyingDisk) -> tuple[LogDirectory, Log]:
+    """A log with several segments, open, and a flipped bit in the version of a flushed batch in its middle."""
+    directory = opened(disk)
+    log = directory.create("flights", TOPIC, 0, SMALL, now_ms=NOW_MS)
+    for _ in range(30):
+        append(log, batch(2, size=200))
+    log.flush_now()
+    directory.write_checkpoints()
+    disk.flip_bit(log.segments[2].path("log"), 16)
+    return directory, log
+
+
+def test_damage_found_by_a_read_takes_only_this_log_out_of_use_and_is_remembered() -> None:
+    disk = LyingDisk()
+    directory, log = with_damage(disk)
+    other = directory.create("other", uuid4(), 0, LogConfig(), now_ms=NOW_MS)
+    found: list[CorruptLog] = []
+    directory.on_corrupt = lambda _log, error: found.append(error)
+    with pytest.raises(KafkaError):
+        stored(log)
+    assert log.is_offline and not other.is_offline and not directory.is_offline
+    assert found[0].path == log.segments[2].path("log") and found[0].position == 0
+    append(other, batch(1))
+    directory.close(clean=True, broker_epoch=5)
+    disk.kill()
+    again = LogDirectory(disk, DATA, "c", 1)
+    report = again.open_all(now_ms=NOW_MS)
+    assert list(report.failed) == [("flights", 0)] and "damaged at byte 0" in str(report.failed["flights", 0])
+    assert again.damaged == {("flights", 0): TOPIC} and ("other", 0) in again.logs
+
+
+def test_a_damaged_log_is_not_made_anew_until_it_is_set_aside_and_its_files_are_kept() -> None:
+    disk = LyingDisk()
+    directory, log = with_damage(disk)
+    directory.close(clean=False)
+    disk.kill()
+    disk.open(log.segments[2].path("log")).truncate(0)
+    disk.write_atomic(DATA / "flights-0" / f"{log.segments[3].base_offset:020d}.index", b"junk")
+    for name in disk.list_names(DATA / "flights-0"):
+        if name.endswith(".snapshot"):
+            disk.remove(DATA / "flights-0" / name)
+    disk.remove(log.segments[-1].path("log"))
+    again = opened(disk)
+    assert again.damaged == {("flights", 0): TOPIC}
+    with pytest.raises(KafkaError, match="not usable"):
+        again.create("flights", TOPIC, 0, SMALL, now_ms=NOW_MS)
+    again.set_aside("flights", 0)
+    fresh = again.create("flights", TOPIC, 0, SMALL, now_ms=NOW_MS)
+    assert fresh.log_end_offset == 0 and not again.damaged
+    assert "0-damaged" in disk.list_names(DATA) and disk.exists(DATA / "0-damaged" / log.segments[0].path("log").name)
+    again.close(clean=True, broker_epoch=1)
+    assert not opened(disk).damaged
+
+
+def test_a_damaged_log_of_a_deleted_topic_makes_room_for_the_new_topic() -> None:
+    disk = LyingDisk()
+    directory, _log = with_damage(disk)
+    directory.close(clean=False)
+    disk.write_atomic(DATA / "flights-0" / DAMAGED, b"it is")
+    again = opened(disk)
+    assert again.create("flights", uuid4(), 0, SMALL, now_ms=NOW_MS).log_end_offset == 0
+
+
+def test_a_log_is_opened_with_the_configuration_that_it_had_last() -> None:
+    disk = LyingDisk()
+    directory = opened(disk)
+    compacted = replace(SMALL, cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
+    directory.create("a", uuid4(), 0, compacted, now_ms=NOW_MS)
+    plain = directory.create("b", uuid4(), 0, LogConfig(), now_ms=NOW_MS)
+    assert not disk.exists(DATA / "b-0" / LOG_CONFIG)
+    plain.update_config(SMALL)
+    directory.close(clean=False)
+    disk.kill()
+    again = opened(disk)
+    assert again.logs["a", 0].config == compacted and again.logs["b", 0].config == SMALL
+    again.logs["b", 0].update_config(LogConfig())
+    again.close(clean=True, broker_epoch=1)
+    assert opened(disk).logs["b", 0].config == LogConfig()
+
+
+def test_a_configuration_that_did_not_fit_is_written_with_the_next_checkpoint() -> None:
+    disk = LyingDisk()
+    directory = opened(disk)
+    log = directory.create("a", uuid4(), 0, LogConfig(), now_ms=NOW_MS)
+    disk.capacity = 0
+    log.update_config(SMALL)
+    assert log.config == SMALL
+    disk.capacity = None
+    directory.write_checkpoints()
+    directory.close(clean=False)
+    assert opened(disk).logs["a", 0].config == SMALL
+
+
+def test_a_compacted_log_with_holes_is_not_cut_by_a_recovery_that_knows_no_metadata() -> None:
+    disk = LyingDisk()
+    compacted = LogConfig(cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
+    directory = opened(disk)
+    log = directory.create("a", uuid4(), 0, compacted, now_ms=NOW_MS)
+    for offset in (0, 5, 9):  # as a follower gets them from a leader that has cleaned
+        log.append_follower(batch(1, base_offset=offset, leader_epoch=0))
+    log.flush_now()
+    directory.close(clean=False)
+    disk.kill()
+    again = opened(disk)
+    assert [each.header.base_offset for each in stored(again.logs["a", 0])] == [0, 5, 9]
+    again.close(clean=False)
+    disk.kill()
+    disk.remove(DATA / "a-0" / LOG_CONFIG)  # the ablation
+    assert opened(disk).logs["a", 0].log_end_offset == 1
+
+
+@given(
+    st.builds(
+        LogConfig,
+        segment_bytes=st.integers(1, 2**31),
+        retention_ms=st.integers(-1, 2**60),
+        min_cleanable_dirty_ratio=st.floats(0, 1),
+        flush_policy=st.sampled_from(FlushPolicy),
+        timestamp_type=st.sampled_from(TimestampType),
+        cleanup_policy=st.frozensets(st.sampled_from(CleanupPolicy), min_size=1),
+        unclean_leader_election=st.booleans(),
+    )
+)
+def test_a_stored_configuration_reads_back_as_it_was(config: LogConfig) -> None:
+    assert decode_config(encode_config(config)) == config
+
+
+def test_logs_recover_in_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = LogDirectory(RealDisk(), tmp_path, "c", 1)
+    directory.open_all(now_ms=NOW_MS)
+    ends = {}
+    for partition in range(12):
+        log = directory.create("t", uuid4(), partition, SMALL, now_ms=NOW_MS)
+        for _ in range(partition + 1):
+            append(log, batch(2, size=300))
+        ends["t", partition] = log.log_end_offset
+    directory.close(clean=False)
+    meeting, met = threading.Barrier(4, timeout=20), []
+    load = LogDirectory._load
+
+    def met_load(self: LogDirectory, key: tuple[str, int], *args: object, **options: object) -> Log:
+        met.append(meeting.wait())
+        return load(self, key, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LogDirectory, "_load", met_load)
+    again = LogDirectory(RealDisk(), tmp_path, "c", 1, recovery_threads=4)
+    report = again.open_all(now_ms=NOW_MS)
+    assert len(met) == 12 and len(report.recovered) == 12
+    assert {key: log.log_end_offset for key, log in again.logs.items()} == ends
+    again.close(clean=True)
