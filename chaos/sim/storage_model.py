@@ -80,9 +80,9 @@ class Replay:
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.last_timestamp_ms = header.max_timestamp
 
-    def last_stable_offset(self, high_watermark: int, log_start: int) -> int:
+    def last_stable_offset(self, high_watermark: int, replicated_to: int, log_start: int) -> int:
         open_ones = [p.first_offset for p in self.producers.values() if p.first_offset is not None]
-        undecided = [each.first_offset for each in self.ended if each.marker_offset >= high_watermark]
+        undecided = [each.first_offset for each in self.ended if each.marker_offset >= replicated_to]
         return max(min([high_watermark, *open_ones, *undecided]), min(log_start, high_watermark))
 
     def aborted(self, start: int, upper: int) -> list[tuple[int, int]]:
@@ -105,6 +105,7 @@ class LogModel:
         self.hidden_to = 0
         """What ends below stood below the log start when it was cleaned: nobody knows what is left of it."""
         self.start = 0
+        self.watermark_most = 0
         self.start_most = 0
         """The greatest log start that there ever was."""
         self.end = 0
@@ -129,13 +130,14 @@ class LogModel:
             if self.is_stored(cut):
                 self.end = min(offset, cut.header.base_offset)
         self.start = min(self.start, self.end)
+        self.watermark_most = min(self.watermark_most, self.end)
         self.cleaned_to = min(self.cleaned_to, self.end)
         self._replay = None
 
     def restart(self, offset: int) -> None:
         self.batches.clear()
         self._cleaned.clear()
-        self.start = self.end = self.start_most = offset
+        self.start = self.end = self.start_most = self.watermark_most = offset
         self.cleaned_to = 0
         self._replay = None
 
@@ -155,6 +157,7 @@ class LogModel:
             del self.batches[count:]
             self._replay = None
         self.end = end
+        self.watermark_most = min(self.watermark_most, end)
         self.cleaned_to = min(self.cleaned_to, end)
 
     def visible(self) -> list[StoredBatch]:

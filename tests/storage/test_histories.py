@@ -1,0 +1,194 @@
+"""Ten thousand histories of one log on a disk that lies, against a plain model (`chaos/sim/storage_history.py`).
+
+A failure prints the seed and all steps.  TIDEGATE_STORAGE_SEED moves the range of seeds, TIDEGATE_STORAGE_HISTORIES its length;
+`tidegate chaos sim storage --seeds N` runs as many as one likes.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tidegate.chaos.sim.disk import Lie
+from tidegate.chaos.sim.storage_history import WEIGHTS, Broken, StorageHistory
+from tidegate.storage import segments as segments_module
+from tidegate.storage.cleaner import Cleaning
+from tidegate.storage.compaction import AbortedTransactions, Compaction
+from tidegate.storage.flush import Durability, FlushTicket
+from tidegate.storage.producer_state import ProducerEntry, ProducerState
+from tidegate.storage.segment_swap import SEGMENT_SUFFIXES
+
+FIRST_SEED = int(os.environ.get("TIDEGATE_STORAGE_SEED", "0"))
+HISTORIES = int(os.environ.get("TIDEGATE_STORAGE_HISTORIES", "10000"))
+SHARES = 20
+STEPS = st.lists(st.tuples(st.sampled_from(list(WEIGHTS)), st.integers(0, 1 << 20), st.integers(0, 1 << 20)), max_size=30)
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_ten_thousand_crash_histories_break_no_promise(share: int) -> None:
+    each = HISTORIES // SHARES
+    crashes = 0
+    for seed in range(FIRST_SEED + share * each, FIRST_SEED + (share + 1) * each):
+        history = StorageHistory(seed)
+        history.run()
+        crashes += history.crashes
+    assert crashes >= each
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_long_histories_break_no_promise(seed: int) -> None:
+    StorageHistory(FIRST_SEED + seed, length=200).run()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 1 << 16), STEPS)
+def test_no_list_of_steps_breaks_a_promise(seed: int, steps: list[tuple[str, int, int]]) -> None:
+    StorageHistory(seed, steps=steps).run()
+
+
+def test_a_seed_always_gives_the_same_history() -> None:
+    images = []
+    for _ in range(2):
+        history = StorageHistory(77, length=60)
+        history.run()
+        images.append([(path, history.disk.read(path)) for path in history.disk.files()])
+    assert images[0] == images[1]
+
+
+# --------------------------------------------------------------------------------------------------------------- ablations
+
+
+def first_broken(history: type[StorageHistory], *, lies: Lie = Lie.NONE, seeds: int = 400, length: int = 40) -> Broken | None:
+    for seed in range(seeds):
+        try:
+            history(seed, lies=lies, length=length).run()
+        except Broken as broken:
+            return broken
+    return None
+
+
+class Compacted(StorageHistory):
+    """Cleaned as often as possible."""
+
+    ALWAYS_COMPACTED = True
+
+
+def test_ablation_without_the_folder_sync_flushed_segments_vanish() -> None:
+    assert first_broken(StorageHistory, lies=Lie.FOLDER_SYNC) is not None
+
+
+def test_ablation_a_disk_that_does_not_sync_is_found() -> None:
+    assert first_broken(StorageHistory, lies=Lie.FILE_SYNC) is not None
+
+
+def test_ablation_a_checkpoint_that_is_not_written_atomically_is_found() -> None:
+    assert first_broken(StorageHistory, lies=Lie.ATOMIC_REPLACEMENT) is not None
+
+
+def test_ablation_an_acknowledgement_before_the_flush_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_once(ticket: FlushTicket) -> None:
+        ticket.ran = True
+
+    monkeypatch.setattr(FlushTicket, "run", at_once)
+    assert first_broken(StorageHistory) is not None
+
+
+def test_ablation_a_failed_sync_that_is_tried_again_is_found() -> None:
+    class Retrying(StorageHistory):
+        def sync_fails(self, a: int, b: int) -> None:
+            ticket, self.ticket = self.ticket or self.log.begin_flush(), None
+            self.disk.fail_sync_after = b % 3
+            try:
+                ticket.run()
+            except OSError:
+                ticket.run()  # and now it succeeds
+            self.disk.fail_sync_after = None
+            self.log.finish_flush(ticket)
+
+    assert first_broken(Retrying) is not None
+
+
+def test_ablation_publishing_before_the_append_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries that are not copied are changed by the check of a batch whose write then fails."""
+    monkeypatch.setattr(ProducerEntry, "copy", lambda self: self)
+    assert first_broken(StorageHistory) is not None
+
+
+def test_ablation_a_last_stable_offset_without_unreplicated_transactions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProducerState, "_note_unreplicated", lambda self, first, marker_offset: None)
+    assert first_broken(StorageHistory) is not None
+
+
+def test_ablation_snapshots_left_behind_by_a_truncation_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Durability, "drop_snapshots", lambda self, which: None)
+    assert first_broken(StorageHistory) is not None
+
+
+def test_ablation_a_recovery_point_that_a_truncation_does_not_lower_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.storage.log_directory.LogDirectory._lower_recovery_point", lambda self, cut, offset: None)
+    assert first_broken(StorageHistory) is not None
+
+
+def test_ablation_a_recovery_that_does_not_check_batches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidegate.storage import recovery
+
+    trusting = recovery.scan_batches
+    monkeypatch.setattr(recovery, "scan_batches", lambda *args, check=False, **rest: trusting(*args, **rest))
+    assert first_broken(StorageHistory) is not None
+
+
+def test_ablation_a_recovery_that_trusts_indexes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All segments but the last count as durable, with whatever index files they have."""
+    from tidegate.storage import recovery
+
+    monkeypatch.setattr(recovery, "_first_to_scan", lambda segments, recovery_point: len(segments) - 1)
+    assert first_broken(StorageHistory) is not None
+
+
+def test_ablation_a_swap_without_a_decision_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old segments go, then the new one takes its name: a crash in between leaves neither."""
+    decided: dict[object, list[int]] = {}
+
+    def decide(disk, directory, old_bases, new_base):  # type: ignore[no-untyped-def]
+        path = segments_module.swap_path(directory, new_base)
+        decided[path] = list(old_bases)
+        return path
+
+    def finish(disk, directory, path):  # type: ignore[no-untyped-def]
+        new_base = int(path.name[:20])
+        for base in decided.pop(path):
+            for suffix in SEGMENT_SUFFIXES:
+                old = directory / f"{base:020d}.{suffix}"
+                if disk.exists(old):
+                    disk.remove(old)
+        for suffix in SEGMENT_SUFFIXES:
+            cleaned = directory / f"{new_base:020d}.{suffix}.cleaned"
+            if disk.exists(cleaned):
+                disk.rename(cleaned, directory / f"{new_base:020d}.{suffix}")
+        disk.sync_directory(directory)
+        return []
+
+    monkeypatch.setattr(segments_module, "decide_swap", decide)
+    monkeypatch.setattr(segments_module, "finish_swap", finish)
+    assert first_broken(Compacted) is not None
+
+
+def test_ablation_transactions_that_are_known_of_one_group_only_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KAFKA-8351: the marker of a transaction stands in another group than its records."""
+    whole = Cleaning._clean_group
+
+    def alone(self, disk, publish, compaction, sources):  # type: ignore[no-untyped-def]
+        entries = [entry for source in sources for entry in source.segment.transactions]
+        compaction._aborted = AbortedTransactions(entries)
+        compaction._with_batches.clear()
+        whole(self, disk, publish, compaction, sources)
+
+    monkeypatch.setattr(Cleaning, "_clean_group", alone)
+    assert first_broken(Compacted) is not None
+
+
+def test_ablation_a_marker_that_goes_before_its_records_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Compaction, "_keep_marker", lambda self, view, header: None)
+    assert first_broken(Compacted) is not None
