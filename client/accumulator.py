@@ -1,7 +1,7 @@
 """The records that a producer holds: batches per partition, their sequence numbers, and what may be sent when.
 
 A pure core: no I/O, no clock (`now_s` is given), no event loop.  The sender asks `drain` what to send, and reports each batch's
-fate with exactly one of `succeeded`, `retry`, `refused_out_of_order`, `rejected`, `split` or `failed`.
+fate with exactly one of `succeeded`, `retry`, `refused_out_of_order`, `refused_as_unknown`, `rejected`, `split` or `failed`.
 
 Promises, per partition:
 
@@ -15,6 +15,9 @@ Promises, per partition:
 * A batch that was refused while its partition is doubtful is sent again under the new identity only if every earlier attempt
   was answered.  After a lost answer an old copy may still be on its way behind its missing predecessor, and both would be
   appended: such a batch is reported as failed.
+* A broker that does not know the producer any more (the topic was made anew, or its state expired) has none of the batches that
+  it refuses for this reason: a copy in the log would have left a trace there, for longer than a delivery takes.  All of them
+  are sent again, in order, under a new identity from sequence 0.
 * A partition changes to a new (producer id, epoch) only when nothing numbered is open there.
 
 Memory: `append` refuses what does not fit into `memory_bytes`; the producer then waits for room.
@@ -104,6 +107,7 @@ class _Partition:
     acknowledged_next: int = 0  # the sequence that the broker expects, as far as its answers say
     next_order: int = 0
     doubtful: bool = False
+    forgotten: bool = False  # the broker's state of this producer is gone; implies doubtful
 
     @property
     def settled(self) -> bool:
@@ -150,8 +154,12 @@ class Accumulator:
         return [key for key, partition in self._partitions.items() if partition.queue]
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether a record of this size fits.  One that is larger than all memory is let in when nothing else is there."""
-        return self._used_bytes + size_bytes <= self._limits.memory_bytes or not self._incomplete
+        """Whether a record of this size fits now, in a batch of its own if need be."""
+        return self._used_bytes + size_bytes + BATCH_OVERHEAD_BYTES <= self._limits.memory_bytes
+
+    def could_hold(self, size_bytes: int) -> bool:
+        """Whether a record of this size would fit if nothing else were here."""
+        return size_bytes + BATCH_OVERHEAD_BYTES <= self._limits.memory_bytes
 
     @staticmethod
     def size_of(record: NewRecord) -> int:
@@ -288,7 +296,7 @@ class Accumulator:
                 batch.unnumber()
             partition.identity = self._identity
             partition.next_sequence = partition.acknowledged_next = 0
-            partition.doubtful = False
+            partition.doubtful = partition.forgotten = False
 
     # ------------------------------------------------------------------ fates
 
@@ -320,6 +328,21 @@ class Accumulator:
         # The broker lost acknowledged data or its memory of this producer; or a copy may still be on its way.
         self.failed(batch)
         return False
+
+    def refused_as_unknown(self, batch: ProducerBatch, not_before_s: float) -> bool:
+        """UNKNOWN_PRODUCER_ID: the partition's leader has nothing of this producer, so only sequence 0 can follow.  True: it will
+        be sent again, after the batch before it or under a new identity.  False: it is out, and must be reported as failed."""
+        partition = self._partitions[batch.topic, batch.partition]
+        if batch.base_sequence == 0:
+            self.failed(batch)  # nothing is missing before it: another identity would fare no better
+            return False
+        if not partition.forgotten and batch.base_sequence != partition.acknowledged_next:
+            return self.refused_out_of_order(batch, not_before_s)  # its predecessor has not come yet, or never will
+        # What came before it was acknowledged: the state was there, and is gone.
+        partition.forgotten = partition.doubtful = True
+        self.retry(batch, not_before_s, uncertain=False)
+        batch.refused = True
+        return True
 
     def rejected(self, batch: ProducerBatch) -> None:
         """The broker will never take this batch and did not: report it as failed."""
@@ -391,6 +414,14 @@ class Accumulator:
         for batch in dropped:
             self._complete(batch)
         return dropped
+
+    def abandon(self) -> list[ProducerBatch]:
+        """Takes out everything: nothing more is sent.  The caller reports it as failed, and passes over answers still to come."""
+        left = sorted(self._incomplete, key=lambda batch: batch.born)
+        self._partitions.clear()
+        self._incomplete.clear()
+        self._used_bytes = 0
+        return left
 
     def _take_from_flight(self, batch: ProducerBatch) -> _Partition:
         partition = self._partitions[batch.topic, batch.partition]

@@ -7,8 +7,9 @@
             producer.send("payments", key="alice", value=b"...")
 
 Constructor arguments and errors are those of `tidegate.client`.  A producer may be shared by threads (its transactions may not);
-a consumer belongs to one thread at a time.  `send` returns a concurrent.futures.Future.  Each call costs a hop between threads
-(some 50 us): for many records use `send_all`, and `poll` with a large `max_records`.
+a consumer belongs to one thread at a time.  `send` returns a concurrent.futures.Future.  `close` may be called from any thread,
+and twice: what other threads do then ends with a result or an error, and later calls are refused.  Each call costs a hop between
+threads (some 50 us): for many records use `send_all`, and `poll` with a large `max_records`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
+from ..wire.errors import ErrorCode
 from .admin import (
     Admin as AsyncAdmin,
 )
@@ -37,7 +39,7 @@ from .admin import (
 )
 from .consumer import Consumer as AsyncConsumer
 from .consumer import RebalanceListener
-from .errors import CommitOutcomeUnknown
+from .errors import CommitOutcomeUnknown, RequestError
 from .fetched import ConsumerRecord
 from .metadata import TopicView
 from .offset_requests import OffsetAtTime, TopicPartition
@@ -51,23 +53,46 @@ __all__ = ["Admin", "Consumer", "NewTopic", "Producer", "Send"]
 T = TypeVar("T")
 ITERATION_RECORDS: Final = 200
 SEND_CHUNK_RECORDS: Final = 500
+TASKS_END_S: Final = 5.0  # a cancelled task ends at once; one that does not must not keep close() for ever
 
 
 class _LoopThread:
-    """An event loop in a daemon thread; `call` runs a coroutine there and waits for it."""
+    """An event loop in a daemon thread; `call` runs a coroutine there and waits for it.
+
+    Every call ends: those made before `close` with their own result, or an error when `close` ends them; those made after it are
+    refused.  In this order: refuse what is new, run the closing coroutine, cancel what is still running, stop the loop.
+    """
 
     def __init__(self, name: str) -> None:
+        self._name = name
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"tidegate-{name}", daemon=True)
+        self._lock = threading.Lock()  # what was submitted under it reaches the loop before the closing coroutine
+        self._closing = False
         self._thread.start()
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        future = self.submit(work)
+        with self._lock:
+            refusal = self._refusal()
+            if refusal is None:
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        if refusal is not None:
+            work.close()
+            raise RequestError(ErrorCode.INVALID_REQUEST, refusal)
+        return self._result(future)
+
+    def _refusal(self) -> str | None:
+        if self._closing:
+            return f"the {self._name} is closed: make a new one"
+        if threading.current_thread() is self._thread:
+            return f"a call from a callback of the {self._name}'s own thread would wait for itself: make it from another thread"
+        return None
+
+    def _result(self, future: Future[T]) -> T:
         try:
             return future.result()
+        except CancelledError:  # the future's, not asyncio's: the loop was stopped
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"the {self._name} was closed during this call") from None
         except BaseException:
             future.cancel()  # Ctrl-C while waiting: the work must not go on behind the caller's back
             raise
@@ -80,11 +105,35 @@ class _LoopThread:
 
         return self.call(work())
 
-    def stop(self) -> None:
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+    def close(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs the closing coroutine and ends the thread.  A second call waits for the first."""
+        with self._lock:
+            refusal = None if self._closing else self._refusal()
+            first = not self._closing and refusal is None
+            if first:
+                self._closing = True
+                future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        if refusal is not None:
+            raise RequestError(ErrorCode.INVALID_REQUEST, refusal)
+        try:
+            if first:
+                self._result(future)
+        finally:
+            if first:
+                asyncio.run_coroutine_threadsafe(self._end_tasks(), self._loop)
+            if threading.current_thread() is not self._thread:
+                self._thread.join()
+            if first:
+                self._loop.close()
+
+    async def _end_tasks(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=TASKS_END_S)
+        await self._loop.shutdown_asyncgens()
+        self._loop.stop()
 
 
 class Send(NamedTuple):
@@ -102,20 +151,18 @@ class Producer:
 
     def __init__(self, bootstrap: str, **settings: Any) -> None:
         self._producer = AsyncProducer(bootstrap, **settings)
-        self._thread = _LoopThread("tidegate-producer")
+        self._thread = _LoopThread("producer")
 
     def start(self) -> None:
         try:
             self._thread.call(self._producer.start())
         except BaseException:
-            self._thread.stop()
+            self.close()
             raise
 
     def close(self) -> None:
-        try:
-            self._thread.call(self._producer.close())
-        finally:
-            self._thread.stop()
+        """As of the asyncio producer: sends what is left; then every future is done, also those of other threads."""
+        self._thread.close(self._producer.close)
 
     def __enter__(self) -> Producer:
         self.start()
@@ -134,19 +181,16 @@ class Producer:
         headers: Headers | Mapping[str, bytes] = (),
         timestamp_ms: int | None = None,
     ) -> Future[RecordMetadata]:
-        """Hands a record over and returns once there is room for it; the future is the acknowledgement."""
-        acknowledged: Future[RecordMetadata] = Future()
+        """Hands a record over, once there is room for it; the future is the acknowledgement (it cannot be cancelled)."""
 
-        async def work() -> None:
-            _forward(
+        async def work() -> Future[RecordMetadata]:
+            return _acknowledgement(
                 await self._producer.send(
                     topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
-                ),
-                acknowledged,
+                )
             )
 
-        self._thread.call(work())
-        return acknowledged
+        return self._thread.call(work())
 
     def send_and_wait(
         self, topic: str, value: bytes | str | None = None, key: bytes | str | None = None, **options: Any
@@ -160,7 +204,6 @@ class Producer:
 
         async def work(part: list[Send]) -> None:
             for entry in part:
-                acknowledged: Future[RecordMetadata] = Future()
                 sent = await self._producer.send(
                     topic,
                     entry.value,
@@ -169,8 +212,7 @@ class Producer:
                     headers=entry.headers,
                     timestamp_ms=entry.timestamp_ms,
                 )
-                _forward(sent, acknowledged)
-                futures.append(acknowledged)
+                futures.append(_acknowledgement(sent))
 
         for record in records:
             chunk.append(record)
@@ -217,10 +259,14 @@ class Producer:
         self._thread.call(self._producer.send_offsets_to_transaction(offsets, group))
 
 
-def _forward(source: asyncio.Future[RecordMetadata], target: Future[RecordMetadata]) -> None:
+def _acknowledgement(source: asyncio.Future[RecordMetadata]) -> Future[RecordMetadata]:
+    """The same outcome for another thread.  The record is on its way, so `cancel()` answers False and changes nothing."""
+    target: Future[RecordMetadata] = Future()
+    target.set_running_or_notify_cancel()
+
     def done(finished: asyncio.Future[RecordMetadata]) -> None:
         if finished.cancelled():
-            target.cancel()
+            target.set_exception(RequestError(ErrorCode.INVALID_REQUEST, "the producer's loop ended under this record"))
             return
         error = finished.exception()
         if error is not None:
@@ -229,6 +275,7 @@ def _forward(source: asyncio.Future[RecordMetadata], target: Future[RecordMetada
             target.set_result(finished.result())
 
     source.add_done_callback(done)
+    return target
 
 
 class Consumer:
@@ -236,22 +283,22 @@ class Consumer:
 
     def __init__(self, bootstrap: str, **settings: Any) -> None:
         self._consumer = AsyncConsumer(bootstrap, **settings)
-        self._thread = _LoopThread("tidegate-consumer")
+        self._thread = _LoopThread("consumer")
         self._undelivered: deque[ConsumerRecord] = deque()  # taken by an iteration, not yet handed out
 
     def start(self) -> None:
         try:
             self._thread.call(self._consumer.start())
         except BaseException:
-            self._thread.stop()
+            self.close(commit=False)
             raise
 
     def close(self, *, commit: bool = True) -> None:
-        try:
-            self._rewind()
-            self._thread.call(self._consumer.close(commit=commit))
-        finally:
-            self._thread.stop()
+        async def work() -> None:
+            self._seek_back()
+            await self._consumer.close(commit=commit)
+
+        self._thread.close(work)
 
     def __enter__(self) -> Consumer:
         self.start()
@@ -294,19 +341,19 @@ class Consumer:
 
     def _rewind(self) -> None:
         """Gives back what an iteration has taken and not handed out."""
+        if self._undelivered:
+            self._thread.run(self._seek_back)
+
+    def _seek_back(self) -> None:
+        """On the loop's thread."""
         first: dict[tuple[str, int], int] = {}
         while self._undelivered:
             record = self._undelivered.popleft()
             first.setdefault((record.topic, record.partition), record.offset)
-
-        def seek() -> None:
-            assigned = self._consumer.assignment()
-            for key, offset in first.items():
-                if key in assigned:
-                    self._consumer.seek(key, offset)
-
-        if first:
-            self._thread.run(seek)
+        assigned = self._consumer.assignment()
+        for key, offset in first.items():
+            if key in assigned:
+                self._consumer.seek(key, offset)
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
         self._rewind()
@@ -364,13 +411,13 @@ class Admin:
 
     def __init__(self, bootstrap: str, **settings: Any) -> None:
         self._admin = AsyncAdmin(bootstrap, **settings)
-        self._thread = _LoopThread("tidegate-admin")
+        self._thread = _LoopThread("admin")
 
     def __enter__(self) -> Admin:
         try:
             self._thread.call(self._admin.start())
         except BaseException:
-            self._thread.stop()
+            self.close()
             raise
         return self
 
@@ -378,10 +425,7 @@ class Admin:
         self.close()
 
     def close(self) -> None:
-        try:
-            self._thread.call(self._admin.close())
-        finally:
-            self._thread.stop()
+        self._thread.close(self._admin.close)
 
     def create_topics(self, topics: Sequence[NewTopic], *, wait: bool = True) -> None:
         self._thread.call(self._admin.create_topics(topics, wait=wait))

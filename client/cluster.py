@@ -13,21 +13,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ..runtime import logs
 from ..runtime.clock import Clock, SystemClock
 from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode, KafkaError
 from .connection import BrokerConnection
-from .errors import ConnectionFailed, FatalError, RetriableError, error_for
+from .errors import ConnectionFailed, FatalError, RequestError, RetriableError, error_for
 from .metadata import ClusterView, TopicView, parse_bootstrap
 
 log = logs.get(__name__)
 
+T = TypeVar("T")
+
 BACKOFF_FIRST_S: Final = 0.02
 BACKOFF_LAST_S: Final = 1.0
-METADATA_VERSION_MAX: Final = 9
+METADATA_VERSION_MAX: Final = 12
 FIND_COORDINATOR_VERSION_MAX: Final = 3
 METADATA_AGE_MAX_S: Final = 60.0
 # Any node can answer these: one that is silent is not waited for as long as a write would be.
@@ -103,7 +105,7 @@ class Cluster:
         await self.refresh(())
 
     async def close(self) -> None:
-        """Closes all connections; open requests fail."""
+        """Closes all connections; open requests fail, new ones are refused."""
         self._closed = True
         tasks = [*self._connecting.values(), *([self._refresh] if self._refresh is not None else [])]
         for task in tasks:
@@ -121,6 +123,7 @@ class Cluster:
 
     async def connection(self, node_id: int, purpose: str = "data") -> BrokerConnection:
         """The connection to a node for a purpose; made when there is none.  Raises ConnectionFailed."""
+        self._require_open()
         key = (node_id, purpose)
         found = self._connections.get(key)
         if found is not None and not found.closed:
@@ -131,7 +134,21 @@ class Cluster:
             self._connecting[key] = task
             task.add_done_callback(lambda done: self._connect_done(key, done))
         # Shielded: one caller's cancellation must not take the connection away from the others.
-        return await asyncio.shield(task)
+        return await self._shared(task)
+
+    async def _shared(self, task: asyncio.Task[T]) -> T:
+        """The result of a task that others wait for, too.  `close` cancels the task: that is no cancellation of the caller."""
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if task.cancelled() and (current is None or not current.cancelling()):
+                self._require_open()
+            raise
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise RequestError(ErrorCode.INVALID_REQUEST, "the client is closed: make a new one")
 
     def _connect_done(self, key: tuple[int, str], task: asyncio.Task[BrokerConnection]) -> None:
         self._connecting.pop(key, None)
@@ -159,11 +176,12 @@ class Cluster:
         self._backoffs.pop(node_id, None)
         if self._closed:
             connection.close()
-            raise ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, "the client is closed")
+            self._require_open()
         self._connections[node_id, purpose] = connection
         return connection
 
     async def _open(self, host: str, port: int) -> BrokerConnection:
+        self._require_open()
         connection = await BrokerConnection.open(
             host,
             port,
@@ -230,10 +248,11 @@ class Cluster:
 
     async def refresh(self, topics: Iterable[str] | None = None) -> None:
         """Asks for the brokers and `topics` (None: all topics of the cluster).  Joins a refresh under way that covers them."""
+        self._require_open()
         wanted = None if topics is None else set(topics)
         while self._refresh is not None:
             running, covered = self._refresh, self._refresh_topics
-            await asyncio.shield(running)
+            await self._shared(running)
             if covered is None or (wanted is not None and wanted <= covered):
                 return
         names = None if wanted is None else sorted(wanted)
@@ -241,7 +260,7 @@ class Cluster:
         task = asyncio.create_task(self._do_refresh(names), name="metadata")
         self._refresh = task
         task.add_done_callback(self._refresh_done)
-        await asyncio.shield(task)
+        await self._shared(task)
 
     def _refresh_done(self, task: asyncio.Task[None]) -> None:
         self._refresh = None
@@ -286,6 +305,7 @@ class Cluster:
 
     async def pause(self, backoff: Backoff, deadline_s: float, code: ErrorCode, what: str, said: str | None = None) -> None:
         """Waits before the next attempt; past the deadline raises the error for `code`."""
+        self._require_open()
         delay_s = backoff.next_s()
         if self.clock.monotonic() + delay_s >= deadline_s:
             error = error_for(code, what, said)

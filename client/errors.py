@@ -109,6 +109,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.PRODUCER_FENCED: "another producer with this transactional id took over: close this one",
     ErrorCode.INVALID_PRODUCER_EPOCH: "another producer with this id took over, or the transaction timed out",
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "an earlier batch of this partition was lost: send its records again",
+    ErrorCode.UNKNOWN_PRODUCER_ID: "the partition does not know this producer (was the topic made anew?): abort and run it again",
     ErrorCode.INVALID_TXN_STATE: "the coordinator has ended this transaction otherwise (timeout?): abort it and run it again",
     ErrorCode.TRANSACTION_ABORTABLE: "abort the transaction and run it again",
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: "choose a transaction timeout up to the brokers' transaction.max.timeout.ms",

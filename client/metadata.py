@@ -1,7 +1,7 @@
 """What a client knows of the cluster: brokers, topics, leaders.  A value and its merge; no I/O.
 
 Leaders carry an epoch, and an answer of a broker that lags behind must not bring an old leader back (KIP-320): of two answers
-for a partition the one with the higher leader epoch counts, whichever came last.
+for a partition the one with the higher leader epoch counts, whichever came last, as long as it is the same topic (by its id).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from uuid import UUID
 
 from ..wire.errors import ErrorCode
 
@@ -48,6 +49,7 @@ class TopicView:
     internal: bool = False
     partitions: Mapping[int, PartitionView] = field(default_factory=dict)
     error: ErrorCode = ErrorCode.NONE
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,10 @@ class ClusterView:
 
     def _merged_topic(self, topic: Any) -> TopicView:
         error = ErrorCode.from_wire(int(topic.error_code))
+        topic_id = getattr(topic, "topic_id", None)  # version 10
         known = self.topics.get(topic.name)
+        if known is not None and known.topic_id != topic_id:
+            known = None  # deleted and made anew: its leader epochs begin at 0 again
         partitions: dict[int, PartitionView] = {}
         for entry in topic.partitions:
             fresh = PartitionView(
@@ -96,7 +101,7 @@ class ClusterView:
             )
             old = known.partitions.get(fresh.partition) if known is not None else None
             partitions[fresh.partition] = old if old is not None and old.leader_epoch > fresh.leader_epoch else fresh
-        return TopicView(topic.name, bool(topic.is_internal), dict(sorted(partitions.items())), error)
+        return TopicView(topic.name, bool(topic.is_internal), dict(sorted(partitions.items())), error, topic_id)
 
     def without_topics(self, names: Iterable[str]) -> ClusterView:
         """Forgets topics: after a deletion a new topic of the same name begins with epoch 0 again."""

@@ -86,6 +86,7 @@ class Producer:
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._max_block_s = max_block_s
         self._request_bytes_max = request_bytes_max
+        self._memory_bytes = memory_bytes
         self._partitioner = partitioner
         self._sticky = StickyChooser(batch_bytes, self._clock.random)
         self._cluster = Cluster(
@@ -103,13 +104,17 @@ class Producer:
             self._cluster, self._accumulator, self._manager, self._requests, settings, self._renew_identity
         )
         self._state_lock = asyncio.Lock()  # one begin, commit, abort or initialisation at a time
+        self._close_lock = asyncio.Lock()
         self._started = False
+        self._closing = False  # nothing new is taken
         self._closed = False
 
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
         """Connects; with a transactional id also ends what a former producer of this id left open, and fences it."""
+        if self._closing:
+            raise self._not_open("closed")
         if self._started:
             return
         try:
@@ -123,24 +128,39 @@ class Producer:
         self._started = True
 
     async def close(self) -> None:
-        """Sends what is left (an open transaction is aborted instead), then closes the connections."""
-        if self._closed or not self._started:
-            await self._shut_down()
-            return
-        try:
-            if self._manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
-                await self.abort()
-            elif self._manager.transactional_id is None and self._manager.state is not State.FATAL_ERROR:
+        """Sends what is left (an open transaction is aborted instead), then closes the connections.
+
+        From here on every other call is refused.  When it returns, every future that `send` gave has a result or an error; also
+        when it is cancelled: then what is left fails at once.  A second call waits for the first and does nothing.
+        """
+        self._closing = True
+        self._sender.notify_progress()  # who waits for room learns that there will be none
+        async with self._close_lock:
+            if self._closed:
+                return
+            try:
+                if self._started:
+                    await self._finish()
+            except KafkaError as error:
+                log.warning("close_incomplete", reason=str(error))
+            finally:
+                await self._shut_down()
+
+    async def _finish(self) -> None:
+        manager = self._manager
+        if manager.transactional_id is None:
+            if manager.state is not State.FATAL_ERROR:
                 await self._sender.flush()
-        except KafkaError as error:
-            log.warning("close_incomplete", reason=str(error))
-        finally:
-            await self._shut_down()
+            return
+        async with self._state_lock:  # a commit that is under way gets its answer
+            if manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+                await self._abort()
 
     async def _shut_down(self) -> None:
-        if not self._closed:
-            self._closed = True
+        self._closing = self._closed = True
+        try:
             await self._sender.close()
+        finally:
             await self._cluster.close()
 
     async def __aenter__(self) -> Producer:
@@ -164,8 +184,10 @@ class Producer:
     ) -> asyncio.Future[RecordMetadata]:
         """Hands a record over.  The future is the acknowledgement; in a transaction `commit` waits for all of them.
 
-        Raises RequestError (record too large, no such partition, no open transaction), BufferExhausted, or what the state says.
+        Raises RequestError (record too large, no such partition, no open transaction, closed), BufferExhausted, or what the state
+        says.
         """
+        self._require_open()
         self._manager.require_sending()
         view = self._cluster.view.topics.get(topic)
         if view is None or view.error is not ErrorCode.NONE or not view.partitions:
@@ -182,9 +204,15 @@ class Producer:
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a record of {size} bytes for {topic!r} exceeds request_bytes_max={self._request_bytes_max}: raise it",
             )
+        if not self._accumulator.could_hold(size):
+            raise RequestError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a record of {size} bytes for {topic!r} does not fit into memory_bytes={self._memory_bytes}: raise it",
+            )
         number = self._partition(view, record, size) if partition is None else self._explicit(view, partition)
         if not self._accumulator.has_room(size):
             await self._wait_for_room(size)
+        self._require_open()
         self._manager.require_sending()  # the state may have changed while we waited
         future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         if self._accumulator.append(topic, number, record, future, self._clock.monotonic()):
@@ -199,11 +227,12 @@ class Producer:
 
     async def flush(self) -> None:
         """Waits until every record handed over so far is acknowledged or has failed; the futures tell which."""
-        self._require_started()
+        self._require_open()
         await self._sender.flush()
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The partition numbers of a topic."""
+        self._require_open()
         return list((await self._cluster.topic(topic, self._max_block_s)).partitions)
 
     def _partition(self, view: TopicView, record: NewRecord, size: int) -> int:
@@ -228,6 +257,7 @@ class Producer:
         try:
             async with asyncio.timeout(self._max_block_s):
                 while not self._accumulator.has_room(size):
+                    self._require_open()
                     await self._sender.wait_progress()
         except TimeoutError:
             raise BufferExhausted(
@@ -281,8 +311,7 @@ class Producer:
 
     async def begin(self) -> None:
         """Opens a transaction.  After an unknown outcome this first gets a new epoch."""
-        self._require_started()
-        async with self._state_lock:
+        async with self._alone():
             if self._manager.transactional_id is not None and self._manager.needs_identity:
                 await self._initialize()
             self._manager.begin()
@@ -292,24 +321,25 @@ class Producer:
 
         Raises AbortableError (call abort), ProducerFenced, CommitOutcomeUnknown (call commit again).
         """
-        self._require_started()
-        async with self._state_lock:
+        async with self._alone():
             if self._manager.begin_end(commit=True):
                 await self._flush_transaction()
             await self._end(commit=True)
 
     async def abort(self) -> None:
         """Gives the transaction up: no reader at read_committed will see any of it."""
-        self._require_started()
-        async with self._state_lock:
-            if self._manager.begin_end(commit=False):
-                cause = self._manager.error or RequestError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted")
-                try:
-                    await self._sender.drop_unsent(cause)
-                except asyncio.CancelledError:
-                    self._manager.outcome_unknown()
-                    raise
-            await self._end(commit=False)
+        async with self._alone():
+            await self._abort()
+
+    async def _abort(self) -> None:
+        if self._manager.begin_end(commit=False):
+            cause = self._manager.error or RequestError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted")
+            try:
+                await self._sender.drop_unsent(cause)
+            except asyncio.CancelledError:
+                self._manager.outcome_unknown()
+                raise
+        await self._end(commit=False)
 
     async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
         """Stores consumed offsets with the transaction: they count if and only if it commits.
@@ -317,9 +347,8 @@ class Producer:
         `offsets`: {(topic, partition): next offset to read}.  Give the consumer's `group_metadata()`: a bare group id is not
         protected against a consumer that lost its partitions meanwhile (KIP-447).
         """
-        self._require_started()
         metadata = GroupMetadata(group) if isinstance(group, str) else group
-        async with self._state_lock:
+        async with self._alone():
             manager = self._manager
             if manager.transactional_id is None:
                 raise RequestError(ErrorCode.INVALID_TXN_STATE, "this producer has no transactional_id: commit with the consumer")
@@ -365,6 +394,8 @@ class Producer:
             manager.outcome_unknown()  # the request may be on its way
             raise
         except KafkaError as error:
+            if self._closed:  # under the request
+                raise self._unknown(commit, error, learnable=False) from error
             manager.fatal(error)
             raise
         await self._ended_with(answer, commit=commit)
@@ -444,7 +475,11 @@ class Producer:
         """For a producer without transactions: a fresh producer id."""
         async with self._state_lock:
             if self._manager.state is State.READY:
-                self._accumulator.set_identity(await self._requests.init(NO_IDENTITY))
+                try:
+                    self._accumulator.set_identity(await self._requests.init(NO_IDENTITY))
+                except (FatalError, RequestError) as error:
+                    self._manager.fatal(error)
+                    raise
             elif self._manager.needs_identity:
                 await self._initialize()
 
@@ -471,10 +506,21 @@ class Producer:
             transaction_version=manager.version,
         )
 
-    def _require_started(self) -> None:
-        if not self._started or self._closed:
-            state = "closed" if self._closed else "not started"
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"the producer is {state}: use `async with Producer(...)`")
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """One change of the transaction's state at a time; none once close() was called, also for those that waited."""
+        self._require_open()
+        async with self._state_lock:
+            self._require_open()
+            yield
+
+    def _require_open(self) -> None:
+        if self._closing or not self._started:
+            raise self._not_open("closed" if self._closing else "not started")
+
+    @staticmethod
+    def _not_open(state: str) -> RequestError:
+        return RequestError(ErrorCode.INVALID_REQUEST, f"the producer is {state}: use `async with Producer(...)`")
 
 
 def _check_settings(transactional_id: str | None, acks: str | int, idempotent: bool, compression: str) -> None:

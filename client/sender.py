@@ -41,6 +41,7 @@ log = logs.get(__name__)
 RETRY_FIRST_S: Final = 0.02
 RETRY_LAST_S: Final = 1.0
 EXPIRE_INTERVAL_S: Final = 1.0
+CLOSED_UNDER_RECORD: Final = "the producer was closed before this record was acknowledged: call flush() before close()"
 ANSWER_GRACE_S: Final = 5.0
 _MOVED: Final = frozenset(
     {
@@ -105,6 +106,7 @@ class Sender:
         self._metadata_topics: set[str] = set()
         self._next_expiry_s = 0.0
         self._task: asyncio.Task[None] | None = None
+        self._ended = False  # everything has a fate; answers that still come mean nothing any more
 
     # ------------------------------------------------------------------ life
 
@@ -117,13 +119,13 @@ class Sender:
         self._wake.set()
 
     async def close(self) -> None:
-        """Stops at once; what is still here fails."""
+        """Stops at once; what is still here fails, before anything is awaited: also a cancelled close leaves nobody waiting."""
         tasks = [*self._connecting.values(), self._task, self._identity_task, self._enlist_task, self._metadata_task]
         running = [task for task in tasks if task is not None]
         for task in running:
             task.cancel()
+        self._fail_everything(RequestClosed(ErrorCode.NETWORK_EXCEPTION, CLOSED_UNDER_RECORD))
         await asyncio.gather(*running, return_exceptions=True)
-        self._fail_everything(RequestClosed(ErrorCode.NETWORK_EXCEPTION, "the producer was closed before this record was sent"))
 
     async def wait_progress(self) -> None:
         """Returns when some batch was acknowledged or failed, or the transaction's state changed."""
@@ -246,7 +248,7 @@ class Sender:
             await self._renew_identity()
         except KafkaError as error:
             log.warning("no_producer_id", reason=str(error))
-            if isinstance(error, FatalError):
+            if self._manager.state is State.FATAL_ERROR:
                 self._fail_everything(error)
             else:
                 await self._cluster.clock.sleep(RETRY_LAST_S)
@@ -342,6 +344,8 @@ class Sender:
 
     def _answered(self, node_id: int, version: int, batches: list[ProducerBatch], answer: asyncio.Future[bytes]) -> None:
         self._in_flight[node_id] -= 1
+        if self._ended:
+            return
         self.wake()
         if answer.cancelled() or answer.exception() is not None:
             for batch in batches:
@@ -375,6 +379,11 @@ class Sender:
                 self.notify_progress()
             case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 if not self._accumulator.refused_out_of_order(batch, now_s + self._retry_delay_s(batch)):
+                    self._batch_failed(batch, self._refusal(batch, result))
+            case ErrorCode.UNKNOWN_PRODUCER_ID if self._manager.transactional_id is None and batch.numbered:
+                log.info("producer_forgotten", topic=batch.topic, partition=batch.partition, sequence=batch.base_sequence)
+                self._want_metadata(batch.topic)  # the topic may be another one under the same name
+                if not self._accumulator.refused_as_unknown(batch, now_s + self._retry_delay_s(batch)):
                     self._batch_failed(batch, self._refusal(batch, result))
             case _ if family(code) is Family.RETRIABLE:
                 log.debug("produce_retried", topic=batch.topic, partition=batch.partition, error=code.name)
@@ -448,8 +457,11 @@ class Sender:
             self._tell(batch, error)
 
     def _fail_everything(self, error: BaseException) -> None:
-        for batch in self._accumulator.incomplete():
+        """The end of this sender: for good, so that neither flush() nor whoever waits for room goes on waiting."""
+        self._ended = True
+        for batch in self._accumulator.abandon():
             self._tell(batch, error)
+        self.notify_progress()
 
     def _late(self, batch: ProducerBatch) -> DeliveryTimeout:
         what = f"{len(batch.records)} records for {batch.topic}-{batch.partition} were not acknowledged in time"

@@ -100,6 +100,12 @@ class ScriptedBroker:
         encoded = answer if isinstance(answer, bytes) else codec.response(key, version, answer)
         connection.send(codec.response_header(key, version, header.correlation_id), encoded)
 
+    def recreate(self, topic: str) -> None:
+        """Deletes a topic and makes it anew: its records, and what is known of its producers, are gone."""
+        for key in [key for key in self.logs if key[0] == topic]:
+            del self.logs[key]
+        self._sequences = {key: state for key, state in self._sequences.items() if key[2] != topic}
+
     # ------------------------------------------------------------------ what a broker does
 
     def _api_versions(self, version: int, body: Any) -> dict[str, Any]:
@@ -211,6 +217,8 @@ class ScriptedBroker:
         log = self.logs[topic, partition]
         key = (header.producer_id, header.producer_epoch, topic, partition)
         if header.has_producer_id:
+            if key not in self._sequences and header.base_sequence:
+                return ProduceResponsePartition(partition, ErrorCode.UNKNOWN_PRODUCER_ID)
             known, expected = self._sequences.get(key, (deque(maxlen=5), 0))
             for base, last, offset in known:
                 if (base, last) == (header.base_sequence, header.last_sequence):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tidegate.client.describe_transactions import decode_described_transactions
@@ -12,7 +13,9 @@ from tidegate.wire import codec
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 
-def metadata(leader: int, epoch: int, *, topic: str = "t", error: ErrorCode = ErrorCode.NONE) -> Any:
+def metadata(
+    leader: int, epoch: int, *, topic: str = "t", error: ErrorCode = ErrorCode.NONE, topic_id: UUID | None = None
+) -> Any:
     partition = SimpleNamespace(
         partition_index=0, leader_id=leader, leader_epoch=epoch, replica_nodes=(1, 2), isr_nodes=(1,), error_code=error
     )
@@ -20,7 +23,7 @@ def metadata(leader: int, epoch: int, *, topic: str = "t", error: ErrorCode = Er
         brokers=[SimpleNamespace(node_id=n, host="h", port=9000 + n, rack=None) for n in (1, 2)],
         cluster_id="c",
         controller_id=1,
-        topics=[SimpleNamespace(name=topic, error_code=0, is_internal=False, partitions=[partition])],
+        topics=[SimpleNamespace(name=topic, error_code=0, is_internal=False, partitions=[partition], topic_id=topic_id)],
     )
 
 
@@ -33,6 +36,12 @@ def test_a_broker_that_lags_behind_does_not_bring_an_old_leader_back() -> None:
 def test_a_topic_that_was_made_again_begins_anew() -> None:
     view = ClusterView().merged(metadata(2, 5), all_topics=False).without_topics(["t"])
     assert view.merged(metadata(1, 0), all_topics=False).leader("t", 0) == 1
+
+
+def test_a_topic_with_another_id_begins_anew_although_nobody_told() -> None:
+    view = ClusterView().merged(metadata(2, 5, topic_id=UUID(int=1)), all_topics=False)
+    assert view.merged(metadata(1, 0, topic_id=UUID(int=2)), all_topics=False).leader("t", 0) == 1
+    assert view.merged(metadata(1, 4, topic_id=UUID(int=1)), all_topics=False).leader("t", 0) == 2
 
 
 def test_a_full_answer_forgets_topics_that_are_gone() -> None:

@@ -328,3 +328,44 @@ async def test_an_id_that_the_cluster_refuses_ends_the_start(broker: Any) -> Non
     with pytest.raises(FatalError, match="transaction.max.timeout.ms"):
         async with transactional(broker, transaction_timeout_ms=10**9):
             pass
+
+
+async def test_a_record_larger_than_the_memory_is_refused(broker: Any) -> None:
+    async with Producer(broker.bootstrap, memory_bytes=1000, linger_ms=0) as producer:
+        with pytest.raises(RequestError, match="memory_bytes=1000"):
+            await producer.send("t", b"x" * 5000)
+        assert (await producer.send_and_wait("t", b"x" * 800, partition=0)).offset == 0
+
+
+async def test_a_producer_whose_topic_was_made_anew_sends_everything_that_is_left_in_order(broker: Any) -> None:
+    async with Producer(broker.bootstrap, linger_ms=0, batch_bytes=100) as producer:
+        for number in range(10):
+            await producer.send_and_wait("t", b"old %d" % number, partition=0)
+            await producer.send_and_wait("other", b"%d" % number, partition=0)
+        broker.recreate("t")
+        futures = [await producer.send("t", b"%02d" % number, partition=0) for number in range(40)]
+        futures_of_other = [await producer.send("other", b"%d" % number, partition=0) for number in range(10, 20)]
+        await producer.flush()
+    assert [future.result().offset for future in futures] == list(range(40))
+    assert [value for _, value in broker.logs["t", 0]] == [b"%02d" % number for number in range(40)]
+    assert [future.result().offset for future in futures_of_other] == list(range(10, 20))
+    assert len(broker.sent(ApiKey.INIT_PRODUCER_ID)) == 2
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_transaction_into_a_topic_made_anew_can_be_aborted_and_the_next_one_works(broker: Any, version: int) -> None:
+    broker.transaction_version = version
+    async with transactional(broker) as producer:
+        await producer.begin()
+        await producer.send_and_wait("t", b"old", partition=0)
+        broker.recreate("t")
+        await producer.send("t", b"new", partition=0)
+        with pytest.raises(AbortableError, match="abort"):
+            await producer.commit()
+        assert producer.state is State.ABORTABLE_ERROR
+        await producer.abort()
+        async with producer.transaction():
+            for number in range(3):
+                await producer.send("t", b"%d" % number, partition=0)
+    assert [value for _, value in broker.logs["t", 0]] == [b"0", b"1", b"2"]
+    assert [committed for _, _, committed in broker.outcomes][-1] is True
