@@ -23,6 +23,7 @@ from .active import ActiveController, ControllerConfig, Plan
 from .metadata_log import MetadataLog, NotController
 from .model import ApplyResult
 from .raft.core import COMMAND_BYTES_MAX
+from .requested_elections import plan_elections
 
 if TYPE_CHECKING:
     from ..runtime.clock import Clock
@@ -92,7 +93,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     # ---- replies --------------------------------------------------------------------------------------------------------------
 
     def _status(self, error: KafkaError | None = None) -> rpc.Status:
-        code, message = (ErrorCode.NONE, "") if error is None else (error.code, str(error))
+        code, message = (ErrorCode.NONE, "") if error is None else (error.code, error.message)
         return rpc.Status(error=int(code), message=message, controller_id_plus_one=self._log.leader_id + 1)
 
     async def _answer(self, make: Callable[..., _Reply], work: Callable[[ActiveController], Awaitable[_Reply]]) -> _Reply:
@@ -198,11 +199,10 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     async def ElectLeaders(self, request: rpc.ElectLeadersRequest, context: Any) -> rpc.ElectLeadersReply:
         async def work(duties: ActiveController) -> rpc.ElectLeadersReply:
-            plan = duties.rebalance(request.topic, frozenset(request.partitions))
-            result = await self.carry_out(plan)
-            self._require(result)
-            elected = 0 if result is None or not isinstance(result.value, tuple) else result.value.count(ErrorCode.NONE)
-            return rpc.ElectLeadersReply(status=self._status(), elected=elected)
+            elections = plan_elections(self._log.state, request)
+            self._require(await self.carry_out(elections.plan))
+            results, index = elections.outcome(self._log.state), self._log.applied_index
+            return rpc.ElectLeadersReply(status=self._status(), results=results, metadata_index=index)
 
         return await self._answer(rpc.ElectLeadersReply, work)
 

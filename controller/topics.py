@@ -7,6 +7,7 @@ requests travel under their id and are applied once (`proposers.py`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
@@ -19,6 +20,7 @@ from .active import ControllerConfig
 from .model import INTERNAL_TOPICS, TopicState, topic_name_problem
 from .placement import Load, check_assignments, place
 from .state import ClusterState
+from .topic_settings import check_state_topic, future_config
 
 _NAMESPACE = UUID("6f9c4d0e-5a0b-4c0f-9a57-74696465672e")
 
@@ -44,8 +46,8 @@ class TopicPlans:
         return [plan.result for plan in self.topics]
 
 
-def _refusal(name: str, error: KafkaError) -> TopicPlan:
-    return TopicPlan(rpc.TopicResult(name=name, error=int(error.code), message=str(error)))
+def _refusal(name: str, error: KafkaError, raw_id: bytes = b"") -> TopicPlan:
+    return TopicPlan(rpc.TopicResult(name=name, topic_id=raw_id, error=int(error.code), message=error.message))
 
 
 def _success(topic: TopicState, partitions: int | None = None) -> rpc.TopicResult:
@@ -65,19 +67,26 @@ def new_topic_id(request_id: rpc.RequestId, name: str) -> UUID:
 def plan_creation(state: ClusterState, config: ControllerConfig, request: rpc.CreateTopicsRequest) -> TopicPlans:
     """Partition assignments are made here, over the brokers that are present, and travel in the command."""
     plans, load = TopicPlans(), Load.of(state.topics.values())
-    names = [topic.name for topic in request.topics]
+    names = Counter(topic.name for topic in request.topics)
+    taken = {_metric_name(name): name for name in state.topics}
     for topic in request.topics:
         try:
-            if names.count(topic.name) > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is in this request more than once")
-            plans.topics.append(_plan_topic(state, config, request, topic, load))
+            _refuse_repetition(names, topic.name)
+            plan = _plan_topic(state, config, request, topic, load, taken)
+            plans.topics.append(plan)
+            taken[_metric_name(topic.name)] = topic.name
         except KafkaError as error:
             plans.topics.append(_refusal(topic.name, error))
     return plans
 
 
 def _plan_topic(
-    state: ClusterState, config: ControllerConfig, request: rpc.CreateTopicsRequest, wanted: rpc.NewTopic, load: Load
+    state: ClusterState,
+    config: ControllerConfig,
+    request: rpc.CreateTopicsRequest,
+    wanted: rpc.NewTopic,
+    load: Load,
+    taken: Mapping[str, str],
 ) -> TopicPlan:
     _check_name(wanted.name, request.allow_internal)
     topic_id = new_topic_id(request.request_id, wanted.name)
@@ -86,8 +95,16 @@ def _plan_topic(
         if request.request_id.client_id and existing.topic_id == topic_id:
             return TopicPlan(_success(existing))
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wanted.name!r} already exists")
+    other = taken.get(_metric_name(wanted.name))
+    if other is not None:
+        message = (
+            f"topic {wanted.name!r} collides with {other!r}: names that differ only in '.' and '_' share their metrics' names"
+        )
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
     topic_config = dict(wanted.config)
     validate_topic_config(topic_config)
+    if wanted.name in INTERNAL_TOPICS:
+        check_state_topic(wanted.name, topic_config)
     partitions = _new_partitions(state, config, wanted, load)
     factor = len(partitions[0].replicas)
     result = rpc.TopicResult(name=wanted.name, topic_id=topic_id.bytes, partitions=len(partitions), replication_factor=factor)
@@ -96,6 +113,15 @@ def _plan_topic(
     entries = [pb.ConfigEntry(key=key, value=topic_config[key]) for key in sorted(topic_config)]
     creation = pb.CreateTopic(topic_id=topic_id.bytes, name=wanted.name, config=entries, partitions=partitions)
     return TopicPlan(result, pb.Operation(create_topic=creation))
+
+
+def _metric_name(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _refuse_repetition(names: Counter[str], name: str) -> None:
+    if names[name] > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name!r} is in this request more than once")
 
 
 def _check_name(name: str, allow_internal: bool) -> None:
@@ -141,19 +167,20 @@ def _new_partition(state: ClusterState, replicas: Sequence[int]) -> pb.NewPartit
 def plan_deletion(state: ClusterState, request: rpc.DeleteTopicsRequest, *, applied_before: bool) -> TopicPlans:
     """`applied_before`: this request was carried out already, so a topic that is gone is the success of that time."""
     plans, seen = TopicPlans(), set[UUID]()
-    by_name: list[tuple[str, TopicState | None]] = [(name, state.topics.get(name)) for name in request.names]
-    by_id = [("", state.topic_by_raw_id(raw)) for raw in request.topic_ids]
-    for name, topic in (*by_name, *by_id):
+    by_name: list[tuple[str | bytes, TopicState | None]] = [(name, state.topics.get(name)) for name in request.names]
+    by_id = [(raw, state.topic_by_raw_id(raw)) for raw in request.topic_ids]
+    for asked, topic in (*by_name, *by_id):
+        name, raw_id = (asked, b"") if isinstance(asked, str) else ("", asked)
         if topic is None or topic.topic_id in seen:
             if applied_before:
-                plans.topics.append(TopicPlan(rpc.TopicResult(name=name)))
+                plans.topics.append(TopicPlan(rpc.TopicResult(name=name, topic_id=raw_id)))
                 continue
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name else ErrorCode.UNKNOWN_TOPIC_ID
-            message = f"topic {name!r} does not exist" if name else "there is no topic with this id"
-            plans.topics.append(_refusal(name, KafkaError(code, message)))
+            code = ErrorCode.UNKNOWN_TOPIC_ID if raw_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            message = "there is no topic with this id" if raw_id else f"topic {name!r} does not exist"
+            plans.topics.append(_refusal(name, KafkaError(code, message), raw_id))
         elif topic.internal:
-            error = KafkaError(ErrorCode.INVALID_REQUEST, f"{topic.name!r} holds the coordinators' state: it cannot be deleted")
-            plans.topics.append(_refusal(topic.name, error))
+            message = f"{topic.name!r} holds the coordinators' state: it cannot be deleted"
+            plans.topics.append(_refusal(topic.name, KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message), raw_id))
         else:
             seen.add(topic.topic_id)
             deletion = pb.Operation(delete_topic=pb.DeleteTopic(topic_id=topic.topic_id.bytes))
@@ -165,8 +192,10 @@ def plan_enlargement(
     state: ClusterState, config: ControllerConfig, request: rpc.CreatePartitionsRequest, *, applied_before: bool
 ) -> TopicPlans:
     plans, load = TopicPlans(), Load.of(state.topics.values())
+    names = Counter(topic.name for topic in request.topics)
     for wanted in request.topics:
         try:
+            _refuse_repetition(names, wanted.name)
             plans.topics.append(_plan_more(state, config, request, wanted, load, applied_before))
         except KafkaError as error:
             plans.topics.append(_refusal(wanted.name, error))
@@ -183,8 +212,8 @@ def _plan_more(
 ) -> TopicPlan:
     topic = _existing(state, wanted.name)
     if topic.internal:
-        message = f"the number of partitions of {topic.name!r} must never change (SEMANTICS 22)"
-        raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
+        message = f"the number of partitions of {topic.name!r} never changes: keys would lose their coordinator"
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
     present = len(topic.partitions)
     if applied_before and present >= wanted.total:
         return TopicPlan(_success(topic))
@@ -214,8 +243,10 @@ def _plan_more(
 def plan_configuration(state: ClusterState, request: rpc.AlterConfigsRequest) -> TopicPlans:
     """The configuration as it will be is validated as a whole."""
     plans = TopicPlans()
+    names = Counter(topic.name for topic in request.topics)
     for change in request.topics:
         try:
+            _refuse_repetition(names, change.name)
             plans.topics.append(_plan_config(state, request, change))
         except KafkaError as error:
             plans.topics.append(_refusal(change.name, error))
@@ -224,17 +255,14 @@ def plan_configuration(state: ClusterState, request: rpc.AlterConfigsRequest) ->
 
 def _plan_config(state: ClusterState, request: rpc.AlterConfigsRequest, change: rpc.ConfigChange) -> TopicPlan:
     topic = _existing(state, change.name)
-    wanted: Mapping[str, str] = dict(change.set)
-    if change.replace_all:
-        remove = sorted(key for key in topic.config if key not in wanted)
-    else:
-        remove = sorted(set(change.remove))
-    future = {key: value for key, value in topic.config.items() if key not in remove}
-    future.update(wanted)
+    future = future_config(topic.config, change)
     validate_topic_config(future)
+    if topic.internal:
+        check_state_topic(topic.name, future, topic)
     if request.validate_only or future == topic.config:
         return TopicPlan(_success(topic))
-    entries = [pb.ConfigEntry(key=key, value=wanted[key]) for key in sorted(wanted)]
+    entries = [pb.ConfigEntry(key=key, value=future[key]) for key in sorted(future) if topic.config.get(key) != future[key]]
+    remove = sorted(key for key in topic.config if key not in future)
     alteration = pb.ChangeTopicConfig(topic_id=topic.topic_id.bytes, set=entries, remove=remove)
     return TopicPlan(_success(topic), pb.Operation(change_topic_config=alteration))
 

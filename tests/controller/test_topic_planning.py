@@ -8,7 +8,7 @@ import pytest
 from test_active_controller import Office
 from tidegate.controller import topics
 from tidegate.controller.active import Plan
-from tidegate.controller.model import BrokerState
+from tidegate.controller.model import INTERNAL_TOPICS, BrokerState
 from tidegate.controller.placement import Load, place
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -87,10 +87,10 @@ def test_internal_topics_are_made_for_brokers_only_and_never_deleted_or_enlarged
     assert not result.error
     request = rpc.DeleteTopicsRequest(names=["__transaction_state"])
     (refused,) = topics.plan_deletion(office.state, request, applied_before=False).results
-    assert refused.error == int(ErrorCode.INVALID_REQUEST)
+    assert refused.error == int(ErrorCode.INVALID_TOPIC_EXCEPTION)
     more = rpc.CreatePartitionsRequest(topics=[rpc.PartitionsToCreate(name="__transaction_state", total=9)])
     (refused,) = topics.plan_enlargement(office.state, office.config, more, applied_before=False).results
-    assert refused.error == int(ErrorCode.INVALID_PARTITIONS)
+    assert refused.error == int(ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
 def test_deletion_by_name_and_id_and_its_retry(office: Office) -> None:
@@ -133,6 +133,112 @@ def test_configurations_are_validated_as_they_will_be(office: Office) -> None:
     assert configure(set={"segment.byte": "1"}).error == int(ErrorCode.INVALID_CONFIG)
     assert not configure(set={"retention.ms": "9"}, replace_all=True).error
     assert office.state.topics["t"].config == {"retention.ms": "9"}
+
+
+def settings_change(office: Office, name: str, **change: object) -> rpc.TopicResult:
+    request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name=name, **change)])  # type: ignore[arg-type]
+    plans = topics.plan_configuration(office.state, request)
+    office.carry_out(Plan(plans.operations))
+    return plans.results[0]
+
+
+def test_lists_are_appended_to_and_taken_from(office: Office) -> None:
+    create(office, simple("t"))
+    config = office.state.topics["t"].config
+    assert not settings_change(office, "t", append={"cleanup.policy": "compact"}).error
+    assert office.state.topics["t"].config == config | {"cleanup.policy": "delete,compact"}, "the default was a value, too"
+    assert not settings_change(office, "t", append={"cleanup.policy": "compact"}).error
+    assert not settings_change(office, "t", subtract={"cleanup.policy": "delete"}).error
+    assert office.state.topics["t"].config == config | {"cleanup.policy": "compact"}
+    nothing_left = settings_change(office, "t", subtract={"cleanup.policy": "compact"})
+    assert nothing_left.error == ErrorCode.INVALID_CONFIG and "must name" in nothing_left.message
+    no_list = settings_change(office, "t", append={"segment.bytes": "1"})
+    assert no_list.error == ErrorCode.INVALID_CONFIG and "no list" in no_list.message
+
+
+@pytest.mark.parametrize(
+    "second", [{"remove": ["segment.ms"]}, {"append": {"segment.ms": "1"}}, {"subtract": {"segment.ms": "1"}}]
+)
+def test_one_key_is_changed_once_in_a_request(office: Office, second: dict[str, object]) -> None:
+    create(office, simple("t"))
+    refused = settings_change(office, "t", set={"segment.ms": "5"}, **second)
+    assert refused.error == ErrorCode.INVALID_REQUEST and "segment.ms more than once" in refused.message
+    assert "segment.ms" not in office.state.topics["t"].config
+
+
+def test_a_topic_that_is_in_a_request_twice_is_refused_both_times_and_nothing_is_applied(office: Office) -> None:
+    create(office, simple("t", 1), simple("other", 1))
+    more = rpc.CreatePartitionsRequest(
+        topics=[{"name": "t", "total": 3}, {"name": "other", "total": 2}, {"name": "t", "total": 4}]
+    )
+    plans = topics.plan_enlargement(office.state, office.config, more, applied_before=False)
+    assert [result.error for result in plans.results] == [ErrorCode.INVALID_REQUEST, 0, ErrorCode.INVALID_REQUEST]
+    office.carry_out(Plan(plans.operations))
+    assert len(office.state.topics["t"].partitions) == 1 and len(office.state.topics["other"].partitions) == 2
+    change = rpc.AlterConfigsRequest(topics=[{"name": "t", "set": {"segment.ms": "5"}}] * 2)
+    assert [r.error for r in topics.plan_configuration(office.state, change).results] == [ErrorCode.INVALID_REQUEST] * 2
+
+
+def test_names_that_differ_only_in_dots_and_underscores_collide(office: Office) -> None:
+    create(office, simple("a.b", 1))
+    (refused,) = create(office, simple("a_b", 1), sequence=2)
+    assert refused.error == ErrorCode.INVALID_TOPIC_EXCEPTION and "'a.b'" in refused.message
+    first, second = create(office, simple("c_d.e", 1), simple("c.d_e", 1), sequence=3)
+    assert not first.error and second.error == ErrorCode.INVALID_TOPIC_EXCEPTION
+    (same,) = create(office, simple("a.b", 1), sequence=4)
+    assert same.error == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_a_message_does_not_say_its_code_again(office: Office) -> None:
+    (refused,) = create(office, simple("t", 0))
+    assert refused.message.startswith("0 partitions")
+
+
+# ---- state topics -------------------------------------------------------------------------------------------------------------
+
+STATE_TOPIC = {
+    "cleanup.policy": "compact", "compression.type": "producer", "unclean.leader.election.enable": "false",
+    "flush.policy": "always", "min.insync.replicas": "2",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"set": {"flush.policy": "os"}}, "flush.policy stays 'always'"),
+        ({"set": {"unclean.leader.election.enable": "TRUE"}}, "unclean.leader.election.enable stays"),
+        ({"set": {"cleanup.policy": "delete"}}, "cleanup.policy stays 'compact'"),
+        ({"append": {"cleanup.policy": "delete"}}, "cleanup.policy stays 'compact'"),
+        ({"remove": ["cleanup.policy"]}, "cleanup.policy cannot be changed"),
+        ({"remove": ["min.insync.replicas"]}, "at least 2"),
+        ({"set": {"min.insync.replicas": "1"}}, "at least 2"),
+        ({"set": {"max.message.bytes": "1000"}}, "at least 1048588"),
+        ({"set": {"delete.retention.ms": "0"}}, "delete.retention.ms cannot be changed"),
+        ({"set": {"retention.ms": "1"}}, "retention.ms cannot be changed"),
+        ({"set": {"segment.bytes": "1048576"}, "replace_all": True}, "cannot be changed"),
+    ],
+)
+def test_a_state_topic_never_becomes_unsafe(office: Office, name: str, change: dict[str, object], says: str) -> None:
+    create(office, simple(name, 1, 3, **STATE_TOPIC), allow_internal=True)
+    refused = settings_change(office, name, **change)
+    assert refused.error == ErrorCode.POLICY_VIOLATION and says in refused.message
+    assert office.state.topics[name].config == STATE_TOPIC
+
+
+def test_a_state_topic_takes_what_no_promise_rests_on(office: Office) -> None:
+    create(office, simple("__consumer_offsets", 1, 3, **STATE_TOPIC), allow_internal=True)
+    for key, value in {"segment.bytes": "1048576", "min.insync.replicas": "3", "max.message.bytes": "2000000"}.items():
+        assert not settings_change(office, "__consumer_offsets", set={key: value}).error
+    assert not settings_change(office, "__consumer_offsets", set={"min.insync.replicas": "2"}).error, "back to a majority"
+
+
+@pytest.mark.parametrize(
+    "unsafe", [{"flush.policy": "os"}, {"cleanup.policy": "delete"}, {"unclean.leader.election.enable": "true"}]
+)
+def test_a_state_topic_is_not_made_unsafe(office: Office, unsafe: dict[str, str]) -> None:
+    (refused,) = create(office, simple("__consumer_offsets", 1, 1, **(STATE_TOPIC | unsafe)), allow_internal=True)
+    assert refused.error == ErrorCode.POLICY_VIOLATION
 
 
 # ---- placement ----------------------------------------------------------------------------------------------------------------

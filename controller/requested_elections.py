@@ -1,0 +1,100 @@
+"""Elections that an operator asks for (ElectLeaders): preferred leaders, and unclean ones where the topic allows them.
+
+Pure, like `active.py`, and with the same rules of leadership (`elections.py`): asking elects nobody who could not be elected
+anyway.  So an unclean election needs `unclean.leader.election.enable` on the topic: losing records is a decision that is written
+down where everybody can see it, and never one for a state topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..proto import controller_pb2 as rpc
+from ..wire.errors import ErrorCode
+from .active import Plan
+from .elections import Wanted, change_operations, preferred_leader, settle
+from .model import NO_LEADER, UNCLEAN_ELECTION_CONFIG, PartitionState, TopicState
+from .state import ClusterState
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Elections:
+    """What is to be changed, and what each partition is told."""
+
+    wanted: dict[Key, Wanted] = field(default_factory=dict)
+    results: list[rpc.ElectionResult] = field(default_factory=list)
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(list(change_operations(self.wanted.values())), "elections that were asked for")
+
+    def outcome(self, state: ClusterState) -> list[rpc.ElectionResult]:
+        """The results, after the plan was carried out: a change that lost a race did not elect."""
+        for result in self.results:
+            wanted = self.wanted.get((result.topic, result.partition))
+            if wanted is None:
+                continue
+            topic = state.topic_by_id(wanted.topic.topic_id)
+            partition = None if topic is None else topic.partitions.get(wanted.partition)
+            if partition is None or partition.leader != wanted.leader:
+                result.error = int(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+                result.message = "the partition changed while the leader was elected: ask again"
+        return self.results
+
+
+def plan_elections(state: ClusterState, request: rpc.ElectLeadersRequest) -> Elections:
+    """One result a partition; with `every_partition` only for those where something was to be done."""
+    elections = Elections()
+    present = {broker.node_id for broker in state.brokers.values() if broker.active}
+    for name, number in dict.fromkeys(_asked(state, request)):
+        topic = state.topics.get(name)
+        partition = None if topic is None else topic.partitions.get(number)
+        if topic is None or partition is None:
+            elections.results.append(_result(name, number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"))
+            continue
+        elect = _unclean if request.unclean else _preferred
+        outcome = elect(topic, number, partition, present)
+        if isinstance(outcome, Wanted):
+            elections.wanted[name, number] = outcome
+            elections.results.append(_result(name, number))
+        elif not (request.every_partition and outcome[0] is ErrorCode.ELECTION_NOT_NEEDED):
+            elections.results.append(_result(name, number, *outcome))
+    return elections
+
+
+def _asked(state: ClusterState, request: rpc.ElectLeadersRequest) -> Iterable[Key]:
+    if request.every_partition:
+        return [(topic.name, number) for topic in state.topics.values() for number in topic.partitions]
+    return [(wanted.topic, wanted.partition) for wanted in request.partitions]
+
+
+def _preferred(topic: TopicState, number: int, partition: PartitionState, present: set[int]) -> Wanted | tuple[ErrorCode, str]:
+    if partition.leader == partition.preferred_leader:
+        return ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica leads already"
+    wanted = preferred_leader(topic, number, partition, present)
+    if wanted is None:
+        message = f"the preferred replica {partition.preferred_leader} is absent or not in sync"
+        return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message
+    return wanted
+
+
+def _unclean(topic: TopicState, number: int, partition: PartitionState, present: set[int]) -> Wanted | tuple[ErrorCode, str]:
+    if partition.leader != NO_LEADER:
+        return ErrorCode.ELECTION_NOT_NEEDED, f"node {partition.leader} leads"
+    wanted = settle(topic, number, partition, present)
+    if wanted is not None and wanted.leader != NO_LEADER:
+        return wanted
+    if topic.unclean_election_allowed:
+        return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"none of the replicas {list(partition.replicas)} is present"
+    reason = (
+        "it is never allowed on a state topic" if topic.internal else f"set {UNCLEAN_ELECTION_CONFIG}=true on the topic first"
+    )
+    message = f"no replica that is present holds every committed record; to lose records by an unclean election: {reason}"
+    return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message
+
+
+def _result(topic: str, partition: int, code: ErrorCode = ErrorCode.NONE, message: str = "") -> rpc.ElectionResult:
+    return rpc.ElectionResult(topic=topic, partition=partition, error=int(code), message=message)

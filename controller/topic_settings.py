@@ -1,0 +1,87 @@
+"""What a change makes of a topic's settings, and what state topics may carry.
+
+Two parts of `topics.py`, as pure as that: `future_config` carries out the single edits of a request; `check_state_topic` holds
+the settings on which the coordinators' promises rest (SEMANTICS 3.3 22), whoever asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ..proto import controller_pb2 as rpc
+from ..storage.topic_config import TOPIC_CONFIGS, ConfigType, effective_topic_config
+from ..wire.errors import ErrorCode, KafkaError
+from .model import FLUSH_POLICY_CONFIG, MIN_IN_SYNC_REPLICAS_CONFIG, UNCLEAN_ELECTION_CONFIG, TopicState
+
+# Without these a decision of a transaction, or a committed offset, could be lost although it was answered.
+_STATE_TOPIC_VALUES: Final = {"cleanup.policy": "compact", FLUSH_POLICY_CONFIG: "always", UNCLEAN_ELECTION_CONFIG: "false"}
+_MESSAGE_BYTES: Final = "max.message.bytes"
+# What an operator may change freely: sizes and times of files, which no promise rests on.
+_STATE_TOPIC_FREE: Final = frozenset(
+    {"segment.bytes", "segment.ms", "segment.jitter.ms", "segment.index.bytes", "index.interval.bytes", "file.delete.delay.ms",
+     "min.cleanable.dirty.ratio"}
+)  # fmt: skip
+_STATE_TOPIC_FLOORS: Final = frozenset({MIN_IN_SYNC_REPLICAS_CONFIG, _MESSAGE_BYTES})
+
+
+def future_config(present: Mapping[str, str], change: rpc.ConfigChange) -> dict[str, str]:
+    """The topic's own settings after the change, not validated yet.  Raises INVALID_REQUEST when one key is edited twice,
+    INVALID_CONFIG when something is to be appended to, or taken out of, what is no list."""
+    edited = [*change.set, *change.remove, *change.append, *change.subtract]
+    twice = sorted({key for key in edited if edited.count(key) > 1})
+    if twice:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"one request changes {', '.join(twice)} more than once")
+    future = {} if change.replace_all else {key: value for key, value in present.items() if key not in change.remove}
+    future.update(change.set)
+    for key, text in change.append.items():
+        values = _list_of(present, key)
+        future[key] = ",".join([*values, *(value for value in _split(text) if value not in values)])
+    for key, text in change.subtract.items():
+        gone = _split(text)
+        future[key] = ",".join(value for value in _list_of(present, key) if value not in gone)
+    return future
+
+
+def _list_of(present: Mapping[str, str], key: str) -> list[str]:
+    known = TOPIC_CONFIGS.get(key)
+    if known is None or known.type is not ConfigType.LIST:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"cannot append to {key} or subtract from it: it is no list")
+    return _split(present.get(key, known.default))
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def check_state_topic(name: str, config: Mapping[str, str], topic: TopicState | None = None) -> None:
+    """Raises POLICY_VIOLATION for settings that would make a state topic unsafe.  `topic`: as it is, when it exists already."""
+    present = {} if topic is None else topic.config
+    effective = effective_topic_config(config)
+    for key, value in _STATE_TOPIC_VALUES.items():
+        if key in config and effective[key].strip().lower() != value:
+            raise _unsafe(name, f"{key} stays {value!r}")
+    if topic is None:
+        return  # the brokers' own configuration says the rest
+    for key in sorted({*config, *present}):
+        if config.get(key) == present.get(key) or key in _STATE_TOPIC_FREE:
+            continue
+        if key not in _STATE_TOPIC_FLOORS:
+            raise _unsafe(name, f"{key} cannot be changed")
+        least = _least(topic, key)
+        if int(effective[key]) < least:
+            raise _unsafe(name, f"{key} must be at least {least}, not {effective[key]}")
+
+
+def _least(topic: TopicState, key: str) -> int:
+    """The present value, or what is safe in any case when the present value is above that.  (A cluster that was set up with
+    less keeps it: a node that is alone has no second replica to wait for.)"""
+    present = int(effective_topic_config(topic.config)[key])
+    if key == _MESSAGE_BYTES:
+        return min(present, int(TOPIC_CONFIGS[key].default))
+    replicas = len(topic.partitions[0].replicas) if topic.partitions else 1
+    return min(present, replicas // 2 + 1)
+
+
+def _unsafe(name: str, reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.POLICY_VIOLATION, f"{name!r} holds the coordinators' state: {reason}")
