@@ -138,6 +138,8 @@ class LogDirectory:
             names = self._disk.list_names(self.path)
             found = [entry for name in names if (entry := self._find_entry(name, config_of, report)) is not None]
             self._open_found(found, now_ms, report)
+            for each in self.logs.values():  # a log start that was noted above what is left would hide what is appended next
+                self._lower_recovery_point(each, each.log_end_offset)
         except BaseException:
             self._release()
             raise
