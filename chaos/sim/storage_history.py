@@ -319,7 +319,7 @@ class StorageHistory:
         """As a follower whose leader has another history; at times below everything that is here."""
         low = self.log.log_start_offset
         end = self.log.log_end_offset
-        target = max(0, low - 2) + a % (end - max(0, low - 2) + 1)
+        target = max(0, low - 2, self.limit) + a % (end - max(0, low - 2, self.limit) + 1)  # what was cleaned is settled
         before = len(self.model.batches)
         if b % 8 == 0:
             target += b % 5
@@ -345,7 +345,7 @@ class StorageHistory:
     def _before_cut(self, target: int, restart: int) -> None:
         """From here on, a crash may or may not show the cut."""
         self.flushed = min(self.flushed, self._end_of_batches(target))
-        self.start_noted = min(self.start_noted, target)
+        self.start_noted = min(self.start_noted, self._end_of_batches(target))
         self.start_most = max(self.start_most, restart)
 
     # ------------------------------------------------------------------------------------------------------------- faults
