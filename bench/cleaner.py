@@ -1,0 +1,153 @@
+"""How fast the cleaner is, what its key map takes, and what it does to the loop beside it.
+
+    python bench/cleaner.py [--directory DIR] [--megabytes 64]
+
+A log of `--megabytes` in batches of about 16 KiB is cleaned once, by records of 100 bytes and of 1 KiB, uncompressed and with
+lz4, with 10 % and 90 % of the records superseded.  MB/s are of the log's bytes (a cleaning reads its dirty part twice).  The last
+row runs the cleaner as a node does, in its thread, and says how late a loop with nothing else to do was woken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import resource
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+
+from tidegate.node.__main__ import SWITCH_INTERVAL_S
+from tidegate.node.log_upkeep import _Pace
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.disk import RealDisk
+from tidegate.storage.cleaner import begin_cleaning
+from tidegate.storage.compaction import KeyMap
+from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.storage.topic_config import CleanupPolicy
+from tidegate.wire.compression import Compression
+from tidegate.wire.records import NewRecord, encode_batch
+
+NOW_MS = 1_700_000_000_000
+CONFIG = LogConfig(segment_bytes=16 << 20, cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
+BATCH_BYTES = 16 << 10
+
+
+def filled(directory: Path, size: int, value_bytes: int, codec: Compression, superseded: float) -> tuple[Log, int]:
+    """A log whose every segment but the last is dirty, and the records in it."""
+    log = Log.open(RealDisk(), directory, topic="bench", partition=0, config=CONFIG, now_ms=NOW_MS, clean=False, recovery_point=0)
+    random, count = Random(1), 0
+    per_batch = max(1, BATCH_BYTES // (value_bytes + 20))
+    total = size // (value_bytes + 20)
+    keys = max(1, int(total * (1 - superseded)))
+    while count < total:
+        records = [
+            NewRecord(b"key-%012d" % random.randrange(keys), random.randbytes(value_bytes // 2).hex().encode(), (), NOW_MS)
+            for _ in range(per_batch)
+        ]
+        log.append_leader(
+            encode_batch(records, compression=codec), leader_epoch=0, origin=AppendOrigin.COORDINATOR, now_ms=NOW_MS
+        )
+        count += per_batch
+    log.roll()
+    log.flush_now()
+    log.set_high_watermark(log.log_end_offset)
+    return log, count
+
+
+def clean_row(root: Path, size: int, value_bytes: int, codec: Compression, superseded: float) -> None:
+    log, count = filled(root / "log", size, value_bytes, codec, superseded)
+    before = log.size_bytes
+    cleaning = begin_cleaning(log, NOW_MS)
+    assert cleaning is not None
+    began = time.perf_counter()
+    cleaning.run(RealDisk(), cleaning.publish)
+    seconds = time.perf_counter() - began
+    result = cleaning.finish()
+    moved = result.bytes_read + result.bytes_written
+    print(
+        f"{value_bytes:>6} B  {codec.name.lower():<5} {superseded:>4.0%}  {before / seconds / 1e6:>8.1f} MB/s of log "
+        f"{moved / seconds / 1e6:>8.1f} MB/s of disk {count / seconds / 1e3:>8.0f} k records/s"
+        f"   {before / 1e6:.0f} -> {log.size_bytes / 1e6:.0f} MB"
+    )
+    log.close(clean=False)
+    shutil.rmtree(root / "log")
+
+
+async def beside_the_loop(root: Path, size: int, bytes_per_second: int) -> None:
+    log, _count = filled(root / "log", size, 100, Compression.NONE, 0.5)
+    cleaning = begin_cleaning(log, NOW_MS)
+    assert cleaning is not None
+    loop, clock = asyncio.get_running_loop(), SystemClock()
+    late: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            due = time.perf_counter() + 0.002
+            await asyncio.sleep(0.002)
+            late.append(time.perf_counter() - due)
+
+    def swap(old: object, new: object) -> list[Path]:
+        done = asyncio.run_coroutine_threadsafe(publish(old, new), loop)
+        return done.result()
+
+    async def publish(old: object, new: object) -> list[Path]:
+        return cleaning.publish(old, new)  # type: ignore[arg-type]
+
+    ticker = asyncio.create_task(tick())
+    began = time.perf_counter()
+    with ThreadPoolExecutor(1) as executor:
+        pace = _Pace(clock, bytes_per_second, threading.Event())
+        await loop.run_in_executor(executor, lambda: cleaning.run(RealDisk(), swap, pace))
+    seconds = time.perf_counter() - began
+    ticker.cancel()
+    late.sort()
+    moved = cleaning.result.bytes_read + cleaning.result.bytes_written
+    rate = f"{bytes_per_second / 1e6:.0f} MB/s" if bytes_per_second else "no limit"
+    print(
+        f"in a thread, {rate}: {moved / seconds / 1e6:.1f} MB/s of disk; "
+        f"the loop was late by {late[len(late) // 2] * 1e3:.2f} ms (median), {late[int(len(late) * 0.99)] * 1e3:.2f} ms (99 %), {late[-1] * 1e3:.1f} ms (worst: a swap)"
+    )
+    log.close(clean=False)
+    shutil.rmtree(root / "log")
+
+
+def key_map_row(keys: int) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    table = KeyMap(1 << 40, keys)
+    began = time.perf_counter()
+    for number in range(keys):
+        table.put(b"key-%012d" % number, number)
+    seconds = time.perf_counter() - began
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    print(
+        f"key map: {keys} keys, {table.memory_bytes / keys:.1f} bytes a key ({grown / keys:.1f} measured), {keys / seconds / 1e3:.0f} k/s"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--directory", type=Path, default=None)
+    parser.add_argument("--megabytes", type=int, default=64)
+    arguments = parser.parse_args()
+    root = Path(tempfile.mkdtemp(dir=arguments.directory))
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        size = arguments.megabytes << 20
+        key_map_row(500_000)
+        for value_bytes in (100, 1024):
+            for codec in (Compression.NONE, Compression.LZ4):
+                for superseded in (0.1, 0.9):
+                    clean_row(root, size, value_bytes, codec, superseded)
+        for limit in (0, 32 << 20):
+            asyncio.run(beside_the_loop(root, size // 2, limit))
+    finally:
+        shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()
