@@ -108,9 +108,10 @@ async def beside_the_loop(root: Path, size: int, bytes_per_second: int) -> None:
     late.sort()
     moved = cleaning.result.bytes_read + cleaning.result.bytes_written
     rate = f"{bytes_per_second / 1e6:.0f} MB/s" if bytes_per_second else "no limit"
+    middle, tail, worst = (late[int(len(late) * share)] * 1e3 for share in (0.5, 0.99, 0.99999))
     print(
-        f"in a thread, {rate}: {moved / seconds / 1e6:.1f} MB/s of disk; "
-        f"the loop was late by {late[len(late) // 2] * 1e3:.2f} ms (median), {late[int(len(late) * 0.99)] * 1e3:.2f} ms (99 %), {late[-1] * 1e3:.1f} ms (worst: a swap)"
+        f"in a thread, {rate}: {moved / seconds / 1e6:.1f} MB/s of disk; a loop beside it was late by {middle:.2f} ms (median), "
+        f"{tail:.2f} ms (99 %), {worst:.1f} ms (worst: a swap)"
     )
     log.close(clean=False)
     shutil.rmtree(root / "log")
@@ -124,9 +125,8 @@ def key_map_row(keys: int) -> None:
         table.put(b"key-%012d" % number, number)
     seconds = time.perf_counter() - began
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    print(
-        f"key map: {keys} keys, {table.memory_bytes / keys:.1f} bytes a key ({grown / keys:.1f} measured), {keys / seconds / 1e3:.0f} k/s"
-    )
+    size, rate = table.memory_bytes / keys, keys / seconds / 1e3
+    print(f"key map: {keys} keys, {size:.1f} bytes a key ({grown / keys:.1f} measured), {rate:.0f} k/s")
 
 
 def main() -> None:

@@ -52,9 +52,9 @@ class KeyMap:
         """Room for `keys_wanted` keys, or for as many as `memory_bytes` allow."""
         slots = max(2, min(memory_bytes // SLOT_BYTES, int(keys_wanted / _LOAD_FACTOR) + 2))
         self._slots = slots
-        self._high = array("Q", bytes(8 * slots))
-        self._low = array("Q", bytes(8 * slots))
-        self._offsets = array("q", b"\xff" * (8 * slots))
+        self._high = array("Q", [0]) * slots
+        self._low = array("Q", [0]) * slots
+        self._offsets = array("q", [-1]) * slots
         self.keys_max = max(1, int(slots * _LOAD_FACTOR))
         self.size = 0
         self.end_offset = 0
@@ -89,7 +89,15 @@ class KeyMap:
 
     def get(self, key: bytes) -> int:
         """The newest offset of `key`; -1 when the map does not know it."""
-        return self._offsets[self._slot(key)[0]]
+        # Asked for every record of the log: `_slot` in place, without a call.
+        high, low = _HALVES(blake2b(key, digest_size=HASH_BYTES).digest())
+        highs, lows, offsets, slots = self._high, self._low, self._offsets, self._slots
+        slot = high % slots
+        while (offset := offsets[slot]) >= 0 and (highs[slot] != high or lows[slot] != low):
+            slot += 1
+            if slot == slots:
+                slot = 0
+        return offset
 
 
 class AbortedTransactions:
