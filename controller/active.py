@@ -85,6 +85,7 @@ class ActiveController:
         self.sessions: dict[int, Session] = {}
         self._last_tick = now
         self._repaired_index = -1
+        self._alter_attempts: dict[int, tuple[int, int]] = {}  # per broker: its epoch, the last attempt seen
         self._rebalance_at = now + config.leader_rebalance_interval_ms / 1000
         for broker in state.brokers.values():
             self.sessions[broker.node_id] = Session(broker.broker_epoch, now)
@@ -326,8 +327,16 @@ class ActiveController:
     # ---- in-sync replicas -----------------------------------------------------------------------------------------------------
 
     def alter_partitions(self, request: rpc.AlterPartitionsRequest) -> tuple[Plan, list[ErrorCode]]:
-        """ISR changes by leaders: the plan of those that hold, and one error a change (NONE: in the plan, or already so)."""
+        """ISR changes by leaders: the plan of those that hold, and one error a change (NONE: in the plan, or already so).
+
+        Raises REQUEST_TIMED_OUT for an attempt that its sender has given up: a leader that was told INELIGIBLE_REPLICA counts
+        without that replica from then on, so no earlier copy of the change may be accepted later (SEMANTICS 44).
+        """
         self.broker_with_epoch(request.node_id, request.broker_epoch)
+        attempt = (request.broker_epoch, request.attempt)
+        if request.attempt and attempt <= self._alter_attempts.get(request.node_id, (-1, -1)):
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"attempt {request.attempt} came after a later one")
+        self._alter_attempts[request.node_id] = attempt
         wanted, errors = [], []
         for change in request.changes:
             topic = self._state.topic_by_raw_id(change.topic_id)

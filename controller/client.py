@@ -58,6 +58,7 @@ class ControllerClient:
         self._next = 0
         self._client_id = str(clock.uuid())
         self._sequence = 0
+        self._attempts = 0
         self.active_id: int | None = None
 
     async def close(self) -> None:
@@ -76,7 +77,12 @@ class ControllerClient:
         return await self._call(pb.HeartbeatReply, "Heartbeat", request, timeout_s)
 
     async def alter_partitions(self, request: pb.AlterPartitionsRequest, timeout_s: float = 10.0) -> pb.AlterPartitionsReply:
-        return await self._call(pb.AlterPartitionsReply, "AlterPartitions", request, timeout_s)
+        return await self._call(pb.AlterPartitionsReply, "AlterPartitions", request, timeout_s, self._number_attempt)
+
+    def _number_attempt(self, request: pb.AlterPartitionsRequest) -> None:
+        """The controller refuses an attempt that arrives after a later one."""
+        self._attempts += 1
+        request.attempt = self._attempts
 
     async def create_topics(self, request: pb.CreateTopicsRequest, timeout_s: float = 30.0) -> pb.CreateTopicsReply:
         return await self._call(pb.CreateTopicsReply, "CreateTopics", self._named(request), timeout_s)
@@ -144,7 +150,10 @@ class ControllerClient:
             channel = self._channels[node_id] = self._channel_factory(self._endpoints[node_id])
         return controller_pb2_grpc.ControllerStub(channel)
 
-    async def _call(self, kind: type[_Reply], method: str, request: Any, timeout_s: float) -> _Reply:
+    async def _call(
+        self, kind: type[_Reply], method: str, request: Any, timeout_s: float, prepare: Callable[[Any], None] | None = None
+    ) -> _Reply:
+        """`prepare(request)` runs before every attempt."""
         deadline = self._clock.monotonic() + timeout_s
         backoff_s, problem = BACKOFF_S_MIN, "no controller answered"
         while True:
@@ -154,6 +163,8 @@ class ControllerClient:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
             node_id = self.candidate()
             hinted = False
+            if prepare is not None:
+                prepare(request)
             try:
                 attempt = getattr(self._stub(node_id), method)
                 reply: _Reply = await attempt(request, timeout=min(left_s, self._attempt_timeout_s))

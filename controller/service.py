@@ -163,7 +163,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             views = []
             for change, error in zip(request.changes, errors, strict=True):
                 views.append(self._partition_view(change, error))
-            return rpc.AlterPartitionsReply(status=self._status(), partitions=views)
+            return rpc.AlterPartitionsReply(status=self._status(), partitions=views, metadata_index=self._log.applied_index)
 
         return await self._answer(rpc.AlterPartitionsReply, work)
 

@@ -181,7 +181,11 @@ class Broker:
     # --- calls to the controller ----------------------------------------------------------------------------------------
 
     async def alter_partitions(self, changes: list[IsrChange]) -> list[IsrResult]:
-        """The ISR changes that the leaders on this node ask for."""
+        """The ISR changes that the leaders on this node ask for.
+
+        An answer is given only when this node has applied all that the controller had: an ISR must not count together with an
+        older min.insync.replicas, or this leader would acknowledge what an eligible successor lacks (KIP-966).
+        """
         request = pb.AlterPartitionsRequest(node_id=self.node_id, broker_epoch=self.membership.broker_epoch)
         for change in changes:
             request.changes.add(
@@ -193,6 +197,7 @@ class Broker:
                 isr_broker_epochs=[member.broker_epoch for member in change.isr],
             )
         reply = await self.controller.alter_partitions(request)
+        await self.metadata.wait_for_index(reply.metadata_index, TOPIC_WAIT_S)  # TimeoutError: asked again
         return [
             IsrResult(
                 topic=change.topic,

@@ -337,7 +337,7 @@ def test_leaderships_return_to_the_preferred_replica_once_it_is_in_sync(office: 
 # ---- in-sync replicas ------------------------------------------------------------------------------------------------------
 
 
-def alter(office: Office, node_id: int, isr: tuple[int, ...], **fields: object) -> ErrorCode:
+def alter(office: Office, node_id: int, isr: tuple[int, ...], *, attempt: int = 0, **fields: object) -> ErrorCode:
     partition, topic = office.partition(), office.state.topics["t"]
     values: dict[str, object] = {
         "topic_id": topic.topic_id.bytes,
@@ -349,6 +349,7 @@ def alter(office: Office, node_id: int, isr: tuple[int, ...], **fields: object) 
     request = rpc.AlterPartitionsRequest(
         node_id=node_id,
         broker_epoch=office.state.brokers[node_id].broker_epoch,
+        attempt=attempt,
         changes=[rpc.IsrChange(**values)],  # type: ignore[arg-type]
     )
     plan, (error,) = office.duties.alter_partitions(request)
@@ -364,6 +365,20 @@ def test_a_leader_shrinks_and_expands_its_isr_and_a_retry_is_a_success(office: O
     assert office.partition().partition_epoch == 1
     assert alter(office, 1, (1, 2)) == ErrorCode.NONE
     office.shows(leader=1, isr=(1, 2))
+
+
+def test_an_attempt_that_comes_after_a_later_one_is_not_carried_out(office: Office) -> None:
+    """The later one was told INELIGIBLE_REPLICA, and its sender no longer counts with that replica."""
+    office.topic(**SAFE)
+    assert alter(office, 1, (1, 2), attempt=1) == ErrorCode.NONE
+    office.lose(3)
+    assert alter(office, 1, (1, 2, 3), attempt=3) == ErrorCode.INELIGIBLE_REPLICA
+    office.beat(3)
+    with pytest.raises(KafkaError) as refused:
+        alter(office, 1, (1, 2, 3), attempt=2)
+    assert refused.value.code == ErrorCode.REQUEST_TIMED_OUT
+    office.shows(leader=1, isr=(1, 2))
+    assert alter(office, 1, (1, 2, 3), attempt=4) == ErrorCode.NONE
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ class Safeguards:
     flush_before_fetch: bool = True
     truncate_by_epochs: bool = True  # off: by the high watermark, as before KIP-101
     ask_epochs_until_agreed: bool = True  # off: one question only, as before KIP-279
+    number_attempts: bool = True  # off: an ISR change asked for again may be carried out twice, and answered differently
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +66,7 @@ class Alter:
     broker_epoch: int
     core: PartitionLeader
     change: PendingChange
+    attempt: int
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +90,7 @@ class Node:
     replica: Replica | None = None
     asked_epochs: int = -1  # the leader epoch in which the one question was asked (ablation)
     pending_acks: list[tuple[int, int, int]] = field(default_factory=list)  # leader epoch, next offset, batch id
+    attempts: int = 0  # at ISR changes, ever
 
 
 class Controller:
@@ -101,6 +104,7 @@ class Controller:
         self.broker_epochs: dict[int, int] = {}
         self.active: set[int] = set()
         self._next_epoch = 100
+        self._last_attempts: dict[int, int] = {}
 
     def _change(self, **fields: object) -> None:
         self.now = replace(self.now, partition_epoch=self.now.partition_epoch + 1, **fields)  # type: ignore[arg-type]
@@ -138,8 +142,13 @@ class Controller:
     def move_leader(self, node: int) -> None:
         self._elect(self.now.isr, preferred=node)
 
-    def alter(self, node: int, broker_epoch: int, proposal: IsrProposal) -> IsrResult:
+    def alter(self, node: int, broker_epoch: int, proposal: IsrProposal, attempt: int | None) -> IsrResult:
         code = self._check(node, broker_epoch, proposal)
+        if attempt is not None:
+            if attempt <= self._last_attempts.get(node, 0):
+                code = ErrorCode.REQUEST_TIMED_OUT  # a newer attempt has been answered
+            else:
+                self._last_attempts[node] = attempt
         if code is ErrorCode.NONE:
             self._change(isr=tuple(member.node_id for member in proposal.isr))
         now = self.now
@@ -360,7 +369,8 @@ class World:
     def submit(self, node: Node, change: PendingChange | None) -> None:
         if change is not None:
             assert node.replica is not None and node.replica.leader is not None
-            self.messages.append(Alter(node, node.broker_epoch, node.replica.leader, change))
+            node.attempts += 1
+            self.messages.append(Alter(node, node.broker_epoch, node.replica.leader, change, node.attempts))
 
     def maintain(self, node: Node) -> None:
         if node.replica is not None and node.replica.leader is not None:
@@ -372,13 +382,15 @@ class World:
             self.leader_progress(node)
 
     def on_alter(self, alter: Alter) -> None:
-        result = self.controller.alter(alter.sender.node_id, alter.broker_epoch, alter.change.proposal)
+        attempt = alter.attempt if self.safeguards.number_attempts else None
+        result = self.controller.alter(alter.sender.node_id, alter.broker_epoch, alter.change.proposal, attempt)
         self.seen[f"alter {result.error.name}"] += 1
         self.messages.append(AlterReply(alter, result))
 
     def on_alter_reply(self, reply: AlterReply) -> None:
         node = reply.alter.sender
-        if node.alive and node.replica is not None and node.replica.leader is reply.alter.core:
+        given_up = self.safeguards.number_attempts and reply.alter.attempt != node.attempts
+        if node.alive and node.replica is not None and node.replica.leader is reply.alter.core and not given_up:
             reply.alter.core.complete_alter(reply.alter.change, reply.result)
             self.leader_progress(node)
 

@@ -71,7 +71,7 @@ async def test_a_leader_of_the_old_topic_does_not_feed_the_new_one(cluster: Clus
     assert values(cluster, 1) == values(cluster, 2) == values(cluster, 3) == ["new-a", "new-b", "new-c"]
 
 
-async def test_without_the_topic_id_an_acknowledged_record_would_be_lost(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_topic_ids_an_acknowledged_record_would_be_lost(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ablation: the leader believes whoever names the topic."""
     answer = FollowerFetches._answer
 
