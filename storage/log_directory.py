@@ -105,6 +105,8 @@ class LogDirectory:
         self.topic_ids: dict[PartitionKey, UUID] = {}
         self.damaged: dict[PartitionKey, UUID] = {}
         """Logs that are not in use because data that had been flushed is damaged; with their topics' ids."""
+        self.unusable: set[PartitionKey] = set()
+        """Logs that could not be opened at the start, for any reason."""
         self.previous_broker_epoch: int | None = None
         """Broker epoch of the last clean stop; None when the last stop was unclean (KIP-966)."""
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
@@ -157,7 +159,7 @@ class LogDirectory:
         path = self.path / META_PROPERTIES
         own = {"version": _META_VERSION, "cluster.id": self.cluster_id, "node.id": str(self.node_id)}
         if not self._disk.exists(path):
-            if any(_parse_name(name) for name in self._disk.list_names(self.path)):
+            if any(parse_name(name) for name in self._disk.list_names(self.path)):
                 raise DirectoryRefused(f"the data folder {self.path} holds partitions but no {META_PROPERTIES}: whose is it?")
             lines = [f"{key}={value}\n" for key, value in {**own, "directory.id": self.directory_id}.items()]
             self._disk.write_atomic(path, "".join(lines).encode())
@@ -203,7 +205,7 @@ class LogDirectory:
         if name.endswith(_DELETE_SUFFIX):
             self._disk.remove_tree(self.path / name)
             return None
-        key = _parse_name(name)
+        key = parse_name(name)
         if key is None:
             return None
         metadata = self.path / name / PARTITION_METADATA
@@ -236,6 +238,7 @@ class LogDirectory:
 
     def _not_opened(self, key: PartitionKey, error: KafkaError, report: OpenReport) -> None:
         report.failed[key] = error
+        self.unusable.add(key)
         log.error("log_not_opened", log=f"{key[0]}-{key[1]}", reason=error)
 
     def _open_found(self, found: list[_Found], now_ms: int, report: OpenReport) -> None:
@@ -340,6 +343,7 @@ class LogDirectory:
         known = self.logs.pop(key, None)
         self.topic_ids.pop(key, None)
         self.damaged.pop(key, None)
+        self.unusable.discard(key)
         self._configs_due.discard(key)
         if known is not None:
             known.close(clean=False)
@@ -362,6 +366,7 @@ class LogDirectory:
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be set aside: {error}") from error
         del self.damaged[key]
+        self.unusable.discard(key)
         known = self.logs.pop(key, None)
         self.topic_ids.pop(key, None)
         if known is not None:
@@ -436,6 +441,11 @@ class LogDirectory:
     # ------------------------------------------------------------------------------------------------------------ failing
 
     @property
+    def log_count(self) -> int:
+        """Logs that have their place here, in use or not."""
+        return len(self.logs.keys() | self.damaged.keys() | self.unusable)
+
+    @property
     def is_offline(self) -> bool:
         return self._offline is not None
 
@@ -501,7 +511,7 @@ class LogDirectory:
         return {key: each.describe() for key, each in self.logs.items()}
 
 
-def _parse_name(name: str) -> PartitionKey | None:
+def parse_name(name: str) -> PartitionKey | None:
     """The partition of a folder's name; None for anything else."""
     topic, dash, partition = name.rpartition("-")
     return (topic, int(partition)) if dash and topic and partition.isdigit() and partition.isascii() else None

@@ -1,0 +1,233 @@
+"""All data folders of one node, as one: where a log lives, where a new one goes, and what a failed disk takes down.
+
+* A new log goes to the usable folder with the fewest logs, the first of those when several have as few.
+* A folder whose disk fails takes only its own logs offline; the others go on.  At the start every folder must be usable: what a
+  missing one held is not known, and a log made anew in another folder could pass for one that was never lost.
+* A log that is found in two folders is refused: nobody can say which one is right.
+* The identity that the node tells the cluster (`directory_id`) is that of its first folder, until a folder that belonged to it
+  is missing: then it is a new one, and counts as a replaced disk.  Each folder knows the ids of all (`data-folders`).
+
+The clean mark of a stop counts only when every folder has it, with the same broker epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from uuid import UUID
+
+from ..runtime import logs
+from ..runtime.disk import Disk
+from ..wire.errors import ErrorCode, KafkaError
+from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from .log import CorruptLog, Log, LogConfig
+from .log_directory import DirectoryRefused, LogDirectory, OpenReport, PartitionKey, parse_name
+from .open_files import OPEN_FILES_MAX
+
+DATA_FOLDERS = "data-folders"
+_NODE, _MEMBER = "node", "member"
+log = logs.get(__name__)
+
+
+class DataFolders:
+    """See the module's text.  Has what a `LogDirectory` has; call `open_all` once, then use `logs`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        paths: Sequence[Path],
+        cluster_id: str,
+        node_id: int,
+        fresh_id: Callable[[], str],
+        *,
+        files_max: int = OPEN_FILES_MAX,
+        recovery_threads: int = 1,
+    ) -> None:
+        """`files_max` and `recovery_threads` are for each folder; `fresh_id` names a new folder."""
+        assert paths
+        self._disk = disk
+        self._fresh_id = fresh_id
+        self.folders = [
+            LogDirectory(disk, path, cluster_id, node_id, fresh_id(), files_max=files_max, recovery_threads=recovery_threads)
+            for path in paths
+        ]
+        for folder in self.folders:
+            folder.on_offline = self._folder_failed
+            folder.on_corrupt = self._log_damaged
+        self.directory_id = ""
+        self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
+        self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None
+
+    # ----------------------------------------------------------------------------------------------------------- opening
+
+    def open_all(self, config_of: Callable[[str], LogConfig] | None = None, *, now_ms: int) -> OpenReport:
+        """Opens every folder and every log in it.  Raises DirectoryRefused, OSError; then all are closed."""
+        self._refuse_twins()
+        report = OpenReport(clean=True)
+        opened: list[LogDirectory] = []
+        try:
+            for folder in self.folders:
+                part = folder.open_all(config_of, now_ms=now_ms)
+                opened.append(folder)
+                report.opened += part.opened
+                report.clean = report.clean and part.clean
+                report.recovered += part.recovered
+                report.cut_bytes += part.cut_bytes
+                report.failed |= part.failed
+            self._settle_identity()
+        except BaseException:
+            for folder in opened:
+                folder.close(clean=False)
+            raise
+        return report
+
+    def _refuse_twins(self) -> None:
+        places: dict[PartitionKey, Path] = {}
+        seen: set[Path] = set()
+        for folder in self.folders:
+            if folder.path in seen:
+                raise DirectoryRefused(f"the data folder {folder.path} is named twice")
+            seen.add(folder.path)
+            for name in self._disk.list_names(folder.path) if self._disk.exists(folder.path) else ():
+                key = parse_name(name)
+                if key is None:
+                    continue
+                if key in places:
+                    raise DirectoryRefused(
+                        f"the log {name} is in {places[key]} and in {folder.path}: which one is right cannot be known here. "
+                        "Move one of them away."
+                    )
+                places[key] = folder.path
+
+    def _settle_identity(self) -> None:
+        """The node's identity by the rule of the module's text; every folder is told of all when that changed."""
+        present = [folder.directory_id for folder in self.folders]
+        if len(set(present)) != len(present):
+            raise DirectoryRefused(
+                f"two of the data folders have the same id ({', '.join(present)}): is one a copy of the other?"
+            )
+        known: set[str] = set()
+        nodes: list[str] = []
+        for folder in self.folders:
+            node, members = self._read_folders(folder)
+            known |= members
+            nodes += [node] if node else []
+        missing = known - set(present)
+        if missing:
+            log.error("data_folder_is_missing", directory_ids=sorted(missing), consequence="counts as a replaced disk")
+            self.directory_id = self._fresh_id()
+        else:
+            self.directory_id = nodes[0] if nodes else present[0]
+        content = encode_checkpoint([(_NODE, self.directory_id), *((_MEMBER, each) for each in sorted(present))])
+        for folder in self.folders:
+            path = folder.path / DATA_FOLDERS
+            if self.directory_id and all(present) and (not self._disk.exists(path) or self._disk.read(path) != content):
+                self._disk.write_atomic(path, content)
+
+    def _read_folders(self, folder: LogDirectory) -> tuple[str, set[str]]:
+        path = folder.path / DATA_FOLDERS
+        if not self._disk.exists(path):
+            return "", set()
+        try:
+            rows = decode_checkpoint(self._disk.read(path), 2)
+        except (CheckpointInvalid, ValueError) as error:
+            raise DirectoryRefused(f"{path} is damaged ({error}): whether all folders are here cannot be known") from error
+        node = next((value for kind, value in rows if kind == _NODE), "")
+        return node, {value for kind, value in rows if kind == _MEMBER}
+
+    @property
+    def previous_broker_epoch(self) -> int | None:
+        """Broker epoch of the last clean stop; None when any folder was not closed cleanly in it (KIP-966)."""
+        epochs = {folder.previous_broker_epoch for folder in self.folders}
+        return epochs.pop() if len(epochs) == 1 else None
+
+    # ----------------------------------------------------------------------------------------------------------- look-ups
+
+    @property
+    def logs(self) -> dict[PartitionKey, Log]:
+        """Every log of every folder; a new dict."""
+        return {key: each for folder in self.folders for key, each in folder.logs.items()}
+
+    @property
+    def topic_ids(self) -> dict[PartitionKey, UUID]:
+        return {key: topic_id for folder in self.folders for key, topic_id in folder.topic_ids.items()}
+
+    @property
+    def damaged(self) -> dict[PartitionKey, UUID]:
+        return {key: topic_id for folder in self.folders for key, topic_id in folder.damaged.items()}
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether no folder is usable any more."""
+        return all(folder.is_offline for folder in self.folders)
+
+    @property
+    def offline_folders(self) -> list[Path]:
+        return [folder.path for folder in self.folders if folder.is_offline]
+
+    def folder_of(self, topic: str, partition: int) -> LogDirectory | None:
+        """The folder that has this log, in use or not."""
+        key = (topic, partition)
+        for folder in self.folders:
+            if key in folder.logs or key in folder.damaged or key in folder.unusable:
+                return folder
+        return None
+
+    # ------------------------------------------------------------------------------------------------- partitions come and go
+
+    def create(self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int = 0) -> Log:
+        """The log of this topic, made in the folder with the fewest when there is none.  Raises KAFKA_STORAGE_ERROR."""
+        folder = self.folder_of(topic, partition)
+        if folder is None:
+            usable = [folder for folder in self.folders if not folder.is_offline]
+            if not usable:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data folder is offline")
+            folder = min(usable, key=lambda each: each.log_count)
+        return folder.create(topic, topic_id, partition, config, now_ms=now_ms)
+
+    def delete(self, topic: str, partition: int) -> None:
+        folder = self.folder_of(topic, partition)
+        if folder is not None:
+            folder.delete(topic, partition)
+
+    def set_aside(self, topic: str, partition: int) -> None:
+        """See `LogDirectory.set_aside`."""
+        folder = self.folder_of(topic, partition)
+        assert folder is not None
+        folder.set_aside(topic, partition)
+
+    # -------------------------------------------------------------------------------------------------------- checkpoints
+
+    def write_checkpoints(self) -> None:
+        """Of every folder, also when one fails; then its error is raised."""
+        failure: OSError | None = None
+        for folder in self.folders:
+            try:
+                folder.write_checkpoints()
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _folder_failed(self, folder: LogDirectory, error: OSError) -> None:
+        if self.on_offline is not None:
+            self.on_offline(folder, error)
+
+    def _log_damaged(self, damaged: Log, error: CorruptLog) -> None:
+        if self.on_corrupt is not None:
+            self.on_corrupt(damaged, error)
+
+    def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
+        """Closes every folder.  Raises the first KAFKA_STORAGE_ERROR or OSError that kept one from closing cleanly."""
+        failure: KafkaError | OSError | None = None
+        for folder in self.folders:
+            try:
+                folder.close(clean=clean, broker_epoch=broker_epoch)
+            except (KafkaError, OSError) as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def describe(self) -> Mapping[PartitionKey, Mapping[str, int]]:
+        """All offsets of all logs."""
+        return {key: each.describe() for key, each in self.logs.items()}
