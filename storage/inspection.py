@@ -1,0 +1,187 @@
+"""Looking at a data folder from outside: which files there are, who uses them, and batch after batch.  Strictly read-only.
+
+Nothing here needs a node, and nothing disturbs one: files are opened for reading, no lock is kept, nothing is repaired.  What is
+read of a folder in use is a moment that may be over; `inspection_partition` looks twice before it accuses.
+
+A replacement of segments that was decided but not finished (`segment_swap`) is seen as the next start will finish it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+from ..runtime.disk import Disk, File
+from ..wire.errors import KafkaError
+from ..wire.records import HEADER_BYTES, BatchHeader, parse_header, validate_batch
+from .checkpoint import CheckpointInvalid, decode_checkpoint
+from .segment_swap import CLEANED, DELETED, SEGMENT_SUFFIXES
+
+CHUNK_BYTES = 1024 * 1024
+BATCH_BYTES_MAX = 128 * 1024 * 1024
+"""A longer batch is taken for a damaged length: no request can carry it, and memory stays bounded."""
+_RESUME_TRIES = 64
+_SWAP = ".swap"
+KNOWN_NAMES = frozenset({"leader-epoch-checkpoint", "partition.metadata", "log-config", "damaged"})
+
+
+class FolderState(Enum):
+    """Who used the data folder last, and so what may be expected of it."""
+
+    RUNNING = "in use by a running node"
+    CLEAN = "stopped cleanly"
+    UNCLEAN = "stopped uncleanly"
+    UNKNOWN = "a partition's folder by itself"
+
+
+class StoredBatch(NamedTuple):
+    """A valid batch; `view` holds all of it until the next one is asked for."""
+
+    position: int
+    header: BatchHeader
+    view: memoryview
+
+
+class DamagedBytes(NamedTuple):
+    """No valid batch begins at `position`.  `resumed_at` is where the next valid one was found; -1: none was."""
+
+    position: int
+    reason: str
+    resumed_at: int
+
+
+def walk_batches(file: File, size_bytes: int, likely_boundaries: Sequence[int] = ()) -> Iterator[StoredBatch | DamagedBytes]:
+    """All batches below `size_bytes`, checked whole, in chunks of about a megabyte.
+
+    Behind damage the walk goes on at the next valid batch: where the damaged one says that it ends, or at one of the
+    `likely_boundaries` (rising positions, from the offset index).  Raises OSError.
+    """
+    position, last_offset = 0, -1
+    chunk, chunk_start = b"", 0
+    while position < size_bytes:
+        at = position - chunk_start
+        if at + HEADER_BYTES > len(chunk) or at + _size_at(chunk, at) > len(chunk):
+            chunk, chunk_start, at = _read_batch(file, position, size_bytes), position, 0
+        try:
+            view = memoryview(chunk)[at : at + _size_at(chunk, at)] if len(chunk) - at >= HEADER_BYTES else memoryview(chunk)[at:]
+            header = validate_batch(view)
+        except KafkaError as error:
+            resumed = _resume(file, position, size_bytes, last_offset, likely_boundaries)
+            yield DamagedBytes(position, error.message or str(error), resumed)
+            if resumed < 0:
+                return
+            position = resumed
+            continue
+        yield StoredBatch(position, header, view)
+        position += header.size_bytes
+        last_offset = header.last_offset
+
+
+def _size_at(chunk: bytes, at: int) -> int:
+    """The size that a batch claims, or a header's when the claim is absurd: then it is the check that says so."""
+    header = parse_header(chunk, at)
+    return header.size_bytes if HEADER_BYTES <= header.size_bytes <= BATCH_BYTES_MAX else HEADER_BYTES
+
+
+def _read_batch(file: File, position: int, end: int) -> bytes:
+    chunk = file.read_at(position, min(CHUNK_BYTES, end - position))
+    if len(chunk) < HEADER_BYTES or _size_at(chunk, 0) <= len(chunk):
+        return chunk
+    return file.read_at(position, min(_size_at(chunk, 0), end - position))
+
+
+def _resume(file: File, position: int, end: int, last_offset: int, likely: Sequence[int]) -> int:
+    chunk = file.read_at(position, HEADER_BYTES)
+    claimed = [position + _size_at(chunk, 0)] if len(chunk) == HEADER_BYTES else []
+    hints = [boundary for boundary in likely if boundary > position][:_RESUME_TRIES]
+    for candidate in (*claimed, *hints):
+        if not position < candidate < end:
+            continue
+        try:
+            if validate_batch(memoryview(_read_batch(file, candidate, end))).base_offset > last_offset:
+                return candidate
+        except KafkaError:
+            continue
+    return -1
+
+
+# ----------------------------------------------------------------------------------------------------------- a log's files
+
+
+@dataclass(slots=True)
+class SegmentFiles:
+    """The files of one segment; what a pending replacement will rename is here under its coming role."""
+
+    base_offset: int
+    files: dict[str, Path] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class PartitionFiles:
+    """The files of one log's folder.  `segments` and `snapshots` by offset, rising."""
+
+    directory: Path
+    names: frozenset[str]
+    segments: list[SegmentFiles] = field(default_factory=list)
+    snapshots: dict[int, Path] = field(default_factory=dict)
+    leftovers: list[Path] = field(default_factory=list)
+    strays: list[Path] = field(default_factory=list)
+    damaged_swaps: list[tuple[Path, str]] = field(default_factory=list)
+
+
+def list_partition(disk: Disk, directory: Path) -> PartitionFiles:
+    """What the folder holds.  Raises OSError."""
+    names = frozenset(disk.list_names(directory))
+    found = PartitionFiles(directory, names)
+    present: dict[tuple[int, str], Path] = {}
+    for name in sorted(names):
+        stem, _, suffix = name.partition(".")
+        is_offset = len(stem) == 20 and stem.isdigit() and stem.isascii()
+        if is_offset and suffix in SEGMENT_SUFFIXES:
+            present[int(stem), suffix] = directory / name
+        elif is_offset and suffix == "snapshot":
+            found.snapshots[int(stem)] = directory / name
+        elif name.endswith((CLEANED, DELETED, _SWAP, ".tmp")):
+            found.leftovers.append(directory / name)
+        elif name not in KNOWN_NAMES:
+            found.strays.append(directory / name)
+    for path in [path for path in found.leftovers if path.name.endswith(_SWAP)]:
+        _foresee_swap(disk, found, present, path)
+    bases = sorted({base for base, suffix in present if suffix == "log"})
+    found.segments = [
+        SegmentFiles(base, {s: present[base, s] for s in SEGMENT_SUFFIXES if (base, s) in present}) for base in bases
+    ]
+    known = set(bases)
+    found.leftovers += [path for (base, _suffix), path in present.items() if base not in known]
+    return found
+
+
+def _foresee_swap(disk: Disk, found: PartitionFiles, present: dict[tuple[int, str], Path], decision: Path) -> None:
+    """Sees a decided replacement as finished."""
+    try:
+        rows = decode_checkpoint(disk.read(decision), 2)
+        old = [int(value) for kind, value in rows if kind == "old"]
+        new = [value for kind, value in rows if kind == "new"]
+        base = int(decision.name.removesuffix(_SWAP))
+    except (CheckpointInvalid, ValueError) as error:
+        found.damaged_swaps.append((decision, str(error)))
+        return
+    for gone in old:
+        for suffix in SEGMENT_SUFFIXES:
+            cleaned = found.directory / f"{gone:020d}.{suffix}{CLEANED}"
+            if gone == base and suffix in new and cleaned.name not in found.names:
+                continue  # renamed already: it is the new one
+            present.pop((gone, suffix), None)
+    for suffix in new:
+        cleaned = found.directory / f"{base:020d}.{suffix}{CLEANED}"
+        if cleaned.name in found.names:
+            present[base, suffix] = cleaned
+
+
+def parse_partition_name(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of a folder's name; None for anything else."""
+    topic, dash, partition = name.rpartition("-")
+    return (topic, int(partition)) if dash and topic and partition.isdigit() and partition.isascii() else None

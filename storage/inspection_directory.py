@@ -1,0 +1,244 @@
+"""Data folders against every invariant: who owns them, how they were left, each partition, and what must agree between them.
+
+    for report in verify(disk, paths, now_ms=..., is_locked=...): ...
+
+A path may be a data folder, or the folder of one partition; of the latter, the data folder around it is asked how it was left.
+Read-only, like everything of `inspection`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from ..runtime.disk import Disk
+from .checkpoint import CheckpointInvalid, decode_checkpoint
+from .cleaner_positions import CLEANER_CHECKPOINT, decode_positions
+from .inspection import FolderState, parse_partition_name
+from .inspection_findings import Finding
+from .inspection_partition import Circumstances, PartitionReport, verify_partition
+from .log_directory import (
+    CLEAN_SHUTDOWN,
+    META_PROPERTIES,
+    PARTITION_CHECKPOINT,
+    PARTITION_METADATA,
+    PartitionCheckpoint,
+    PartitionKey,
+)
+
+_IDENTITY = ("version", "cluster.id", "node.id", "directory.id")
+_DELETE_SUFFIX, _DAMAGED_SUFFIX = "-delete", "-damaged"
+
+
+class NotInspectable(Exception):
+    """The path is neither a data folder nor a partition's folder, or cannot be read."""
+
+
+@dataclass(slots=True)
+class DataFolder:
+    """What a data folder says about itself.  `partitions` are the folders in it that are to be looked at."""
+
+    path: Path
+    state: FolderState
+    identity: dict[str, str] = field(default_factory=dict)
+    broker_epoch: int | None = None
+    checkpoint: dict[PartitionKey, PartitionCheckpoint] = field(default_factory=dict)
+    cleaned: frozenset[tuple[UUID, int]] = frozenset()
+    partitions: list[Path] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass(slots=True, frozen=True)
+class Manner:
+    """How to look.  `compacted` names topics whose logs may have holes although their folders do not say so."""
+
+    now_ms: int
+    is_locked: Callable[[Path], bool]
+    compacted: frozenset[str] = frozenset()
+    progress: Callable[[int], None] = lambda _bytes: None
+
+
+def verify(disk: Disk, paths: Sequence[Path], manner: Manner) -> Iterator[DataFolder | PartitionReport]:
+    """First every data folder, then partition by partition, then once more a `DataFolder` for what only shows in comparison.
+
+    Raises NotInspectable before anything else, OSError when a folder cannot be read.
+    """
+    folders = [read_data_folder(disk, path, manner.is_locked) for path in paths]
+    for folder in folders:
+        yield folder
+    reports: list[PartitionReport] = []
+    for folder in folders:
+        for directory in folder.partitions:
+            try:
+                report = verify_partition(disk, directory, _circumstances(disk, folder, directory, manner), manner.progress)
+            except FileNotFoundError:
+                if folder.state is not FolderState.RUNNING:
+                    raise
+                continue  # deleted meanwhile
+            reports.append(report)
+            yield report
+    between = DataFolder(folders[0].path, folders[0].state, findings=_compare(folders, reports))
+    if between.findings:
+        yield between
+
+
+def read_data_folder(disk: Disk, path: Path, is_locked: Callable[[Path], bool]) -> DataFolder:
+    """What `path` is, and what its files say.  Raises NotInspectable."""
+    try:
+        names = disk.list_names(path)
+    except OSError as error:
+        raise NotInspectable(f"{path}: {error.strerror or error}") from error
+    if META_PROPERTIES in names or PARTITION_CHECKPOINT in names or any(_is_partition(disk, path / name) for name in names):
+        folder = _read_notes(disk, path, set(names), is_locked)
+        folder.partitions = [path / name for name in names if _is_partition(disk, path / name)]
+        _check_presence(disk, folder, set(names))
+        return folder
+    if not _is_log(names):
+        raise NotInspectable(f"{path} is neither a data folder (no {META_PROPERTIES}, no partitions) nor a partition's folder")
+    parent = path.absolute().parent
+    around = disk.list_names(parent)
+    if META_PROPERTIES in around or PARTITION_CHECKPOINT in around:
+        folder = _read_notes(disk, parent, set(around), is_locked)
+        folder.findings.clear()  # nobody asked about it
+    else:
+        folder = DataFolder(parent, FolderState.UNKNOWN)
+    folder.partitions = [path]
+    return folder
+
+
+def _is_log(names: Sequence[str]) -> bool:
+    return PARTITION_METADATA in names or any(name.endswith(".log") and name[:-4].isdigit() for name in names)
+
+
+def _is_partition(disk: Disk, path: Path) -> bool:
+    if parse_partition_name(path.name) is None:
+        return False
+    try:
+        disk.list_names(path)
+    except (NotADirectoryError, FileNotFoundError):
+        return False
+    return True
+
+
+def _read_notes(disk: Disk, path: Path, names: set[str], is_locked: Callable[[Path], bool]) -> DataFolder:
+    folder = DataFolder(path, FolderState.UNCLEAN)
+    add = folder.findings.append
+    if CLEAN_SHUTDOWN in names:
+        mark = path / CLEAN_SHUTDOWN
+        try:
+            folder.broker_epoch = int(decode_checkpoint(disk.read(mark), 1)[0][0])
+            folder.state = FolderState.CLEAN
+        except FileNotFoundError:
+            pass  # a node is starting
+        except (CheckpointInvalid, ValueError, IndexError) as error:
+            add(Finding("clean-mark-damaged", mark, str(error)))
+    if is_locked(path / ".lock"):
+        folder.state = FolderState.RUNNING
+        if folder.broker_epoch is not None and disk.exists(path / CLEAN_SHUTDOWN):
+            add(Finding("clean-mark-while-running", path / CLEAN_SHUTDOWN, "a crash would pass for a clean stop"))
+    if PARTITION_CHECKPOINT in names:
+        try:
+            rows = decode_checkpoint(disk.read(path / PARTITION_CHECKPOINT), 5)
+            folder.checkpoint = {
+                (topic, int(partition)): PartitionCheckpoint(int(point), int(watermark), int(start))
+                for topic, partition, point, watermark, start in rows
+            }
+        except (CheckpointInvalid, ValueError) as error:
+            add(Finding("checkpoint-damaged", path / PARTITION_CHECKPOINT, str(error)))
+            folder.state = FolderState.UNCLEAN if folder.state is FolderState.CLEAN else folder.state
+    if CLEANER_CHECKPOINT in names:
+        try:
+            folder.cleaned = frozenset(decode_positions(disk.read(path / CLEANER_CHECKPOINT)))
+        except CheckpointInvalid as error:
+            add(Finding("cleaner-notes-damaged", path / CLEANER_CHECKPOINT, str(error)))
+    if META_PROPERTIES in names:
+        _read_identity(disk, folder)
+    return folder
+
+
+def _read_identity(disk: Disk, folder: DataFolder) -> None:
+    path = folder.path / META_PROPERTIES
+    lines = disk.read(path).decode(errors="replace").splitlines()
+    folder.identity = dict(line.split("=", 1) for line in lines if "=" in line)
+    lacking = [key for key in _IDENTITY[:3] if not folder.identity.get(key)]
+    if lacking:
+        folder.findings.append(Finding("identity-damaged", path, f"it does not say {', '.join(lacking)}"))
+    elif folder.identity["version"] != "1" or not folder.identity["node.id"].isdigit():
+        what = f"version {folder.identity['version']!r}, node.id {folder.identity['node.id']!r}"
+        folder.findings.append(Finding("identity-damaged", path, what))
+
+
+def _check_presence(disk: Disk, folder: DataFolder, names: set[str]) -> None:
+    add = folder.findings.append
+    if META_PROPERTIES not in names and folder.partitions:
+        add(Finding("identity-missing", folder.path / META_PROPERTIES, f"{len(folder.partitions)} partitions are here"))
+    present = {path.name for path in folder.partitions}
+    for (topic, partition), row in sorted(folder.checkpoint.items()):
+        is_missing = f"{topic}-{partition}" not in present
+        if is_missing and folder.state is FolderState.RUNNING:
+            is_missing = not disk.exists(folder.path / f"{topic}-{partition}")  # it may be new
+        if is_missing:
+            what = f"its recovery point was {row.recovery_point}, its log start {row.log_start_offset}"
+            add(Finding("partition-missing", folder.path / f"{topic}-{partition}", what, -1, row.recovery_point))
+    for name in sorted(names):
+        if name.endswith(_DAMAGED_SUFFIX) and name.removesuffix(_DAMAGED_SUFFIX).isdigit():
+            add(Finding("set-aside", folder.path / name, "the partition was fetched again from its leader"))
+        elif folder.state is not FolderState.RUNNING and (name.endswith(".tmp") or name.endswith(_DELETE_SUFFIX)):
+            add(Finding("leftover", folder.path / name, "a deletion or write that was cut short"))
+
+
+def _circumstances(disk: Disk, folder: DataFolder, directory: Path, manner: Manner) -> Circumstances:
+    key = parse_partition_name(directory.name)
+    noted = folder.checkpoint.get(key) if key is not None else None
+    compacted = key is not None and key[0] in manner.compacted
+    if key is not None and folder.cleaned:
+        compacted |= (_topic_id(disk, directory), key[1]) in folder.cleaned
+    return Circumstances(folder.state, noted, compacted, manner.now_ms)
+
+
+def _topic_id(disk: Disk, directory: Path) -> UUID | None:
+    try:
+        return UUID(decode_checkpoint(disk.read(directory / PARTITION_METADATA), 1)[0][0])
+    except (OSError, CheckpointInvalid, ValueError, IndexError):
+        return None  # `verify_partition` says so
+
+
+def _compare(folders: Sequence[DataFolder], reports: Sequence[PartitionReport]) -> list[Finding]:
+    """What only shows when several folders or partitions are looked at together."""
+    found: list[Finding] = []
+    owner: tuple[Path, tuple[str, ...]] | None = None
+    directory_ids: dict[str, Path] = {}
+    for folder in {folder.path: folder for folder in folders if folder.identity}.values():
+        name = tuple(folder.identity.get(key, "") for key in _IDENTITY[1:3])
+        path = folder.path / META_PROPERTIES
+        if owner is not None and owner[1] != name:
+            what = f"cluster and node are {'/'.join(name)} here, {'/'.join(owner[1])} in {owner[0]}"
+            found.append(Finding("identity-differs", path, what))
+        owner = owner or (folder.path, name)
+        directory_id = folder.identity.get("directory.id", "")
+        if directory_id and directory_id in directory_ids:
+            found.append(Finding("directory-id-twice", path, f"{directory_id} is also that of {directory_ids[directory_id]}"))
+        directory_ids.setdefault(directory_id, folder.path)
+    places: dict[PartitionKey, Path] = {}
+    topics: dict[str, tuple[UUID, Path]] = {}
+    names: dict[UUID, tuple[str, Path]] = {}
+    for report in reports:
+        key = parse_partition_name(report.directory.name)
+        if key is None:
+            continue
+        if key in places and places[key] != report.directory:
+            found.append(Finding("partition-twice", report.directory, f"it is also at {places[key]}"))
+            continue
+        places[key] = report.directory
+        if report.topic_id is None:
+            continue
+        path = report.directory / PARTITION_METADATA
+        known = topics.setdefault(key[0], (report.topic_id, report.directory))
+        if known[0] != report.topic_id:
+            found.append(Finding("topic-id-differs", path, f"{report.topic_id} here, {known[0]} in {known[1].name}"))
+        other = names.setdefault(report.topic_id, (key[0], report.directory))
+        if other[0] != key[0]:
+            found.append(Finding("topic-id-shared", path, f"{report.topic_id} is also that of {other[0]}, in {other[1].name}"))
+    return found

@@ -1,0 +1,463 @@
+"""One log's folder against every invariant, without a node.  Read-only; memory does not grow with the log.
+
+Order: the folder's files, then segment by segment every batch, and beside it, batch by batch, what is derived from them; then the
+histories and notes that need the log's end.
+
+What may be asked of the files depends on how the folder was left (`FolderState`), by the rules of `recovery`:
+
+* below the *trusted offset* (everything after a clean stop; else the recovery point, or the newest snapshot above it) damage is a
+  violation, above it the torn tail that an unclean stop leaves;
+* derived files count below the *derived limit*: in the segments that the next start does not scan again.
+
+A fault is reported once: what cannot be judged behind it (`ProducerReplay.lose_track`, the indexes of a damaged segment) is left
+out, so that the first line names the cause and not one of its effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from ..runtime.disk import Disk
+from ..wire.records import BatchHeader
+from .checkpoint import CheckpointInvalid, decode_checkpoint
+from .inspection import (
+    DamagedBytes,
+    FolderState,
+    PartitionFiles,
+    SegmentFiles,
+    StoredBatch,
+    list_partition,
+    parse_partition_name,
+    walk_batches,
+)
+from .inspection_epochs import EpochHistoryCheck
+from .inspection_findings import Finding, Severity
+from .inspection_indexes import OffsetIndexCheck, TimeIndexCheck
+from .inspection_producers import ProducerReplay
+from .log_directory import DAMAGED, PARTITION_METADATA, PartitionCheckpoint
+from .producer_snapshot import SnapshotInvalid, decode_snapshot
+from .producer_state import ProducerState
+from .recovery import EPOCH_CHECKPOINT
+from .stored_config import LOG_CONFIG, decode_config
+from .topic_config import LogConfig
+from .transaction_index import TransactionIndexEntry
+
+EVERYTHING = 2**63 - 1
+COMPACTED_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+@dataclass(slots=True, frozen=True)
+class Circumstances:
+    """What is known of a partition from outside its folder.  `noted`: its row of the checkpoint."""
+
+    state: FolderState = FolderState.UNKNOWN
+    noted: PartitionCheckpoint | None = None
+    is_compacted: bool = False
+    now_ms: int = 0
+
+
+@dataclass(slots=True)
+class PartitionReport:
+    """What was found in one partition's folder."""
+
+    directory: Path
+    state: FolderState
+    topic_id: UUID | None = None
+    segments: int = 0
+    batches: int = 0
+    size_bytes: int = 0
+    first_offset: int = -1
+    end_offset: int = 0
+    producers: int = 0
+    open_transactions: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def violations(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity is Severity.VIOLATION]
+
+
+def verify_partition(
+    disk: Disk, directory: Path, circumstances: Circumstances, progress: Callable[[int], None] = lambda _bytes: None
+) -> PartitionReport:
+    """Looks at everything; at a folder in use twice before it reports a violation.  Raises OSError when the folder cannot be
+    listed."""
+    report = _Verification(disk, directory, circumstances, progress).run()
+    if circumstances.state is FolderState.RUNNING and report.violations:
+        # What was half-way through being renamed, written or cut is over by now; what is really wrong is still there.
+        again = _Verification(disk, directory, circumstances, progress).run()
+        seen = {finding.place for finding in report.findings}
+        again.findings = [f for f in again.findings if f.severity is Severity.NOTE or f.place in seen]
+        return again
+    return report
+
+
+class _Verification:
+    """One look at one partition."""
+
+    def __init__(self, disk: Disk, directory: Path, circumstances: Circumstances, progress: Callable[[int], None]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._state = circumstances.state
+        self._noted = circumstances.noted
+        self._now_ms = circumstances.now_ms
+        self._progress = progress
+        self._report = PartitionReport(directory, circumstances.state)
+        self._add = self._report.findings.append
+        self._config = self._read_config()
+        name = parse_partition_name(directory.name)
+        self._is_compacted = (
+            circumstances.is_compacted or self._config.is_compacted or (name is not None and name[0] in COMPACTED_TOPICS)
+        )
+        self._files = list_partition(disk, directory)
+        self._trusted = 0
+        self._derived_limit = 0
+        self._expected: int | None = None  # the offset that follows; None before the first batch
+        self._reached = 0  # the offset after the last good batch
+        self._epoch = -1
+        self._is_cut = False  # the log ends in a torn tail: what stands behind it is no part of it
+        self._epochs = EpochHistoryCheck(is_compacted=self._is_compacted)
+        self._waiting_snapshots = sorted(self._files.snapshots.items())
+
+    def run(self) -> PartitionReport:
+        self._look_at_folder()
+        if not self._files.segments:
+            self._look_at_empty_log()
+            return self._report
+        self._choose_trust()
+        replay = self._begin_replay()
+        for at, segment in enumerate(self._files.segments):
+            if self._is_cut:
+                self._cut_segment(segment)
+                continue
+            try:
+                self._verify_segment(segment, replay, is_last=at + 1 == len(self._files.segments))
+            except OSError as error:
+                path = segment.files["log"] if error.filename is None else Path(error.filename)
+                self._add(Finding("unreadable", path, str(error), -1, segment.base_offset))
+                replay.lose_track()
+                self._epochs.lose_track()
+                self._expected = None
+        end = max(self._expected or 0, 0 if self._is_cut else self._files.segments[-1].base_offset)
+        self._finish(replay, end)
+        return self._report
+
+    # ------------------------------------------------------------------------------------------------------------ folder
+
+    def _read_config(self) -> LogConfig:
+        path = self._directory / LOG_CONFIG
+        if self._disk.exists(path):
+            try:
+                return decode_config(self._disk.read(path))
+            except (ValueError, TypeError) as error:
+                self._add(Finding("config-damaged", path, str(error)))
+        return LogConfig()
+
+    def _look_at_folder(self) -> None:
+        files: PartitionFiles = self._files
+        metadata = self._directory / PARTITION_METADATA
+        if metadata.name in files.names:
+            try:
+                self._report.topic_id = UUID(decode_checkpoint(self._disk.read(metadata), 1)[0][0])
+            except (CheckpointInvalid, ValueError, IndexError) as error:
+                self._add(Finding("topic-id-damaged", metadata, str(error)))
+        elif files.segments and any(self._disk.size(segment.files["log"]) for segment in files.segments):
+            self._add(Finding("topic-id-missing", metadata, "the folder has batches"))
+        else:
+            self._add(Finding("leftover", self._directory, "a partition whose creation was cut short"))
+        if DAMAGED in files.names:
+            text = self._disk.read(self._directory / DAMAGED).decode(errors="replace").strip()
+            self._add(Finding("known-damaged", self._directory / DAMAGED, text))
+        for path, reason in files.damaged_swaps:
+            self._add(Finding("swap-damaged", path, reason))
+        if self._state is not FolderState.RUNNING:  # there, they are files in use
+            for path in files.leftovers:
+                if path not in [damaged for damaged, _reason in files.damaged_swaps]:
+                    self._add(Finding("leftover", path, _leftover(path)))
+        for path in files.strays:
+            self._add(Finding("stray-file", path, "its name has no meaning here"))
+
+    def _look_at_empty_log(self) -> None:
+        noted = self._noted
+        if noted is not None and noted.recovery_point > noted.log_start_offset:
+            what = f"there is no segment, and data up to offset {noted.recovery_point} was flushed"
+            self._add(Finding("recovery-point-beyond-end", self._directory, what, -1, noted.log_start_offset))
+
+    def _choose_trust(self) -> None:
+        """See the module's text, and `recovery`."""
+        segments, last = self._files.segments, self._files.segments[-1].base_offset
+        newest = self._newest_snapshot()
+        if self._state is FolderState.CLEAN and self._noted is not None:
+            self._trusted = self._derived_limit = EVERYTHING
+        elif self._state is FolderState.UNKNOWN:
+            self._trusted = self._derived_limit = max(last, newest)
+        elif self._noted is not None and self._noted.recovery_point > 0:
+            self._trusted = max(self._noted.recovery_point, newest)
+            holding = max((s.base_offset for s in segments if s.base_offset < self._trusted), default=0)
+            self._derived_limit = newest if newest > holding else holding
+
+    def _newest_snapshot(self) -> int:
+        for offset, path in reversed(self._waiting_snapshots):
+            try:
+                decode_snapshot(self._disk.read(path), ProducerState())
+                return offset
+            except (SnapshotInvalid, FileNotFoundError):
+                continue
+        return 0
+
+    def _begin_replay(self) -> ProducerReplay:
+        first = self._files.segments[0].base_offset
+        replay = ProducerReplay(
+            self._config, self._now_ms, is_exact=not self._is_compacted, knows_start=not first, report=self._add
+        )
+        while self._waiting_snapshots and self._waiting_snapshots[0][0] < first:
+            offset, path = self._waiting_snapshots.pop(0)
+            self._add(Finding("leftover", path, "a snapshot from before the log's first segment", -1, offset))
+        if first and self._waiting_snapshots and self._waiting_snapshots[0][0] == first:
+            offset, path = self._waiting_snapshots.pop(0)
+            replay.begin_with(self._disk, path, offset)
+        return replay
+
+    # ---------------------------------------------------------------------------------------------------------- segments
+
+    def _verify_segment(self, segment: SegmentFiles, replay: ProducerReplay, *, is_last: bool) -> None:
+        path = segment.files["log"]
+        size = self._disk.size(path)
+        file = self._disk.open(path, read_only=True)
+        self._report.segments += 1
+        self._reached = max(self._reached, segment.base_offset if self._expected is None else 0)
+        try:
+            offsets, times = self._open_indexes(segment, size, is_last=is_last)
+            boundaries = offsets.boundaries() if offsets is not None else []
+            indexes_count, first = True, True
+            aborted: list[TransactionIndexEntry] = []
+            for found in walk_batches(file, size, boundaries):
+                if isinstance(found, DamagedBytes):
+                    indexes_count = first = False
+                    self._damage(path, found, size, replay, is_last=is_last)
+                    if self._is_cut:
+                        break
+                    continue
+                if first:
+                    first = False
+                    indexes_count = self._begin_segment(segment, path, found.header, replay)
+                elif not self._follows(path, found, replay):
+                    indexes_count = False
+                if self._is_cut:
+                    self._tail(path, found.position, size, "offsets are missing before this batch")
+                    break
+                self._compare_snapshots(replay, found.header)
+                if indexes_count and offsets is not None:
+                    offsets.take(found.position, found.header)
+                if indexes_count and times is not None:
+                    times.take(found.position, found.header)
+                self._take(path, found, replay, aborted)
+        finally:
+            file.close()
+        if first:
+            self._begin_empty_segment(segment, path, replay)
+        if indexes_count and not self._is_cut:
+            if offsets is not None:
+                offsets.finish()
+            if times is not None:
+                is_closed = not is_last or self._state is FolderState.CLEAN
+                times.finish(is_complete=is_closed and (self._expected or 0) <= self._derived_limit)
+            index = segment.files.get("txnindex")
+            replay.compare_transactions(
+                self._disk, index or path.with_name(f"{segment.base_offset:020d}.txnindex"), aborted,
+                min(self._derived_limit, EVERYTHING), exists=index is not None,
+            )  # fmt: skip
+
+    def _open_indexes(
+        self, segment: SegmentFiles, size: int, *, is_last: bool
+    ) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None]:
+        """The indexes that count; of a segment that the next start scans from its beginning, none."""
+        if segment.base_offset >= self._derived_limit:
+            return None, None
+        offsets = times = None
+        base, limit = segment.base_offset, self._derived_limit
+        if "index" in segment.files:
+            offsets = OffsetIndexCheck(self._disk, segment.files["index"], base, size, limit, self._add)
+        if "timeindex" in segment.files:
+            times = TimeIndexCheck(self._disk, segment.files["timeindex"], base, limit, self._add)
+        if size and (not is_last or self._state is FolderState.CLEAN):
+            for suffix in ("index", "timeindex"):
+                if suffix not in segment.files:
+                    missing = segment.files["log"].with_name(f"{base:020d}.{suffix}")
+                    self._add(Finding("index-missing", missing, "the file is not there", -1, base))
+        return offsets, times
+
+    def _begin_segment(self, segment: SegmentFiles, path: Path, header: BatchHeader, replay: ProducerReplay) -> bool:
+        """The first batch of a segment against its name and the segment before; False when its indexes cannot be judged."""
+        base, first, expected = segment.base_offset, header.base_offset, self._expected
+        is_hole = self._is_compacted and first >= base
+        if first != base and not is_hole:
+            if expected is None or first == expected:
+                self._add(Finding("segment-name", path, f"its first batch begins at offset {first}", 0, first))
+                return False
+            base = first  # then it is the batch that does not follow
+        if expected is None or base == expected or (is_hole and base > expected):
+            return True
+        if base < expected:
+            what = f"it begins at offset {base}; the segment before it ends at {expected}"
+            self._add(Finding("segment-overlap", path, what, 0, base))
+        elif expected >= self._trusted:
+            self._is_cut = True
+            return False
+        else:
+            what = f"it begins at offset {base}; the segment before it ends at {expected}"
+            self._add(Finding("segment-gap", path, what, 0, expected))
+        self._lose_track(replay)
+        return True
+
+    def _begin_empty_segment(self, segment: SegmentFiles, path: Path, replay: ProducerReplay) -> None:
+        """No batch in it: its name alone must fit."""
+        base, expected = segment.base_offset, self._expected
+        if self._report.first_offset < 0:
+            self._report.first_offset = base
+        if expected is None or base == expected:
+            self._expected = base
+        elif base < expected:
+            what = f"it is named {base}; the segment before it ends at {expected}"
+            self._add(Finding("segment-overlap", path, what, 0, base))
+        elif self._is_compacted:
+            self._expected = base
+        elif expected >= self._trusted:
+            self._is_cut = True
+            self._tail(path, 0, 0, "the segment before it is not whole")
+        else:
+            what = f"it is named {base}; the segment before it ends at {expected}"
+            self._add(Finding("segment-gap", path, what, 0, expected))
+            self._lose_track(replay)
+            self._expected = base
+
+    def _follows(self, path: Path, found: StoredBatch, replay: ProducerReplay) -> bool:
+        """Whether the batch's offsets follow on what stands before it."""
+        base, expected = found.header.base_offset, self._expected
+        if expected is None or base == expected or (self._is_compacted and base > expected):
+            return True
+        if base > expected and expected >= self._trusted:
+            self._is_cut = True
+            return False
+        kind = "offset-gap" if base > expected else "offset-order"
+        self._add(Finding(kind, path, f"offset {base} where {expected} was expected", found.position, expected))
+        self._lose_track(replay)
+        return True
+
+    def _lose_track(self, replay: ProducerReplay) -> None:
+        replay.lose_track()
+        self._epochs.lose_track()
+
+    def _take(self, path: Path, found: StoredBatch, replay: ProducerReplay, aborted: list[TransactionIndexEntry]) -> None:
+        header, report = found.header, self._report
+        epoch = header.partition_leader_epoch
+        if 0 <= epoch < self._epoch:
+            what = f"leader epoch {epoch} after {self._epoch}"
+            self._add(Finding("epoch-order", path, what, found.position, header.base_offset))
+            self._epochs.lose_track()
+        self._epoch = max(self._epoch, epoch)
+        self._epochs.take(epoch, header.base_offset)
+        aborted += replay.take(found, path)
+        self._expected = self._reached = header.next_offset
+        if report.first_offset < 0:
+            report.first_offset = header.base_offset
+        report.batches += 1
+        report.size_bytes += header.size_bytes
+        self._progress(header.size_bytes)
+
+    def _damage(self, path: Path, found: DamagedBytes, size: int, replay: ProducerReplay, *, is_last: bool) -> None:
+        expected = self._reached
+        # Writes of a running node follow on each other: behind a valid batch nothing is half written.
+        in_flight = self._state is FolderState.RUNNING and (found.resumed_at >= 0 or not is_last)
+        if expected >= self._trusted and not in_flight and (is_last or self._state is not FolderState.UNKNOWN):
+            self._is_cut = True
+            more = "" if found.resumed_at < 0 else f"; valid batches follow at byte {found.resumed_at}, and go as well"
+            self._tail(path, found.position, size, found.reason + more)
+            return
+        more = f"valid batches follow at byte {found.resumed_at}" if found.resumed_at >= 0 else "nothing valid follows here"
+        self._add(Finding("batch-damaged", path, f"{found.reason}; {more}", found.position, expected))
+        self._lose_track(replay)
+        self._expected = None
+
+    def _tail(self, path: Path, position: int, size: int, reason: str) -> None:
+        self._add(Finding("torn-tail", path, f"{size - position} bytes: {reason}", position, self._reached))
+
+    def _cut_segment(self, segment: SegmentFiles) -> None:
+        path = segment.files["log"]
+        self._add(Finding("torn-tail", path, f"{self._disk.size(path)} bytes: the log ends before it", 0, segment.base_offset))
+
+    def _compare_snapshots(self, replay: ProducerReplay, header: BatchHeader | None, end: int = 0) -> None:
+        """Those at or below the batch that comes next, or the log's end."""
+        upper = header.base_offset if header is not None else end
+        while self._waiting_snapshots and self._waiting_snapshots[0][0] <= upper:
+            offset, path = self._waiting_snapshots.pop(0)
+            expected = self._expected if self._expected is not None else offset
+            if offset < expected:
+                self._add(Finding("snapshot-wrong", path, "its offset lies inside a batch", 0, offset))
+                continue
+            try:
+                replay.compare_snapshot(self._disk, path, offset)
+            except FileNotFoundError as error:
+                self._add(Finding("unreadable", path, str(error), -1, offset))
+
+    # --------------------------------------------------------------------------------------------------------- the end
+
+    def _finish(self, replay: ProducerReplay, end: int) -> None:
+        report, last = self._report, self._files.segments[-1].files["log"]
+        self._compare_snapshots(replay, None, end)
+        report.end_offset = end
+        report.producers = len(replay.state)
+        report.open_transactions = len(replay.state.open_transactions)
+        if not self._is_cut:
+            replay.finish(last)
+        is_short = self._check_notes(last, end)
+        for offset, path in self._waiting_snapshots:
+            if not is_short and offset > end:
+                self._add(Finding("snapshot-beyond-end", path, f"the log ends at {end}", 0, offset))
+        first = self._files.segments[0].base_offset
+        limit = min(self._trusted, EVERYTHING)
+        noted_start = self._noted.log_start_offset if self._noted is not None else 0
+        self._epochs.compare(
+            self._disk, self._directory / EPOCH_CHECKPOINT, end, first, max(first, noted_start), limit,
+            is_clean=self._state is FolderState.CLEAN, report=self._add,
+        )  # fmt: skip
+
+    def _check_notes(self, last: Path, end: int) -> bool:
+        """The checkpoint's row against the log; True when the log is shorter than it must be."""
+        noted, state = self._noted, self._state
+        if noted is None:
+            if state is FolderState.CLEAN:
+                self._add(Finding("partition-unnoted", self._directory, "the checkpoint has no row for it"))
+            return False
+        if any(finding.kind == "batch-damaged" for finding in self._report.findings) and end < noted.recovery_point:
+            return True
+        if end < noted.recovery_point:
+            what = f"the log ends at {end}, the recovery point is {noted.recovery_point}"
+            self._add(Finding("recovery-point-beyond-end", last, what, self._disk.size(last), end))
+            return True
+        first = self._files.segments[0].base_offset
+        if state is FolderState.CLEAN and end != noted.recovery_point:
+            self._add(Finding("clean-end-differs", last, f"the log ends at {end}, noted is {noted.recovery_point}", -1, end))
+        if noted.high_watermark > end:
+            kind = "high-watermark-lost" if state is FolderState.UNCLEAN else "high-watermark-beyond-end"
+            self._add(Finding(kind, last, f"the log ends at {end}, the high watermark is {noted.high_watermark}", -1, end))
+        elif noted.log_start_offset > noted.high_watermark:
+            what = f"the log start is {noted.log_start_offset}, the high watermark {noted.high_watermark}, the end {end}"
+            self._add(Finding("log-start-beyond-end", self._directory, what, -1, noted.log_start_offset))
+        elif state is FolderState.CLEAN and first > noted.log_start_offset:
+            what = f"the log start is {noted.log_start_offset}, the first segment begins at {first}"
+            self._add(Finding("log-start-missing", self._files.segments[0].files["log"], what, 0, noted.log_start_offset))
+        return False
+
+
+def _leftover(path: Path) -> str:
+    if path.name.endswith(".swap"):
+        return "a replacement of segments that was decided: it is finished"
+    if path.name.endswith(".cleaned"):
+        return "a cleaned segment: it comes, when there is a .swap; else it goes"
+    if path.name.endswith((".deleted", ".tmp")):
+        return "it goes"
+    return "a file of a segment whose batches are gone: it goes"
