@@ -75,10 +75,10 @@ class TransactionEnlistment:
             codes = await self._ask_once(transactional_id, producer_id, producer_epoch, partitions, verify_only)
             passing = {code for code in codes.values() if code in PASSING}
             if not passing:
-                return codes
+                return {p: _told(code) for p, code in codes.items()}
             if self._broker.clock.monotonic() >= deadline:
                 log.info("transaction_not_enlisted", transactional_id=transactional_id, codes=[code.name for code in passing])
-                return {p: ErrorCode.NOT_ENOUGH_REPLICAS if code in PASSING else code for p, code in codes.items()}
+                return {p: _told(code) for p, code in codes.items()}
             await self._broker.clock.sleep(RETRY_S)
 
     async def _ask_once(
@@ -115,6 +115,12 @@ class TransactionEnlistment:
         if partition is None or partition.leader < 0:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody coordinates {transactional_id!r} at the moment")
         return partition.leader
+
+
+def _told(code: ErrorCode) -> ErrorCode:
+    """What the producer hears: an error that may pass, in a code that every client repeats.  A partition that was not looked at
+    because of another one has such an error, too."""
+    return ErrorCode.NOT_ENOUGH_REPLICAS if code in PASSING or code is ErrorCode.OPERATION_NOT_ATTEMPTED else code
 
 
 def _fields(

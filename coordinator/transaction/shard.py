@@ -99,6 +99,7 @@ class TransactionShard:
         self._next_timeout_scan_ms = 0
         self._next_completion_ms = 0
         self._next_expiration_scan_ms = 0
+        self._activated_ms = 0
 
     # --- replay: the only mutator ------------------------------------------------------------------------------------------
 
@@ -124,6 +125,7 @@ class TransactionShard:
 
     def activated(self, context: Context) -> TransactionOutcome:
         """Takes up what the former coordinator left between PREPARE and COMPLETE (SEMANTICS 27)."""
+        self._activated_ms = context.now_ms
         effects = [self._send_markers(self.transactions[name], self.transactions[name].record_offset) for name in self.prepared]
         return Outcome(effects=tuple(effects))
 
@@ -420,7 +422,9 @@ class TransactionShard:
     # --- time --------------------------------------------------------------------------------------------------------------
 
     def _timed_out(self, metadata: TransactionMetadata, now_ms: int) -> bool:
-        return metadata.start_ms + metadata.timeout_ms < now_ms
+        # A start in the future was written by a coordinator whose clock was wrong: counted from this election on.
+        start_ms = metadata.start_ms if metadata.start_ms <= now_ms else self._activated_ms
+        return start_ms + metadata.timeout_ms < now_ms
 
     def _expired(self, metadata: TransactionMetadata, now_ms: int) -> bool:
         may_expire = RULES[(metadata.state, Stimulus.EXPIRE)] is Action.TOMBSTONE

@@ -240,6 +240,15 @@ def test_a_new_transaction_forgets_the_partitions_of_the_last_one_and_starts_its
     assert entry.partitions == {P0, P1} and entry.start_ms == 0
 
 
+def test_a_transaction_that_began_in_the_future_times_out_counted_from_the_election() -> None:
+    """Its coordinator's clock was an hour ahead; this one's is right."""
+    made = make(S.ONGOING, version=2)
+    an_hour_ago = NOW - 3_600_000
+    made.activated(Context(an_hour_ago, 41, 3))
+    assert not [event for event in made.due(an_hour_ago + 60_000) if isinstance(event, TimeoutTransaction)]
+    assert [event for event in made.due(an_hour_ago + 200_000) if isinstance(event, TimeoutTransaction)]
+
+
 def test_tv1_keeps_the_epoch_and_tv2_moves_it() -> None:
     tv1 = decide(make(S.ONGOING, version=1), EndTxn(ID, PID, EPOCH, True, 1))
     tv2 = decide(make(S.ONGOING, version=2), EndTxn(ID, PID, EPOCH, True, 2))
