@@ -23,7 +23,7 @@ from ..wire.api import ApiKey
 from ..wire.codec import RequestHeader
 from ..wire.errors import ErrorCode, KafkaError
 from .broker import Broker
-from .requests import Deferred, Encoded, Fields, RequestContext
+from .requests import Deferred, Encoded, Fields, RequestContext, worst_error
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -86,6 +86,7 @@ class ClientConnection:
 
     def on_frame(self, frame: memoryview) -> None:
         if not self._broker.serving:
+            self._broker.metrics.frame_rejected("starting")
             self._connection.close("the node is still starting")  # clients connect again, or ask another node
             return
         lease: FrameLease | None = None
@@ -128,11 +129,11 @@ class ClientConnection:
                     _release(lease)
                     raise
                 except KafkaError as error:
-                    self._refuse(str(error), lease)
+                    self._refuse(error.code.name.lower(), str(error), lease)
                 except Exception:
                     # A defect of ours: this client learns it by the closed connection, the others go on.
                     log.exception("request_failed", peer=self._connection.peer)
-                    self._refuse("internal error", lease)
+                    self._refuse("internal_error", "internal error", lease)
 
     async def _serve(self, frame: memoryview, lease: FrameLease | None, started: float) -> None:
         header, position = codec.parse_request_header(frame)
@@ -163,18 +164,21 @@ class ClientConnection:
             raise
         except Exception:
             log.exception("request_failed", peer=self._connection.peer, request=slot.name)
-            self._refuse("internal error", None)
+            self._refuse("internal_error", "internal error", None)
 
     def _finish(self, context: RequestContext, slot: _Slot, answer: Answer) -> None:
+        outcome = ErrorCode.NONE
         if answer is None:
             slot.buffers = ()
         elif isinstance(answer, Encoded):
             slot.buffers = [codec.response_header(context.api_key, context.api_version, context.correlation_id), *answer.buffers]
+            outcome = answer.outcome
         else:
+            outcome = worst_error(answer)
             body = codec.response(context.api_key, context.api_version, answer)
             slot.buffers = [codec.response_header(context.api_key, context.api_version, context.correlation_id), body]
         slot.done = True
-        self._broker.metrics.request_done(slot.name, "ok", self._broker.clock.monotonic() - slot.started)
+        self._broker.metrics.request_done(slot.name, outcome, self._broker.clock.monotonic() - slot.started)
         self._flush()
 
     def _flush(self) -> None:
@@ -199,6 +203,8 @@ class ClientConnection:
         if answer is not None:
             slot.buffers = [answer]
             slot.done = True
+            spent_s = self._broker.clock.monotonic() - slot.started
+            self._broker.metrics.request_done(slot.name, ErrorCode.UNSUPPORTED_VERSION, spent_s)
             self._slots.append(slot)
             self._flush()
             return
@@ -206,9 +212,9 @@ class ClientConnection:
             ErrorCode.UNSUPPORTED_VERSION, f"request {slot.name} in version {header.api_version} is not served: see ApiVersions"
         )
 
-    def _refuse(self, reason: str, lease: FrameLease | None) -> None:
+    def _refuse(self, kind: str, reason: str, lease: FrameLease | None) -> None:
         log.warning("request_refused", peer=self._connection.peer, reason=reason)
-        self._broker.metrics.frame_rejected("request_refused")
+        self._broker.metrics.frame_rejected(kind)
         _release(lease)
         self._connection.close(reason)
 
@@ -228,4 +234,5 @@ async def listen(broker: Broker, handlers: Handlers) -> FrameServer:
         configuration.integer("socket.request.max.bytes"),
         max_connections=configuration.integer("max.connections"),
         budget=ByteBudget(configuration.integer("queued.max.request.bytes")),
+        on_refused=broker.metrics.frame_rejected,
     )

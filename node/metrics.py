@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..wire.errors import ErrorCode
 from .log_upkeep import UpkeepView
 
 LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -59,7 +60,10 @@ class Metrics:
     def __init__(self, node_id: int, version: str, view: Callable[[], NodeView]) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter(
-            "tidegate_requests", "Requests answered, by request and outcome.", ["request", "outcome"], registry=self.registry
+            "tidegate_requests",
+            "Requests answered, by request and outcome: ok, or the gravest error code of the answer.",
+            ["request", "outcome"],
+            registry=self.registry,
         )
         self._latency = Histogram(
             "tidegate_request_seconds",
@@ -70,7 +74,7 @@ class Metrics:
         )
         self._bytes = Counter("tidegate_bytes", "Bytes of records, by direction.", ["direction"], registry=self.registry)
         self._rejected = Counter(
-            "tidegate_rejected_frames", "Connections closed for a frame that is no request.", ["reason"], registry=self.registry
+            "tidegate_rejected_frames", "Connections closed for what came, or not taken.", ["reason"], registry=self.registry
         )
         info = Gauge(
             "tidegate_node_info", "Always 1; the labels say which node this is.", ["node", "version"], registry=self.registry
@@ -79,12 +83,14 @@ class Metrics:
         self.registry.register(_StateCollector(view))
         self._bytes_in = self._bytes.labels("in")
         self._bytes_out = self._bytes.labels("out")
-        self._children: dict[tuple[str, str], tuple[Counter, Histogram]] = {}  # looking labels up costs more than counting
+        self._children: dict[tuple[str, ErrorCode], tuple[Counter, Histogram]] = {}  # looking labels up costs more than counting
 
-    def request_done(self, name: str, outcome: str, seconds: float) -> None:
+    def request_done(self, name: str, outcome: ErrorCode, seconds: float) -> None:
+        """`name` must be one of the requests of `wire.api`: what a client can choose freely is no label."""
         children = self._children.get((name, outcome))
         if children is None:
-            children = self._children[name, outcome] = self._requests.labels(name, outcome), self._latency.labels(name)
+            label = "ok" if outcome is ErrorCode.NONE else outcome.name.lower()
+            children = self._children[name, outcome] = self._requests.labels(name, label), self._latency.labels(name)
         children[0].inc()
         children[1].observe(seconds)
 

@@ -34,9 +34,11 @@ class RequestContext:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A response whose body was encoded by hand (hot messages): buffers that are sent without being copied."""
+    """A response whose body was encoded by hand (hot messages): buffers that are sent without being copied.  `outcome` is the
+    worst error in it, for the metrics."""
 
     buffers: Sequence[Buffer]
+    outcome: ErrorCode = ErrorCode.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,22 @@ class Deferred:
     """A response that is still to come; the connection goes on with its next request meanwhile."""
 
     answer: Awaitable[Encoded | Fields | None]
+
+
+def worst_error(fields: Fields) -> ErrorCode:
+    """The gravest error code anywhere in an answer: one that no retry mends before one that a retry may mend."""
+    worst = ErrorCode.NONE
+    pending: list[Any] = [fields]
+    while pending:
+        for name, value in pending.pop().items():
+            if type(value) is list:
+                if value and isinstance(value[0], Mapping):
+                    pending.extend(value)
+            elif value and name.endswith("error_code"):
+                code = ErrorCode.from_wire(value)
+                if worst is ErrorCode.NONE or (worst.retriable and not code.retriable):
+                    worst = code
+    return worst
 
 
 def milliseconds(value: timedelta) -> int:

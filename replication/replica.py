@@ -13,6 +13,7 @@ import enum
 from dataclasses import replace
 from uuid import UUID
 
+from ..controller.model import INTERNAL_TOPICS
 from ..runtime import logs
 from ..storage.log import FlushPolicy, Log
 from ..wire.errors import ErrorCode, KafkaError
@@ -108,7 +109,8 @@ class Replica:
 
     @property
     def flushes_always(self) -> bool:
-        return self.log.config.flush_policy is FlushPolicy.ALWAYS
+        """State topics always, whatever they are configured to (SEMANTICS 3.3 22)."""
+        return self.topic in INTERNAL_TOPICS or self.log.config.flush_policy is FlushPolicy.ALWAYS
 
     @property
     def leader_end(self) -> int:

@@ -166,6 +166,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         pause_on_write_bytes: int | None = None,
         on_made: Callable[[FrameConnection], FrameHandler | None],
         on_lost: Callable[[FrameConnection], None] | None = None,
+        on_refused: Callable[[str], None] | None = None,
     ) -> None:
         self.peer = "?"
         self.close_reason = ""
@@ -176,6 +177,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._pause_on_write_bytes = pause_on_write_bytes
         self._on_made = on_made
         self._on_lost = on_lost
+        self._on_refused = on_refused
         self._handler: FrameHandler | None = None
         self._transport: asyncio.Transport | None = None
         self._paused = 0
@@ -288,7 +290,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         if self._filled > self._start:
             have = self._filled - self._start
             want = "?" if self._frame_bytes < 0 else self._frame_bytes + LENGTH_BYTES
-            self._refuse(f"the peer closed within a frame: {have} of {want} bytes came")
+            self._refuse("cut_short", f"the peer closed within a frame: {have} of {want} bytes came")
         return False
 
     def pause_writing(self) -> None:
@@ -361,7 +363,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         size: int = _LENGTH.unpack_from(self._buffer, self._start)[0]
         if not 0 <= size <= self._max_frame_bytes:
             prefix = bytes(self._view[self._start : self._start + LENGTH_BYTES])
-            self._refuse(_describe_bad_length(prefix, size, self._max_frame_bytes))
+            self._refuse("bad_length", _describe_bad_length(prefix, size, self._max_frame_bytes))
             return False
         self._frame_bytes = size
         if size + LENGTH_BYTES <= FIRST_BUFFER_BYTES:
@@ -460,7 +462,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         if not self._reserved or self._budget is None:
             return
         if self._progress == 0 and not self._paused and self._budget.waiting_count:
-            self._refuse(f"a frame of {self._frame_bytes} bytes stalled for {STALLED_FRAME_S:g} s while others waited for memory")
+            reason = f"a frame of {self._frame_bytes} bytes stalled for {STALLED_FRAME_S:g} s while others waited for memory"
+            self._refuse("stalled", reason)
             return
         self._watch_progress()
 
@@ -510,8 +513,10 @@ class FrameConnection(asyncio.BufferedProtocol):
         if small:
             transport.write(b"".join(small))
 
-    def _refuse(self, reason: str) -> None:
-        """Closes because of what the peer sent (or did not send), with one line about it."""
+    def _refuse(self, kind: str, reason: str) -> None:
+        """Closes because of what the peer sent (or did not send), with one line about it; `kind` is for whoever counts."""
+        if self._on_refused is not None:
+            self._on_refused(kind)
         self._limiter.warning(self._loop.time(), "connection_refused", peer=self.peer, reason=reason)
         self.abort(reason)
 

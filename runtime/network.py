@@ -48,11 +48,12 @@ class PortInUse(OSError):
 class FrameServer:
     """A listening socket and its connections."""
 
-    def __init__(self, *, host: str, max_connections: int) -> None:
+    def __init__(self, *, host: str, max_connections: int, on_refused: Callable[[str], None] | None = None) -> None:
         self.host = host
         self.port = 0
         self.connections: set[FrameConnection] = set()
         self._max_connections = max_connections
+        self._on_refused = on_refused
         self._limiter = LogLimiter()
         self._server: asyncio.Server | None = None
         self._all_lost = asyncio.Event()
@@ -77,6 +78,8 @@ class FrameServer:
 
     def _admit(self, connection: FrameConnection, factory: Callable[[FrameConnection], FrameHandler]) -> FrameHandler | None:
         if len(self.connections) >= self._max_connections or not self.is_serving:
+            if self._on_refused is not None:
+                self._on_refused("too_many_connections")
             self._limiter.warning(
                 asyncio.get_running_loop().time(),
                 "connection_refused",
@@ -104,16 +107,20 @@ async def serve_frames(
     max_connections: int = CONNECTIONS_MAX,
     budget: ByteBudget | None = None,
     pause_on_write_bytes: int = 1 << 20,
+    on_refused: Callable[[str], None] | None = None,
 ) -> FrameServer:
     """Listens on host:port (0: any free one, see `FrameServer.port`) and calls `factory` for every connection.
 
     `budget` bounds the bytes of frames in flight and may be shared by several servers.  When the process runs out of file
     descriptors, asyncio leaves the listener alone for a second and tries again: it is never closed for that.
 
+    `on_refused` is told of every connection that is closed for what came on it, or not taken at all, by one word: bad_length,
+    cut_short, stalled, too_many_connections.
+
     Raises PortInUse, or OSError for an address that is not this machine's.
     """
     loop = asyncio.get_running_loop()
-    server = FrameServer(host=host, max_connections=max_connections)
+    server = FrameServer(host=host, max_connections=max_connections, on_refused=on_refused)
     shared = budget or ByteBudget(max(FRAMES_IN_FLIGHT_BYTES_MAX, max_frame_bytes))
 
     def make() -> FrameConnection:
@@ -124,6 +131,7 @@ async def serve_frames(
             pause_on_write_bytes=pause_on_write_bytes,
             on_made=lambda connection: server._admit(connection, factory),
             on_lost=server._lost,
+            on_refused=on_refused,
         )
 
     try:

@@ -5,7 +5,9 @@ than what is served:
 
 * Produce is advertised from version 0 because librdkafka 2.0 otherwise sends compressed batches uncompressed without a word;
   versions 0 to 2 carry record formats of the time before 0.11 and are answered by `produce.refuse_old_produce`;
-* AddPartitionsToTxn 4 and 5 is what brokers say to each other (KIP-890); clients stop at 3 by themselves.
+* AddPartitionsToTxn 4 and 5 is what brokers say to each other (KIP-890); clients stop at 3 by themselves.  Kafka guards them by
+  the right CLUSTER_ACTION.  Without authentication a broker cannot be told from a client, here as there; what such a request
+  may do is bounded by the producer id and epoch that it must bring.
 
 Fetch ends at 12, the last version without topic ids.
 """
@@ -45,9 +47,13 @@ class ApiKey(IntEnum):
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -56,21 +62,20 @@ class ApiKey(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiSpec:
-    """One request: versions served, the first flexible one (KIP-482), the lowest advertised, the first for brokers only."""
+    """One request: versions served, the first flexible one (KIP-482), the lowest advertised."""
 
     low: int
     high: int
     flexible_from: int
     advertised_low: int
-    brokers_only_from: int
     schema: str
 
 
-_NEVER = 1 << 15
+_NEVER = 1 << 15  # a message that never became flexible
 
 
-def _api(low: int, high: int, flexible: int, schema: str, *, advertised: int | None = None, brokers: int = _NEVER) -> ApiSpec:
-    return ApiSpec(low, high, flexible, low if advertised is None else advertised, brokers, schema)
+def _api(low: int, high: int, flexible: int, schema: str, *, advertised: int | None = None) -> ApiSpec:
+    return ApiSpec(low, high, flexible, low if advertised is None else advertised, schema)
 
 
 TABLE: Mapping[ApiKey, ApiSpec] = {
@@ -87,21 +92,25 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.SYNC_GROUP: _api(0, 5, 4, "sync_group"),
     ApiKey.DESCRIBE_GROUPS: _api(0, 5, 5, "describe_groups"),
     ApiKey.LIST_GROUPS: _api(0, 4, 3, "list_groups"),
-    ApiKey.API_VERSIONS: _api(0, 3, 3, "api_versions"),
+    ApiKey.API_VERSIONS: _api(0, 4, 3, "api_versions"),
     ApiKey.CREATE_TOPICS: _api(2, 7, 5, "create_topics"),
     ApiKey.DELETE_TOPICS: _api(1, 6, 4, "delete_topics"),
     ApiKey.DELETE_RECORDS: _api(0, 2, 2, "delete_records"),
     ApiKey.INIT_PRODUCER_ID: _api(0, 5, 2, "init_producer_id"),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _api(2, 4, 4, "offset_for_leader_epoch"),
-    ApiKey.ADD_PARTITIONS_TO_TXN: _api(0, 5, 3, "add_partitions_to_txn", brokers=4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: _api(0, 5, 3, "add_partitions_to_txn"),
     ApiKey.ADD_OFFSETS_TO_TXN: _api(0, 4, 3, "add_offsets_to_txn"),
     ApiKey.END_TXN: _api(0, 5, 3, "end_txn"),
     ApiKey.WRITE_TXN_MARKERS: _api(1, 2, 1, "write_txn_markers"),
     ApiKey.TXN_OFFSET_COMMIT: _api(0, 5, 3, "txn_offset_commit"),
     ApiKey.DESCRIBE_CONFIGS: _api(1, 4, 4, "describe_configs"),
+    ApiKey.ALTER_CONFIGS: _api(0, 2, 2, "alter_configs"),
+    ApiKey.DESCRIBE_LOG_DIRS: _api(1, 4, 2, "describe_log_dirs"),
     ApiKey.CREATE_PARTITIONS: _api(0, 3, 2, "create_partitions"),
     ApiKey.DELETE_GROUPS: _api(0, 2, 2, "delete_groups"),
+    ApiKey.ELECT_LEADERS: _api(0, 2, 2, "elect_leaders"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _api(0, 1, 1, "incremental_alter_configs"),
+    ApiKey.OFFSET_DELETE: _api(0, 0, _NEVER, "offset_delete"),
     ApiKey.DESCRIBE_CLUSTER: _api(0, 1, 0, "describe_cluster"),
     ApiKey.DESCRIBE_PRODUCERS: _api(0, 0, 0, "describe_producers"),
     ApiKey.DESCRIBE_TRANSACTIONS: _api(0, 0, 0, "describe_transactions"),
@@ -118,12 +127,6 @@ def is_supported(api_key: int, version: int) -> bool:
     """Whether a request of this kind and version can be decoded; Produce 0 to 2 cannot, although advertised."""
     spec = _BY_NUMBER.get(api_key)
     return spec is not None and spec.low <= version <= spec.high
-
-
-def is_brokers_only(api_key: int, version: int) -> bool:
-    """Whether this version is what brokers say to each other, and to be refused from a client without cluster rights."""
-    spec = _BY_NUMBER.get(api_key)
-    return spec is not None and version >= spec.brokers_only_from
 
 
 def is_flexible(api_key: int, version: int) -> bool:

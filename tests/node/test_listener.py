@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tidegate.node import listener
 from tidegate.node.broker import Broker
 from tidegate.node.listener import Handlers, listen
@@ -78,6 +79,8 @@ class Served:
                 return Deferred(future)
             case b"n":
                 return None
+            case b"e":
+                return Encoded([b"answer"], ErrorCode.OFFSET_OUT_OF_RANGE)
             case b"k":
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "not so")
             case b"x":
@@ -179,8 +182,13 @@ async def test_large_frames_are_lent_and_given_back(served: Served) -> None:
         assert await client.correlation_id() == number
 
 
-@pytest.mark.parametrize("body", [b"k", b"x", b"y"])
-async def test_a_refused_or_failed_request_ends_its_connection_and_no_other(served: Served, body: bytes) -> None:
+def rejected(served: Served) -> dict[str, float]:
+    families = text_string_to_metric_families(served.metrics.page().decode())
+    return {s.labels["reason"]: s.value for f in families for s in f.samples if s.name == "tidegate_rejected_frames_total"}
+
+
+@pytest.mark.parametrize(("body", "reason"), [(b"k", "invalid_request"), (b"x", "internal_error"), (b"y", "internal_error")])
+async def test_a_refused_or_failed_request_ends_its_connection_and_no_other(served: Served, body: bytes, reason: str) -> None:
     victim, bystander = await served.client(), await served.client()
     bystander.send(1, body=b"d")
     victim.send(0, body=body)
@@ -188,7 +196,27 @@ async def test_a_refused_or_failed_request_ends_its_connection_and_no_other(serv
     await served.until(lambda: 1 in served.waiting)
     served.release(1)
     assert await bystander.correlation_id() == 1
-    assert b'tidegate_rejected_frames_total{reason="request_refused"} 1.0' in served.metrics.page()
+    assert rejected(served) == {reason: 1}
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (struct.pack(">i", -5), "bad_length"),
+        (b"GET / HTTP/1.1\r\n\r\n", "bad_length"),
+        (struct.pack(">i", 4096), "bad_length"),
+        (struct.pack(">i", 100) + b"cut", "cut_short"),
+        (struct.pack(">i", 3) + b"abc", "invalid_request"),
+        (struct.pack(">ihhih", 10, 12345, 0, 1, -1), "unsupported_version"),
+    ],
+)
+async def test_every_refusal_of_a_frame_is_counted_by_its_reason(served: Served, data: bytes, reason: str) -> None:
+    client = await served.client()
+    client.writer.write(data)
+    if reason == "cut_short":
+        client.writer.write_eof()
+    assert await client.closed() == b""
+    assert rejected(served) == {reason: 1}
 
 
 @pytest.mark.parametrize(
@@ -235,6 +263,7 @@ async def test_a_node_that_still_starts_closes_instead_of_answering_wrongly(serv
     client.send(0, body=b"i")
     assert await client.closed() == b""
     assert served.begun == []
+    assert rejected(served) == {"starting": 1}
 
 
 async def test_one_connection_too_many_is_closed(served: Served) -> None:
@@ -243,6 +272,7 @@ async def test_one_connection_too_many_is_closed(served: Served) -> None:
         client.send(number, body=b"i")
         assert await client.correlation_id() == number
     assert await (await served.client()).closed() == b""
+    assert rejected(served) == {"too_many_connections": 1}
     clients[0].send(7, body=b"i")
     assert await clients[0].correlation_id() == 7
 
@@ -259,8 +289,12 @@ async def test_a_connection_that_goes_away_cancels_what_waits_for_it(served: Ser
     assert served.waiting[0].cancelled()
 
 
-async def test_requests_are_counted_by_name(served: Served) -> None:
+async def test_requests_are_counted_by_name_and_outcome(served: Served) -> None:
     client = await served.client()
     client.send(0, body=b"i")
     await client.correlation_id()
-    assert b'tidegate_requests_total{outcome="ok",request="fetch"} 1.0' in served.metrics.page()
+    client.send(1, body=b"e")
+    await client.correlation_id()
+    page = served.metrics.page()
+    assert b'tidegate_requests_total{outcome="ok",request="fetch"} 1.0' in page
+    assert b'tidegate_requests_total{outcome="offset_out_of_range",request="fetch"} 1.0' in page

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 from tidegate.node.metrics import Metrics, NodeView, PartitionView
+from tidegate.node.requests import worst_error
+from tidegate.wire.errors import ErrorCode
 
 PARTITIONS = [
     PartitionView("flights", 0, True, 90, 80, 100, 5, 4096, 3, True),
@@ -65,13 +67,24 @@ def test_a_topic_with_an_odd_name_does_not_break_the_page() -> None:
 def test_requests_are_counted_and_timed_by_name_and_outcome() -> None:
     metrics = Metrics(1, "0.1", lambda: VIEW)
     for seconds in (0.001, 0.2):
-        metrics.request_done("produce", "ok", seconds)
-    metrics.request_done("produce", "failed", 0.1)
+        metrics.request_done("produce", ErrorCode.NONE, seconds)
+    metrics.request_done("produce", ErrorCode.NOT_LEADER_OR_FOLLOWER, 0.1)
     found = samples(metrics)
     assert found["tidegate_requests_total", (("outcome", "ok"), ("request", "produce"))] == 2
-    assert found["tidegate_requests_total", (("outcome", "failed"), ("request", "produce"))] == 1
+    assert found["tidegate_requests_total", (("outcome", "not_leader_or_follower"), ("request", "produce"))] == 1
     assert found["tidegate_request_seconds_count", (("request", "produce"),)] == 3
     assert found["tidegate_request_seconds_bucket", (("le", "0.0025"), ("request", "produce"))] == 1
+
+
+def test_the_outcome_of_an_answer_is_its_gravest_error() -> None:
+    retriable = {"partition_index": 0, "error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    fatal = {"partition_index": 1, "partition_error_code": int(ErrorCode.INVALID_TXN_STATE)}
+    assert worst_error({"error_code": 0, "topics": []}) is ErrorCode.NONE
+    nested = {"error_code": 0, "topics": [{"partitions": [{"error_code": 0}, retriable]}]}
+    assert worst_error(nested) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert worst_error({"topics": [{"partitions": [retriable, fatal]}]}) is ErrorCode.INVALID_TXN_STATE
+    assert worst_error({"topics": [{"partitions": [fatal, retriable]}]}) is ErrorCode.INVALID_TXN_STATE
+    assert worst_error({"error_code": 4711}) is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def test_bytes_and_refused_frames_are_counted() -> None:

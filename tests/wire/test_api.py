@@ -29,17 +29,11 @@ def test_produce_is_advertised_from_version_0_although_served_from_3() -> None:
 
 
 def test_only_requests_with_a_handler_are_advertised() -> None:
-    assert api.advertised([18, 3, 12345]) == [(3, 0, 12), (18, 0, 3)]
+    assert api.advertised([18, 3, 12345]) == [(3, 0, 12), (18, 0, 4)]
 
 
 def test_fetch_stays_below_the_versions_with_topic_ids() -> None:
     assert SUPPORTED[ApiKey.FETCH][1] == 12
-
-
-def test_what_brokers_say_to_each_other_is_told_apart() -> None:
-    assert api.is_brokers_only(ApiKey.ADD_PARTITIONS_TO_TXN, 4)
-    assert not api.is_brokers_only(ApiKey.ADD_PARTITIONS_TO_TXN, 3)
-    assert not api.is_brokers_only(ApiKey.PRODUCE, 12) and not api.is_brokers_only(999, 1)
 
 
 def test_transactions_v2_has_the_versions_it_needs() -> None:
