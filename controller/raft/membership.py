@@ -44,8 +44,8 @@ of n:
   formed.
 
 **A disk that was thought lost.**  A journal whose voter returned with another one is stale though it has a vote.  Every
-journal that applied R knows it (`seats`): it ignores the stale one, and tells it; that node stops.  (Best effort: a member
-that has not applied R does not know.  An old folder must not be put back: operations.md.)
+journal that applied R knows it (`seats`): it ignores the stale one, and tells it; that node stops, as it does when it applies
+R itself.  (Best effort: a member that has not applied R does not know.  An old folder must not be put back: operations.md.)
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ class Membership:
         self._others = frozenset(voters) - {node_id}
         self._seen: dict[int, Standing] = {}
         self._superseded: dict[int, deque[int]] = {}
+        self._ignored: set[int] = set()  # who speaks with a superseded journal, on the connection of the moment
         if not self._others and not journal.voting:
             journal.seat((node_id, journal.journal_id, 0), voting=True)
 
@@ -118,14 +119,16 @@ class Membership:
         """Takes in what another voter says of itself; True when this one has something new to say because of it."""
         before, known = self.announcement(), self._seen.get(voter)
         if self.is_superseded(voter, standing.journal):
+            self._ignored.add(voter)
             return False
+        self._ignored.discard(voter)
         if known is not None and known.journal != standing.journal:
             self._superseded.setdefault(voter, deque(maxlen=SUPERSEDED_MAX)).append(known.journal)
         self._seen[voter] = standing
         seats = {seat[0]: seat for seat in standing.roster} if standing.voting else {}
         mine = seats.get(self._node_id)
         if self.voting:
-            self._refuse_to_be_stale(voter, mine)
+            self._refuse_to_be_stale(mine, f"says node {voter}")
         elif mine is not None and self._may_take(mine):
             self._take_seat(standing.roster)
         else:
@@ -142,13 +145,14 @@ class Membership:
         self._journal.seat(*roster, voting=True)
         log.info("quorum_vote_taken", node=self._node_id, journal=f"{self._journal.journal_id:016x}", roster=len(roster))
 
-    def _refuse_to_be_stale(self, voter: int, mine: Seat | None) -> None:
+    def _refuse_to_be_stale(self, seat: Seat | None, where: str) -> None:
+        """A seat of this node that is another journal's, and newer: for one with a vote that can only mean that it was replaced.
+        (Entries of returns stand in the log in the order in which the journals lived: a leader proposes only what is alive.)"""
         own = self._journal.seats.get(self._node_id)
-        since = own[2] if own is not None else 0
-        if mine is not None and mine[1] != self._journal.journal_id and mine[2] > since:
+        if seat is not None and seat[1] != self._journal.journal_id and seat[2] > (own[2] if own is not None else 0):
             raise RaftFatal(
-                f"node {voter} says that entry {mine[2]} gave the vote of node {self._node_id} to another journal: this folder "
-                "is an old one that was put back; remove it, and the quorum takes the node back with an empty one"
+                f"entry {seat[2]} gave the vote of node {self._node_id} to another journal ({where}): this folder is "
+                "an old one that was put back; remove it, and the quorum takes the node back with an empty one"
             )
 
     def is_superseded(self, voter: int, journal: int) -> bool:
@@ -157,6 +161,8 @@ class Membership:
 
     def is_stale(self, voter: int) -> bool:
         """Whether this voter speaks with a journal that was replaced by another: nothing that it says counts."""
+        if voter in self._ignored:
+            return True
         seat, standing = self._journal.seats.get(voter), self._seen.get(voter)
         if seat is None or standing is None or not standing.voting or seat[1] == standing.journal:
             return False
@@ -168,9 +174,11 @@ class Membership:
         known = self._journal.seats.get(voter)
         if known is not None and known[2] >= index:
             return False
+        if voter == self._node_id and self.voting:
+            self._refuse_to_be_stale((voter, journal, index), "says the log")
         gains = voter == self._node_id and journal == self._journal.journal_id and not self.voting
         if voter == self._node_id and journal != self._journal.journal_id:
-            return False  # of a journal that is lost as well, or (an old folder put back) not yet known to be newer than this one
+            return False  # of a journal that is lost as well
         self._journal.seat((voter, journal, index), voting=gains)
         log.info("quorum_voter_returned", voter=voter, journal=f"{journal:016x}", index=index)
         return gains

@@ -183,6 +183,8 @@ def test_a_journal_that_was_replaced_does_not_count_and_stops(voters: dict[int, 
     assert voters[1].membership.is_stale(2)
     with pytest.raises(RaftFatal, match="an old one that was put back"):
         stale.membership.heard(1, voters[1].membership.announcement())
+    with pytest.raises(RaftFatal, match="says the log"):
+        stale.membership.returned(2, 900, 9)
     voters[2].membership.heard(3, voters[3].membership.announcement())  # which has not heard of the return: harmless
 
 
@@ -193,7 +195,9 @@ def test_what_comes_late_from_a_lost_journal_is_not_taken_for_news(voters: dict[
     tell(voters, 2, 1)
     assert voters[1].membership.not_voting() == (2,)
     assert not voters[1].membership.heard(2, late) and voters[1].membership.not_voting() == (2,)
-    assert voters[1].membership.is_superseded(2, late.journal)
+    assert voters[1].membership.is_superseded(2, late.journal) and voters[1].membership.is_stale(2)
+    tell(voters, 2, 1)
+    assert not voters[1].membership.is_stale(2)
 
 
 def test_a_return_is_proposed_once_and_again_only_when_it_was_passed_without_effect() -> None:
