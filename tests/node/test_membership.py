@@ -141,17 +141,31 @@ async def test_a_fenced_broker_does_not_get_its_leadership_back(watched: Watched
     assert watched.told == ["lost"] and not watched.membership.unfenced.is_set()
 
 
-async def test_the_session_counts_from_when_a_heartbeat_was_sent_not_from_its_late_answer(watched: Watched) -> None:
-    await watched.beats(1)
-    watched.controller.gate.clear()
-    await watched.beats(1)  # sent now, answered much later: the controller's clock started no later than now
+async def test_the_session_counts_from_when_a_heartbeat_was_sent_not_from_its_late_answer(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller's clock started no later than when it was sent."""
+    sent, answer_now = asyncio.Event(), asyncio.Event()
+
+    async def refuse(request: pb.HeartbeatRequest, timeout_s: float) -> pb.HeartbeatReply:
+        raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
+
+    async def answer_late(request: pb.HeartbeatRequest, timeout_s: float) -> pb.HeartbeatReply:
+        sent.set()
+        await answer_now.wait()
+        monkeypatch.setattr(watched.controller, "heartbeat", refuse)
+        return pb.HeartbeatReply(fenced=False)
+
+    monkeypatch.setattr(watched.controller, "heartbeat", answer_late)
+    async with asyncio.timeout(10):
+        await sent.wait()
     await watched.pass_time(SESSION_S - 0.5)
-    watched.controller.gate.set()
+    answer_now.set()
     await asyncio.sleep(0.02)
-    watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
-    watched.controller.gate.clear()
-    await watched.pass_time(1.0 + SESSION_S)
-    await watched.until("lost")
+    assert watched.told == []
+    await watched.pass_time(1.0)
+    await asyncio.sleep(0.02)
+    assert watched.told == ["lost"]
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.DUPLICATE_BROKER_REGISTRATION])

@@ -119,6 +119,28 @@ def test_a_duplicate_has_exactly_the_same_sequences_and_epoch(count: int, sequen
     assert partition.state.find_duplicate(parse_header(batch(2, pid=7, epoch=0, sequence=0))) is not None
 
 
+def test_a_batch_with_the_last_sequence_of_another_but_not_its_first_is_no_duplicate() -> None:
+    """Rule 2: acknowledged as a repetition, its other records would be lost."""
+    partition = Partition()
+    partition.append(batch(3, pid=7, epoch=0, sequence=0))
+    for count, sequence in ((1, 2), (2, 1)):
+        again = batch(count, pid=7, epoch=0, sequence=sequence)
+        assert partition.state.find_duplicate(parse_header(again)) is None
+        with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+            partition.append(again)
+
+
+def test_batches_that_overtake_the_first_of_a_transaction_are_out_of_order_and_not_unknown() -> None:
+    """Rule 5: both asked for verification; a producer told that it is unknown would give its transaction up."""
+    partition = Partition()
+    guard = partition.state.start_verification(7, 1, 0)
+    assert partition.state.start_verification(7, 1, 5) is guard
+    with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        partition.append(batch(1, pid=7, epoch=1, sequence=5, transactional=True), guard=guard)
+    partition.append(batch(5, pid=7, epoch=1, sequence=0, transactional=True), guard=guard)
+    partition.append(batch(1, pid=7, epoch=1, sequence=5, transactional=True))
+
+
 def test_a_duplicate_across_the_wrap_is_recognised() -> None:
     partition = at_sequence(1)  # sequences 2^31-1, 0, 1
     header = parse_header(batch(3, pid=7, epoch=0, sequence=0))._replace(base_sequence=SEQUENCE_MAX)

@@ -1,0 +1,113 @@
+"""Checks that stand between a request and a log in this node: each is seen to hold, because nothing behind it would notice."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tidegate.node.coordinator_host import ReplicatedStateLog
+from tidegate.node.handlers import produce, write_txn_markers
+from tidegate.node.internal_topics import CONSUMER_OFFSETS
+from tidegate.node.transaction_coordination import TransactionCoordination
+from tidegate.replication.manager import ReplicaManager
+from tidegate.runtime.clock import ManualClock
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.produce import ProduceResponsePartition
+from tidegate.wire.records import NewRecord, encode_batch, parse_header
+
+
+class Appends:
+    """A replica manager that only notes what is appended."""
+
+    def __init__(self) -> None:
+        self.made: list[dict[str, Any]] = []
+        self.guards = 0
+
+    def replica(self, topic: str, partition: int) -> Any:
+        return SimpleNamespace(leader_epoch=6)
+
+    def append_now(self, topic: str, partition: int, batch: Any, **fields: Any) -> Any:
+        self.made.append(fields)
+        return SimpleNamespace(first_offset=1, next_offset=2, append_time_ms=-1, log_start_offset=0, duplicate=False)
+
+    def leader_log(self, topic: str, partition: int) -> Any:
+        return self
+
+    def transaction_open(self, producer_id: int, epoch: int) -> bool:
+        return False
+
+    def start_verification(self, producer_id: int, epoch: int, sequence: int) -> str:
+        self.guards += 1
+        return f"guard {self.guards}"
+
+
+def test_a_coordinator_appends_only_under_the_leadership_that_it_was_loaded_for() -> None:
+    """SEMANTICS 21: between its decision and the append the partition may have been lost and won again."""
+    appends = Appends()
+    ReplicatedStateLog("state", cast(ReplicaManager, appends)).append(0, 5, b"")
+    assert appends.made[0]["expected_leader_epoch"] == 5 and appends.made[0]["required_acks"] == -1
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+async def test_no_marker_is_appended_to_offsets_that_no_shard_follows(accepts: bool) -> None:
+    """SEMANTICS 32: the shard would never hear of it, and keep the offsets of the transaction undecided."""
+    appends = Appends()
+    groups = SimpleNamespace(accepts_markers=lambda index, epoch: accepts, marker_appended=lambda *_: _done())
+    broker = cast(Any, SimpleNamespace(replicas=appends, groups=groups, clock=ManualClock()))
+    marker = SimpleNamespace(transaction_result=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, transaction_version=2)
+    code = write_txn_markers._append(broker, marker, CONSUMER_OFFSETS, 3)
+    if accepts:
+        assert await cast(Any, code) is ErrorCode.NONE and appends.made[0]["expected_leader_epoch"] == 6
+    else:
+        assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER and appends.made == []
+
+
+async def _done() -> None:
+    return None
+
+
+async def test_a_produce_takes_its_guard_anew_before_every_question_and_appends_with_the_last() -> None:
+    """The marker of the previous transaction takes away a guard that was there before it."""
+    appends = Appends()
+    batch = memoryview(
+        encode_batch([NewRecord(None, b"v", (), 1)], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    )
+    part = produce._Part("t", 0, batch, ProduceResponsePartition(0), parse_header(batch))
+
+    async def ask(*_: Any, before_asking: Any, **__: Any) -> dict[Any, ErrorCode]:
+        for _ in range(3):
+            before_asking()
+        return {("t", 0): ErrorCode.NONE}
+
+    broker = cast(Any, SimpleNamespace(replicas=appends, enlistment=SimpleNamespace(ask=ask)))
+    await produce._enlist(broker, "tid", 12, [part])
+    produce._append(broker, -1, part)
+    assert appends.guards == 4 and appends.made[0]["guard"] == "guard 4"
+
+
+def test_a_coordinator_that_resigns_or_is_elected_anew_stops_the_markers_of_before() -> None:
+    """SEMANTICS 27: its successor finds them in the log; sent from here as well they may come after the next transaction."""
+    calls: list[str] = []
+    coordination = TransactionCoordination.__new__(TransactionCoordination)
+    parts = cast(Any, coordination)
+    parts._markers = SimpleNamespace(cancel=lambda partition: calls.append(f"cancel {partition}"))
+    parts._host = SimpleNamespace(
+        on_resigned=lambda partition, epoch: calls.append("resigned"),
+        on_elected=lambda partition, epoch, log: calls.append("elected"),
+        on_failed=lambda partition, epoch, reason: calls.append("failed"),
+    )
+    parts._refill_producer_ids = lambda: None
+    coordination.on_resigned(4, 9)
+    coordination.on_elected(5, 10, cast(Any, None))
+    parts._on_failed(6, 10, "a reason")
+    assert calls == ["resigned", "cancel 4", "cancel 5", "elected", "cancel 6", "failed"]
+
+
+def test_an_error_of_the_log_reaches_the_coordinator() -> None:
+    class Full(Appends):
+        def append_now(self, topic: str, partition: int, batch: Any, **fields: Any) -> Any:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "full")
+
+    with pytest.raises(KafkaError):
+        ReplicatedStateLog("state", cast(ReplicaManager, Full())).append(0, 5, b"")
