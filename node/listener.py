@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..runtime import logs
-from ..runtime.network import ByteBudget, FrameConnection, FrameLease, FrameServer, serve_frames
+from ..runtime.network import ByteBudget, FrameConnection, FrameLease, FrameServer, LogLimiter, serve_frames
 from ..wire import api, codec, produce
 from ..wire.api import ApiKey
 from ..wire.codec import RequestHeader
@@ -70,8 +70,9 @@ class _Slot:
 class ClientConnection:
     """One client's connection: a `FrameHandler`."""
 
-    def __init__(self, connection: FrameConnection, broker: Broker, handlers: Handlers) -> None:
+    def __init__(self, connection: FrameConnection, broker: Broker, handlers: Handlers, limiter: LogLimiter) -> None:
         self._connection = connection
+        self._limiter = limiter
         self._broker = broker
         self._handlers = handlers
         self._served = handlers.keys
@@ -227,10 +228,11 @@ def _release(lease: FrameLease | None) -> None:
 async def listen(broker: Broker, handlers: Handlers) -> FrameServer:
     """Opens the Kafka listener.  Raises PortInUse."""
     configuration = broker.configuration
+    limiter = LogLimiter()
     return await serve_frames(
         configuration.kafka.host,
         configuration.kafka.port,
-        lambda connection: ClientConnection(connection, broker, handlers),
+        lambda connection: ClientConnection(connection, broker, handlers, limiter),
         configuration.integer("socket.request.max.bytes"),
         max_connections=configuration.integer("max.connections"),
         budget=ByteBudget(configuration.integer("queued.max.request.bytes")),

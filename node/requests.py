@@ -8,6 +8,7 @@ handled one after another, in order; a handler that has done its work but must w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -74,3 +75,25 @@ def for_version(code: ErrorCode, *, fenced_known: bool) -> ErrorCode:
     if code is ErrorCode.PRODUCER_FENCED and not fenced_known:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
+
+
+class Turns:
+    """Shares the loop within a long request: others get their turn after so many entries, or bytes of records.
+
+    For handlers whose work on one entry does not rest on what they saw before it: anything may happen in between.
+    """
+
+    __slots__ = ("_bytes", "_entries")
+    ENTRIES = 250
+    BYTES = 1 << 20
+
+    def __init__(self) -> None:
+        self._entries = self._bytes = 0
+
+    async def before_next(self, work_bytes: int = 0) -> None:
+        """Called before each entry, with the bytes that working on it will go through."""
+        if self._entries >= self.ENTRIES or self._bytes >= self.BYTES:
+            self._entries = self._bytes = 0
+            await asyncio.sleep(0)
+        self._entries += 1
+        self._bytes += work_bytes

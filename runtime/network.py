@@ -20,8 +20,8 @@ from . import logs
 from .frames import ByteBudget, FrameConnection, FrameHandler, FrameLease, LogLimiter
 
 __all__ = [
-    "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "PortInUse", "bind_grpc", "connect_frames",
-    "free_port", "grpc_channel", "grpc_channel_blocking", "grpc_server", "port_is_free", "serve_frames",
+    "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "LogLimiter", "PortInUse", "bind_grpc",
+    "connect_frames", "free_port", "grpc_channel", "grpc_channel_blocking", "grpc_server", "port_is_free", "serve_frames",
 ]  # fmt: skip
 
 log = logs.get(__name__)

@@ -2,7 +2,8 @@
 
 Reading: `parse_request_header` says what a frame is, `decode_request` gives header and kio's entity of that version.  Durations
 in entities are `timedelta`, as kio has them.  Whatever a peer sends, the answer is an entity or KafkaError(INVALID_REQUEST,
-UNSUPPORTED_VERSION): every message is walked by `skim` before kio sees it.
+UNSUPPORTED_VERSION): every message is walked by `skim` before kio sees it.  A request of too many bytes or entries is refused
+by RequestTooLarge, see `primitives`.
 
 Writing: `response` / `request` give a body, see `encode` for what the dictionaries may hold; `response_header` /
 `request_header` give what goes before it; `FrameConnection.send(header, body)` adds the frame's length.
@@ -24,7 +25,7 @@ from kio.serial.errors import SerialError
 from .api import ApiKey, advertised, is_flexible, response_header_version
 from .encode import message_encoder
 from .errors import ErrorCode
-from .primitives import READ_ERRORS, skip_tags, unreadable
+from .primitives import ENTRIES_MAX, READ_ERRORS, check_request_size, skip_tags, unreadable
 from .primitives import invalid as _invalid
 from .schema import request_class, response_class
 from .skim import check_message, without_unknown_tags
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES_MAX = 16 << 20
 """Of a message that is decoded into objects, which take some fifty times their bytes.  Produce and Fetch do not come here."""
+
+_ENTRIES_MAX = {ApiKey.DESCRIBE_CONFIGS: 2_000, ApiKey.DESCRIBE_PRODUCERS: 1_000}
+"""Where one entry of the request makes many of the answer."""
 
 _REQUEST_HEADER = Struct(">hhih")  # api key, version, correlation id, length of the client id
 _INT32 = Struct(">i")
@@ -81,11 +85,11 @@ def _reader(entity_type: Any) -> Callable[[bytes, int], tuple[Any, int]]:
     return reader
 
 
-def _decode(entity_type: Any, frame: ReadableBuffer, position: int) -> Any:
+def _decode(entity_type: Any, frame: ReadableBuffer, position: int, entries_max: int | None = None) -> Any:
     data = frame if isinstance(frame, bytes) else bytes(memoryview(frame))  # kio takes no writable buffer
     if len(data) > MESSAGE_BYTES_MAX:
         raise _invalid(f"{entity_type.__name__} has {len(data)} bytes and at most {MESSAGE_BYTES_MAX} are taken")
-    check_message(entity_type, data, position)
+    check_message(entity_type, data, position, entries_max)
     try:
         try:
             entity, _ = _reader(entity_type)(data, position)
@@ -102,12 +106,13 @@ def decode_request(api_key: int, version: int, frame: ReadableBuffer) -> tuple[R
     header, position = parse_request_header(view)
     if (header.api_key, header.api_version) != (api_key, version):
         raise _invalid(f"the frame holds request {header.api_key} version {header.api_version}, not {api_key} version {version}")
-    return header, _decode(request_class(api_key, version), frame, position)
+    return header, decode_request_body(api_key, version, frame, position)
 
 
 def decode_request_body(api_key: int, version: int, frame: ReadableBuffer, position: int) -> Any:
     """The kio entity that starts at `position` (from `parse_request_header`) and ends with the frame."""
-    return _decode(request_class(api_key, version), frame, position)
+    check_request_size(len(frame) if isinstance(frame, bytes) else memoryview(frame).nbytes)
+    return _decode(request_class(api_key, version), frame, position, _ENTRIES_MAX.get(ApiKey(api_key), ENTRIES_MAX))
 
 
 def decode_response(api_key: int, version: int, frame: ReadableBuffer) -> tuple[int, Any]:

@@ -27,6 +27,8 @@ from .primitives import (
     INT32,
     READ_ERRORS,
     Data,
+    EntryBudget,
+    check_request_size,
     expect_end,
     invalid,
     read_count,
@@ -182,6 +184,8 @@ def _partition_struct(version: int) -> Struct:
 def parse_fetch_request(version: int, frame: Data, position: int = 0) -> FetchRequest:
     """The request whose body starts at `position` and ends with `frame`; INVALID_REQUEST for anything else."""
     flexible = _check_version(version)
+    check_request_size(len(frame))
+    entries = EntryBudget()
     request = FetchRequest()
     try:
         head = _REQUEST_HEAD.unpack_from(frame, position)
@@ -191,14 +195,15 @@ def parse_fetch_request(version: int, frame: Data, position: int = 0) -> FetchRe
             request.session_id, request.session_epoch = _SESSION.unpack_from(frame, position)
             position += 8
         count, position = read_count(frame, position, flexible)
+        entries.take(count)
         for _ in range(count):
             topic, position = read_text(frame, position, flexible)
-            partitions, position = _parse_request_partitions(version, frame, position)
+            partitions, position = _parse_request_partitions(version, frame, position, entries)
             request.topics.append((topic, partitions))
             if flexible:
                 position = _parse_topic_tags(partitions, frame, position)
         if version >= 7:
-            request.forgotten_topics, position = _parse_forgotten(frame, position, flexible)
+            request.forgotten_topics, position = _parse_forgotten(frame, position, flexible, entries)
         if version >= 11:
             request.rack_id, position = read_text(frame, position, flexible)
         if flexible:
@@ -209,9 +214,10 @@ def parse_fetch_request(version: int, frame: Data, position: int = 0) -> FetchRe
     return request
 
 
-def _parse_request_partitions(version: int, frame: Data, position: int) -> tuple[list[FetchPartition], int]:
+def _parse_request_partitions(version: int, frame: Data, position: int, entries: EntryBudget) -> tuple[list[FetchPartition], int]:
     flexible = version >= _FLEXIBLE_FROM
     count, position = read_count(frame, position, flexible)
+    entries.take(count)
     struct = _partition_struct(version)
     unpack, size = struct.unpack_from, struct.size
     partitions: list[FetchPartition] = []
@@ -234,12 +240,14 @@ def _parse_request_partitions(version: int, frame: Data, position: int) -> tuple
     return partitions, position
 
 
-def _parse_forgotten(frame: Data, position: int, flexible: bool) -> tuple[list[tuple[str, list[int]]], int]:
+def _parse_forgotten(frame: Data, position: int, flexible: bool, entries: EntryBudget) -> tuple[list[tuple[str, list[int]]], int]:
     count, position = read_count(frame, position, flexible)
+    entries.take(count)
     forgotten: list[tuple[str, list[int]]] = []
     for _ in range(count):
         topic, position = read_text(frame, position, flexible)
         partition_count, position = read_count(frame, position, flexible)
+        entries.take(partition_count)
         partitions = list(Struct(f">{partition_count}i").unpack_from(frame, position))
         position += 4 * partition_count
         forgotten.append((topic, partitions))
@@ -276,9 +284,7 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
     """The body of a request; what the version cannot say is left out."""
     flexible = _check_version(version)
     out = bytearray(
-        _REQUEST_HEAD.pack(
-            request.replica_id, request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level
-        )
+        _REQUEST_HEAD.pack(request.replica_id, request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level)
     )
     if version >= 7:
         out += _SESSION.pack(request.session_id, request.session_epoch)

@@ -25,6 +25,42 @@ def invalid(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
+class RequestTooLarge(KafkaError):
+    """A request that is well formed and asks for more at once than any client does: INVALID_REQUEST."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_REQUEST, message)
+
+
+ENTRIES_MAX = 20_000
+"""Elements of all arrays of one request together.  A node's loop works for 3 to 10 us on each of them and does nothing else
+meanwhile; twelve megabytes can claim millions.  Clients name the partitions that they use here: hundreds, rarely thousands."""
+TAGS_MAX = 32
+"""Tagged fields in one section; no message of Kafka has defined ten."""
+REQUEST_BYTES_MAX = 8 << 20
+"""Of a request other than Produce, which alone carries data.  The largest are assignments of very large consumer groups."""
+
+
+class EntryBudget:
+    """What a request may still hold, counted down where its arrays are read: before anything is made of their elements."""
+
+    __slots__ = ("entries_max", "left")
+
+    def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
+        self.entries_max = self.left = entries_max
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise RequestTooLarge(f"the request has more than {self.entries_max} entries: ask for fewer at once")
+
+
+def check_request_size(size: int) -> None:
+    """Raises RequestTooLarge for a request that is no Produce."""
+    if size > REQUEST_BYTES_MAX:
+        raise RequestTooLarge(f"the request has {size} bytes and at most {REQUEST_BYTES_MAX} are taken of its kind")
+
+
 READ_ERRORS = (IndexError, struct_error, UnicodeDecodeError)
 """What readers raise at the end of the data, and for text that is none: caught once per message, see `unreadable`."""
 
@@ -116,6 +152,8 @@ def skip_tags(data: Data, position: int) -> int:
 def read_tags(data: Data, position: int) -> Iterator[tuple[int, int, int]]:
     """(tag, start, end) of each tagged field; after the last one, and when there is none, (-1, position, position)."""
     count, position = read_varint(data, position)
+    if count > TAGS_MAX:
+        raise RequestTooLarge(f"{count} tagged fields in one place: at most {TAGS_MAX} are taken")
     previous = -1
     for _ in range(count):
         tag, position = read_varint(data, position)

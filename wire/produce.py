@@ -21,6 +21,7 @@ from .primitives import (
     INT32,
     READ_ERRORS,
     Data,
+    EntryBudget,
     expect_end,
     invalid,
     read_count,
@@ -100,6 +101,8 @@ def parse_produce_request(version: int, frame: memoryview, position: int = 0) ->
         transactional_id, position = read_nullable_text(frame, position, flexible)
         acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(frame, position)
         topic_count, position = read_count(frame, position + 6, flexible)
+        entries = EntryBudget()
+        entries.take(topic_count)
         topics: list[tuple[str, list[tuple[int, memoryview]]]] = []
         for _ in range(topic_count):
             topic, position = read_text(frame, position, flexible)
@@ -107,6 +110,7 @@ def parse_produce_request(version: int, frame: memoryview, position: int = 0) ->
                 partition_count, position = byte - 1, position + 1
             else:
                 partition_count, position = read_count(frame, position, flexible)
+            entries.take(partition_count)
             partitions: list[tuple[int, memoryview]] = []
             for _ in range(partition_count):
                 partition: int = INT32.unpack_from(frame, position)[0]
@@ -138,10 +142,13 @@ def refuse_old_produce(version: int, frame: Data, position: int = 0) -> bytes | 
     try:
         acks, _ = _ACKS_AND_TIMEOUT.unpack_from(frame, position)
         topic_count, position = read_count(frame, position + 6, False)
+        entries = EntryBudget()
+        entries.take(topic_count)
         write_length(body, topic_count, False)
         for _ in range(topic_count):
             topic, position = read_text(frame, position, False)
             partition_count, position = read_count(frame, position, False)
+            entries.take(partition_count)
             write_text(body, topic, False)
             write_length(body, partition_count, False)
             for _ in range(partition_count):

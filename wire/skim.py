@@ -5,6 +5,9 @@ elements make the allocation fail, and a failed allocation there ends the proces
 string, array and tagged field must lie within the payload, null only where the schema allows it, nothing may be left over.
 Afterwards kio cannot be asked for more than a small multiple of the payload's size.
 
+The elements of all arrays are counted on the way, and a request that holds more than `ENTRIES_MAX` of them is refused before the
+walk reaches them: what is in bytes a modest message costs its handler, and with it the loop, many seconds otherwise.
+
 Raises KafkaError(INVALID_REQUEST) and nothing else.
 """
 
@@ -16,12 +19,12 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Any
 
+from .primitives import TAGS_MAX, EntryBudget, RequestTooLarge, read_length, read_tags, read_varint, write_varint
 from .primitives import invalid as _invalid
-from .primitives import read_length, read_tags, read_varint, write_varint
 from .schema import FieldShape, Shape, shape_of
 
-Skim = Callable[[bytes, int], int]
-"""(payload, position) -> position after it; IndexError or struct.error at the payload's end."""
+Skim = Callable[[bytes, int, EntryBudget], int]
+"""(payload, position, entries left) -> position after it; IndexError or struct.error at the payload's end."""
 
 _FIXED = {
     "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "float64": 8, "bool": 1,
@@ -52,14 +55,14 @@ def _bytes_skim(field: FieldShape, flexible: bool, nullable: bool) -> Skim:
     name = field.name
     if flexible:
 
-        def skim_compact(data: bytes, position: int) -> int:
+        def skim_compact(data: bytes, position: int, entries: EntryBudget) -> int:
             length, position = _compact_length(data, position, name, nullable)
             return position if length < 0 else _check(position + length, data, name)
 
         return skim_compact
     unpack, size = (_unpack_int16, 2) if field.kind == "string" else (_unpack_int32, 4)
 
-    def skim_classic(data: bytes, position: int) -> int:
+    def skim_classic(data: bytes, position: int, entries: EntryBudget) -> int:
         length: int = unpack(data, position)[0]
         if length < 0 and (length < -1 or not nullable):
             raise _invalid(f"{name} has the length {length}")
@@ -71,7 +74,7 @@ def _bytes_skim(field: FieldShape, flexible: bool, nullable: bool) -> Skim:
 def _array_skim(field: FieldShape, flexible: bool, skim_item: Skim | int) -> Skim:
     name, nullable = field.name, field.nullable
 
-    def skim(data: bytes, position: int) -> int:
+    def skim(data: bytes, position: int, entries: EntryBudget) -> int:
         if flexible:
             count, position = _compact_length(data, position, name, nullable)
         else:
@@ -82,11 +85,14 @@ def _array_skim(field: FieldShape, flexible: bool, skim_item: Skim | int) -> Ski
         if count <= 0:
             return position
         if isinstance(skim_item, int):
-            return _check(position + count * skim_item, data, name)
+            end = _check(position + count * skim_item, data, name)
+            entries.take(count)
+            return end
         if count > len(data) - position:  # no element is smaller than a byte
             raise _invalid(f"{name} claims {count} elements in {len(data) - position} bytes")
+        entries.take(count)
         for _ in range(count):
-            position = skim_item(data, position)
+            position = skim_item(data, position, entries)
         return position
 
     return skim
@@ -107,13 +113,13 @@ def _field_skim(field: FieldShape, flexible: bool) -> Skim | int:
 
 
 def _nullable_entity(skim_entity: Skim) -> Skim:
-    def skim(data: bytes, position: int) -> int:
+    def skim(data: bytes, position: int, entries: EntryBudget) -> int:
         marker = data[position]
         if marker == 0xFF:
             return position + 1
         if marker != 1:
             raise _invalid(f"the null marker of a structure is {marker}")
-        return skim_entity(data, position + 1)
+        return skim_entity(data, position + 1, entries)
 
     return skim
 
@@ -131,23 +137,25 @@ def shape_skim(shape: Shape) -> Skim:
     tags = {field.tag: _field_skim(field, shape.flexible) for field in shape.tagged}
     flexible = shape.flexible
 
-    def skim(data: bytes, position: int) -> int:
+    def skim(data: bytes, position: int, entries: EntryBudget) -> int:
         for step in steps:
             if isinstance(step, int):
                 position += step
             else:
-                position = step(data, position)
+                position = step(data, position, entries)
         if flexible:
             if data[position] == 0:
                 return position + 1
-            return _skim_tags(data, position, tags)
+            return _skim_tags(data, position, tags, entries)
         return _check(position, data, shape.name)
 
     return skim
 
 
-def _skim_tags(data: bytes, position: int, tags: dict[int, Skim | int]) -> int:
+def _skim_tags(data: bytes, position: int, tags: dict[int, Skim | int], entries: EntryBudget) -> int:
     count, position = read_varint(data, position)
+    if count > TAGS_MAX:
+        raise RequestTooLarge(f"{count} tagged fields in one place: at most {TAGS_MAX} are taken")
     previous = -1
     for _ in range(count):
         tag, position = read_varint(data, position)
@@ -158,7 +166,7 @@ def _skim_tags(data: bytes, position: int, tags: dict[int, Skim | int]) -> int:
         end = _check(position + size, data, f"tag {tag}")
         known = tags.get(tag)
         if known is not None:
-            inside = position + known if isinstance(known, int) else known(data, position)
+            inside = position + known if isinstance(known, int) else known(data, position, entries)
             if inside != end:
                 raise _invalid(f"tag {tag} has {size} bytes and its content {inside - position}")
         position = end
@@ -200,7 +208,7 @@ def _copy_field(field: FieldShape, flexible: bool, data: bytes, position: int, o
     start = position
     if field.entity is None:
         step = _field_skim(field, flexible)
-        position = position + step if isinstance(step, int) else step(data, position)
+        position = position + step if isinstance(step, int) else step(data, position, EntryBudget(len(data)))
         out += data[start:position]
         return position
     count = 1
@@ -214,10 +222,14 @@ def _copy_field(field: FieldShape, flexible: bool, data: bytes, position: int, o
     return position
 
 
-def check_message(entity_type: Any, data: bytes, position: int = 0) -> None:
-    """Checks the message of kio's class `entity_type` that starts at `position` and ends with `data`."""
+def check_message(entity_type: Any, data: bytes, position: int = 0, entries_max: int | None = None) -> None:
+    """Checks the message of kio's class `entity_type` that starts at `position` and ends with `data`.
+
+    Raises RequestTooLarge when its arrays have more than `entries_max` elements; None bounds them by the message's size alone.
+    """
     try:
-        end = shape_skim(shape_of(entity_type))(data, position)
+        entries = EntryBudget(len(data) if entries_max is None else entries_max)
+        end = shape_skim(shape_of(entity_type))(data, position, entries)
     except (IndexError, struct_error):
         raise _invalid(f"{entity_type.__name__} is cut off") from None
     if end != len(data):

@@ -10,15 +10,17 @@ from typing import Any
 
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
-from ..requests import Fields, RequestContext
+from ..requests import Fields, RequestContext, Turns
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     isolation = getattr(request, "isolation_level", 0)
     topics = []
+    turns = Turns()
     for topic in request.topics:
         partitions = []
         for wanted in topic.partitions:
+            await turns.before_next()
             answer: dict[str, Any] = {"partition_index": wanted.partition_index, "error_code": ErrorCode.NONE}
             try:
                 found = broker.replicas.list_offsets(

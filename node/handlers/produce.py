@@ -25,7 +25,7 @@ from ...wire.records import BatchHeader, parse_header
 from ..broker import Broker
 from ..internal_topics import INTERNAL_TOPICS
 from ..refused_batches import Sender
-from ..requests import Deferred, Encoded, RequestContext
+from ..requests import Deferred, Encoded, RequestContext, Turns
 
 Key = tuple[str, int]
 
@@ -62,7 +62,9 @@ async def handle(broker: Broker, context: RequestContext, body: memoryview) -> E
             _check(broker, request, part)
         if request.transactional_id is not None:
             await _enlist(broker, request.transactional_id, context.api_version, parts)
+        turns = Turns()
         for part in parts:
+            await turns.before_next(len(part.records))
             if part.answer.error is ErrorCode.NONE:
                 _append(broker, request.acks, part)
             _remember(broker, part)
