@@ -175,7 +175,10 @@ class Admin:
     # ------------------------------------------------------------------ topics
 
     async def create_topics(self, topics: Sequence[NewTopic], *, wait: bool = True) -> None:
-        """Makes topics; with `wait`, returns when every partition has a leader that this client's node knows of."""
+        """Makes topics; with `wait`, returns when every partition has a leader that this client's node knows of.
+
+        One that is refused does not keep the others from being made: the error says which are.
+        """
         fields = {
             "topics": [
                 {
@@ -298,14 +301,18 @@ class Admin:
                     raise
             else:
                 code = ErrorCode.NONE
+                refusals: list[KafkaError] = []
+                done: list[str] = []
                 for result in getattr(answer, results):
                     found = ErrorCode.from_wire(int(result.error_code))
                     if found is ErrorCode.NONE or (lost and found is settled):
-                        continue
-                    if found not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
-                        refusal = error_for(found, f"{what} {result.name!r}", getattr(result, "error_message", None))
-                        raise refusal if not found.retriable else RequestError(found, refusal.message)
-                    code, lost = found, lost or found is ErrorCode.REQUEST_TIMED_OUT
+                        done.append(result.name)
+                    elif found not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
+                        refusals.append(error_for(found, f"{what} {result.name!r}", getattr(result, "error_message", None)))
+                    else:
+                        code, lost = found, lost or found is ErrorCode.REQUEST_TIMED_OUT
+                if refusals:
+                    raise _refusal(refusals, done)
                 if code is ErrorCode.NONE:
                     return
                 await self._cluster.refresh(())
@@ -505,6 +512,16 @@ class Admin:
             if code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return answer
             await self._cluster.pause(backoff, deadline_s, code, f"{api_key.name} at node {node_id}")
+
+
+def _refusal(refusals: Sequence[KafkaError], done: Sequence[str]) -> KafkaError:
+    """One error for a change of several things; the first refusal's code."""
+    first = refusals[0]
+    message = "; ".join(refusal.message for refusal in refusals)
+    if done:
+        message += f"; it was done for {', '.join(done)}"
+    # The broker has decided: the same request may not be repeated, whatever the code says.
+    return RequestError(first.code, message) if first.code.retriable else type(first)(first.code, message)
 
 
 def _assignment(protocol_type: str, data: bytes) -> TopicPartitions:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -20,6 +20,7 @@ from .listing_commands import groups, status, topics, txns
 from .record_commands import consume, produce
 
 ENTRY_POINT_GROUP: Final = "tidegate.commands"
+_USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # all mistakes in arguments; typer has no public name for it
 
 
 def _print_version(wanted: bool) -> None:
@@ -75,7 +76,24 @@ def main() -> None:
     except ImportError as error:
         complain(f"the command cannot be loaded: {error}: is everything installed? (pip install 'tidegate[demo]')")
         raise SystemExit(1) from error
-    app()
+    raise SystemExit(call(app, sys.argv[1:]))
+
+
+def call(app: typer.Typer, arguments: Sequence[str]) -> int:
+    """Runs the command that `arguments` name; its exit code.  A mistake in them is one line, too, with exit code 2."""
+    try:
+        done = typer.main.get_command(app).main(list(arguments), prog_name="tidegate", standalone_mode=False)
+    except typer.Abort:
+        return 130
+    except _USAGE_ERROR as error:
+        message, context = error.format_message().rstrip("."), error.ctx
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())  # a group of commands without a command: its help
+        else:
+            command = context.command_path if context is not None else "tidegate"
+            complain(f"{message[:1].lower()}{message[1:]} (see `{command} --help`)")
+        return int(error.exit_code)
+    return done if isinstance(done, int) else 0
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
+import io
 import json
 import sys
 from collections.abc import Coroutine, Iterable, Sequence
@@ -17,10 +19,16 @@ from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+GONE_READER = 141  # what a shell shows for a program that SIGPIPE ended
+
+
+class CommandError(Exception):
+    """What went wrong, as one sentence for the user."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a command's coroutine.  Exits with 1 on an error that has a sentence, with 130 on Ctrl-C."""
+    """Runs a command's coroutine.  Exits with 1 on an error that has a sentence, with 130 on Ctrl-C, with 141 when the reader of
+    standard output has gone (head): that is no error, and there is nobody to tell."""
     import typer
 
     from ..runtime import logs
@@ -29,21 +37,31 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     from .local_cluster import LocalClusterError
 
     logs.configure(level="ERROR")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character shows its escape
     try:
-        return asyncio.run(work)
+        result = asyncio.run(work)
+        sys.stdout.flush()
+        return result
     except ConnectionFailed as error:
         complain(error.message)
-    except KafkaError as error:
-        complain(str(error))
-    except (LocalClusterError, ValueError) as error:
+    except (KafkaError, CommandError, LocalClusterError, ValueError) as error:
         complain(str(error))
     except BrokenPipeError:
-        sys.stdout = None  # the reader has gone (head): that is no error, and there is nobody to tell
+        _drop_output()
+        raise typer.Exit(GONE_READER) from None
     except OSError as error:
         complain(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     raise typer.Exit(1)
+
+
+def _drop_output() -> None:
+    """Closes standard output with what it still holds, so that the interpreter does not try again at its end."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.close()
+    sys.stdout = None
 
 
 def complain(sentence: str) -> None:

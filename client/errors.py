@@ -146,7 +146,8 @@ def family(code: ErrorCode) -> Family:
 
 
 def sentence(code: ErrorCode, what: str, said: str | None = None) -> str:
-    """`what` failed, why, and what to do.  (A KafkaError puts the code's name in front.)"""
+    """`what` failed, why, and what to do.  (A KafkaError puts the code's name in front: it is not said again.)"""
+    said = (said or "").removeprefix(code.name).removeprefix(":").strip()
     reason = f": {said}" if said else ""
     advice = ADVICE.get(code)
     return f"{what}{reason}" + (f" ({advice})" if advice else "")

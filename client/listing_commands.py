@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..wire.errors import ErrorCode
 from .command_output import run, settings_of, show_json, show_table
+from .errors import error_for
 
 if TYPE_CHECKING:
     from .admin import Admin
@@ -20,6 +22,14 @@ Bootstrap = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 LOCAL = "127.0.0.1:9092"
+PARTITIONS_MAX = 200_000
+INT16_MAX = (1 << 15) - 1
+INT32_MAX = (1 << 31) - 1
+INT64_MAX = (1 << 63) - 1
+# As ListTransactions names them; a broker passes over a name that it does not know.
+TRANSACTION_STATES = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",
+)  # fmt: skip
 
 
 def _admin(bootstrap: str) -> Admin:
@@ -34,8 +44,12 @@ def _admin(bootstrap: str) -> Admin:
 @topics.command("create")
 def topics_create(
     names: Annotated[list[str], typer.Argument(help="One or more names.")],
-    partitions: Annotated[int, typer.Option("--partitions", "-p", help="-1: the cluster's default.")] = -1,
-    replication: Annotated[int, typer.Option("--replication", "-r", help="Replicas of each partition; -1: the default.")] = -1,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=-1, max=PARTITIONS_MAX, help="-1: the cluster's default.")
+    ] = -1,
+    replication: Annotated[
+        int, typer.Option("--replication", "-r", min=-1, max=INT16_MAX, help="Replicas of each partition; -1: the default.")
+    ] = -1,
     config: Annotated[list[str], typer.Option("--config", metavar="KEY=VALUE", help="A topic setting; may be repeated.")] = [],  # noqa: B006
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
@@ -168,8 +182,13 @@ def topics_delete(names: Annotated[list[str], typer.Argument()], bootstrap: Boot
 @topics.command("delete-records")
 def topics_delete_records(
     name: Annotated[str, typer.Argument(help="The topic.")],
-    before: Annotated[int, typer.Option("--before", help="First offset to keep; -1: delete everything that is committed.")],
-    partition: Annotated[list[int], typer.Option("--partition", "-p", help="May be repeated; all when not given.")] = [],  # noqa: B006
+    before: Annotated[
+        int,
+        typer.Option("--before", min=-1, max=INT64_MAX, help="First offset to keep; -1: delete everything that is committed."),
+    ],
+    partition: Annotated[
+        list[int], typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="May be repeated; all when not given.")
+    ] = [],  # noqa: B006
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
@@ -216,6 +235,8 @@ def groups_describe(group: Annotated[str, typer.Argument()], bootstrap: Bootstra
     async def work() -> None:
         async with _admin(bootstrap) as admin:
             described = await admin.describe_group(group)
+            if described.state == "Dead":  # what a coordinator says of a group that it does not have
+                raise error_for(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group!r} does not exist")
             offsets = await admin.group_offsets(group)
             ends = await admin.end_offsets(offsets, read_committed=True)
         owner = {
@@ -257,8 +278,11 @@ def txns_list(
     """List transactional ids and their states."""
 
     async def work() -> None:
+        names = {name.lower(): name for name in TRANSACTION_STATES}
+        for unknown in [name for name in state if name.lower() not in names]:
+            raise ValueError(f"--state {unknown}: choose from {', '.join(TRANSACTION_STATES)}")
         async with _admin(bootstrap) as admin:
-            found = await admin.list_transactions(state)
+            found = await admin.list_transactions([names[name.lower()] for name in state])
         if json:
             show_json(found)
         else:

@@ -274,6 +274,11 @@ class Producer:
         return self._manager.state
 
     @property
+    def transactional(self) -> bool:
+        """Whether it has a transactional id."""
+        return self._manager.transactional_id is not None
+
+    @property
     def identity(self) -> Identity:
         """Producer id and epoch now."""
         return self._manager.identity

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
-from collections.abc import Iterator
+from collections import deque
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .command_output import plain, run, show_json
-from .listing_commands import LOCAL, Bootstrap, Json
+from ..wire.errors import KafkaError
+from .command_output import CommandError, plain, run, show_json
+from .errors import CommitOutcomeUnknown
+from .listing_commands import INT32_MAX, LOCAL, Bootstrap, Json
+from .standard_input import StandardInput
 
 if TYPE_CHECKING:
-    import asyncio
-
     from .consumer import Consumer, ConsumerRecord
     from .producer import Producer
     from .sender import RecordMetadata
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 MAX_BLOCK_S = 10.0
 # So many records are on their way before the first acknowledgements are looked at.
 WINDOW_RECORDS = 5000
+IDLE_S_MAX = 86_400.0
+INTERRUPTED_CLOSE_S = 3.0
 
 
 def produce(
@@ -31,7 +36,9 @@ def produce(
         str, typer.Option("--separator", "-s", help="What divides key and value, for example ':'; without it there is no key.")
     ] = "",
     key: Annotated[str | None, typer.Option("--key", "-k", help="The same key for all records.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", help="Send to this partition, whatever the key.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="Send to this partition, whatever the key.")
+    ] = None,
     header: Annotated[list[str], typer.Option("--header", metavar="NAME=VALUE", help="A header; may be repeated.")] = [],  # noqa: B006
     compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
     acks: Annotated[str, typer.Option(help="all, 1 or 0.")] = "all",
@@ -43,11 +50,15 @@ def produce(
 ) -> None:
     """Write records."""
 
-    async def work() -> None:
-        from .command_output import settings_of
+    from .command_output import settings_of
+
+    def encoded(text: str) -> bytes:
+        return text.encode(errors="surrogateescape")  # an argument that is no UTF-8 arrives like this
+
+    async def work() -> int:
         from .producer import Producer
 
-        headers = tuple((name, value.encode()) for name, value in settings_of(header, "--header").items())
+        headers = tuple((name, encoded(value)) for name, value in settings_of(header, "--header").items())
         producer = Producer(
             bootstrap,
             transactional_id=transactional_id,
@@ -56,56 +67,119 @@ def produce(
             idempotent=acks in ("all", "-1"),
             max_block_s=MAX_BLOCK_S,
         )
-        waiting: list[asyncio.Future[RecordMetadata]] = []
-        count = 0
+        writer = _Writer(producer, topic, encoded(separator), None if key is None else encoded(key), partition, headers, json)
+        return await writer.write_all(None if not records else [encoded(record) for record in records])
 
-        async def settle() -> None:
-            for future in waiting:
-                metadata = await future
-                if json:
-                    show_json(metadata)
-            waiting.clear()
+    if code := run(work()):
+        raise typer.Exit(code)
 
-        async def send_all(producer: Producer) -> None:
-            nonlocal count
-            for line in _lines(records):
-                found_key, value = _split(line, separator)
-                future = await producer.send(
-                    topic, value, key if key is not None else found_key, partition=partition, headers=headers
-                )
-                waiting.append(future)
-                count += 1
-                if len(waiting) >= WINDOW_RECORDS:
-                    await settle()
-            await producer.flush()
-            await settle()
 
-        async with producer:
-            if transactional_id is None:
-                await send_all(producer)
-            else:
+class _Writer:
+    """Sends lines, and knows at every end, good or bad, how many are written."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        topic: str,
+        separator: bytes,
+        key: bytes | None,
+        partition: int | None,
+        headers: tuple[tuple[str, bytes], ...],
+        json: bool,
+    ) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._separator = separator
+        self._key = key
+        self._partition = partition
+        self._headers = headers
+        self._json = json
+        self._waiting: deque[asyncio.Future[RecordMetadata]] = deque()
+        self._acknowledged = 0
+        self._unshown: list[RecordMetadata] = []  # of a transaction: nothing is written before it is committed
+
+    async def write_all(self, records: list[bytes] | None) -> int:
+        """Writes what is given, or standard input to its end; the exit code."""
+        producer, transactional = self._producer, self._producer.transactional
+        try:
+            await producer.start()
+            if transactional:
                 async with producer.transaction():
-                    await send_all(producer)
-        if not json:
-            print(f"{count} records written to {topic}" + (" in one transaction" if transactional_id else ""))
+                    await self._send_all(records)
+            else:
+                await self._send_all(records)
+            await producer.close()
+        except asyncio.CancelledError:  # Ctrl-C: what was handed over gets a moment, a transaction is aborted
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(INTERRUPTED_CLOSE_S):
+                    await producer.close()
+            self._settle_done()
+            self._say(", then interrupted", 0 if transactional else self._acknowledged)
+            return 130
+        except (KafkaError, ValueError) as error:
+            await producer.close()
+            self._settle_done()
+            if transactional or not self._acknowledged or isinstance(error, CommitOutcomeUnknown):
+                raise
+            raise CommandError(f"{error} ({self._acknowledged} records were written to {self._topic} before)") from error
+        for metadata in self._unshown:
+            show_json(metadata)
+        self._say(" in one transaction" if transactional else "", self._acknowledged)
+        return 0
 
-    run(work())
+    def _say(self, how: str, count: int) -> None:
+        if not self._json:
+            print(f"{count} record{'' if count == 1 else 's'} written to {self._topic}{how}")
+
+    async def _send_all(self, records: list[bytes] | None) -> None:
+        if records is not None:
+            await self._send(records)
+        else:
+            lines = StandardInput()
+            async for chunk in lines:
+                await self._send(chunk)
+                if lines.idle:
+                    await self._settle()  # a slow writer learns at once what became of its lines
+        await self._producer.flush()
+        await self._settle()
+
+    async def _send(self, lines: list[bytes]) -> None:
+        for line in lines:
+            found_key, value = _split(line, self._separator)
+            key = self._key if self._key is not None else found_key
+            future = await self._producer.send(self._topic, value, key, partition=self._partition, headers=self._headers)
+            self._waiting.append(future)
+            if len(self._waiting) >= WINDOW_RECORDS:
+                await self._settle()
+
+    async def _settle(self) -> None:
+        """Waits for what is on its way; raises the first failure."""
+        while self._waiting:
+            self._count(await asyncio.shield(self._waiting[0]))
+            self._waiting.popleft()
+
+    def _settle_done(self) -> None:
+        """After the producer was closed every record has its fate."""
+        while self._waiting:
+            future = self._waiting.popleft()
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._count(future.result())
+
+    def _count(self, metadata: RecordMetadata) -> None:
+        self._acknowledged += 1
+        if self._json and self._producer.transactional:
+            self._unshown.append(metadata)
+        elif self._json:
+            show_json(metadata)
 
 
-def _lines(records: list[str] | None) -> Iterator[str]:
-    if records:
-        yield from records
-    else:
-        for line in sys.stdin:
-            yield line.rstrip("\n")
-
-
-def _split(line: str, separator: str) -> tuple[str | None, str]:
+def _split(line: bytes, separator: bytes) -> tuple[bytes | None, bytes]:
     if not separator:
         return None, line
     key, found, value = line.partition(separator)
     if not found:
-        raise ValueError(f"no {separator!r} in {line[:80]!r}: write key{separator}value, or leave --separator out")
+        shown, mark = line[:80].decode(errors="backslashreplace"), separator.decode(errors="backslashreplace")
+        raise ValueError(f"no {mark!r} in {shown!r}: write key{mark}value, or leave --separator out")
     return key, value
 
 
@@ -114,9 +188,12 @@ def consume(
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Begin with the first record that is there.")] = False,
     group: Annotated[str | None, typer.Option("--group", "-g", help="Read as a member of this group, and commit.")] = None,
     isolation: Annotated[str, typer.Option(help="read_committed or read_uncommitted.")] = "read_committed",
-    maximum: Annotated[int | None, typer.Option("--max", "-n", help="Stop after this many records.")] = None,
+    maximum: Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after this many records.")] = None,
     idle: Annotated[
-        float | None, typer.Option("--idle", help="Stop after so many seconds without a record; 0: when the end is reached.")
+        float | None,
+        typer.Option(
+            "--idle", min=0, max=IDLE_S_MAX, help="Stop after so many seconds without a record; 0: when the end is reached."
+        ),
     ] = None,
     with_key: Annotated[bool, typer.Option("--keys", help="Print the key before the value, divided by a tab.")] = False,
     bootstrap: Bootstrap = LOCAL,
@@ -170,9 +247,9 @@ def _print(record: ConsumerRecord, with_key: bool, json: bool) -> None:
         fields = record._asdict() | {"headers": {name: plain(value) for name, value in record.headers}}
         show_json(fields)
         return
-    value = "" if record.value is None else record.value.decode(errors="replace")
+    value = "" if record.value is None else record.value.decode(errors="backslashreplace")
     if with_key:
-        key = "" if record.key is None else record.key.decode(errors="replace")
+        key = "" if record.key is None else record.key.decode(errors="backslashreplace")
         print(f"{key}\t{value}")
     else:
         print(value)
