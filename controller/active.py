@@ -20,6 +20,7 @@ from ..proto import metadata_pb2 as pb
 from ..wire.errors import ErrorCode, KafkaError
 from .elections import Wanted, change_operations, eligible_leaders, forget_disk, preferred_leader, settle
 from .model import NO_BROKER_EPOCH, PRODUCER_ID_BLOCK, BrokerState, PartitionState, TopicState
+from .offline_replicas import decode_replicas, encode_replicas
 from .state import ClusterState
 
 
@@ -112,17 +113,20 @@ class ActiveController:
         lost: Callable[[TopicState], bool] | None = None,
         lost_id: int = -1,
         disk_replaced: bool = False,
+        damaged: frozenset[tuple[bytes, int]] = frozenset(),
     ) -> list[Wanted]:
         """Every partition that cannot stay as it is when only `present` brokers serve.  `lost_id` has lost what it had of the
-        topics for which `lost` holds."""
+        topics for which `lost` holds, and of the `damaged` partitions."""
         found: list[Wanted] = []
         for name in sorted(self._state.topics):
             topic = self._state.topics[name]
-            gone = (lost_id,) if lost is not None and lost(topic) else ()
+            topic_gone = lost is not None and lost(topic)
             for number, partition in topic.partitions.items():
-                if not gone and not disk_replaced and partition.isr and present.issuperset(partition.isr):
+                gone = (lost_id,) if topic_gone or (topic.topic_id.bytes, number) in damaged else ()
+                able = self.able(topic, number, present)
+                if not gone and not disk_replaced and partition.isr and able.issuperset(partition.isr):
                     continue
-                wanted = settle(topic, number, partition, present, gone)
+                wanted = settle(topic, number, partition, able, gone)
                 if disk_replaced:
                     wanted = forget_disk(wanted, topic, number, partition, lost_id)
                 if wanted is not None:
@@ -154,6 +158,7 @@ class ActiveController:
                 for feature in sorted(request.supported_features, key=lambda feature: feature.name)
             ],
             expected_broker_epoch=present_epoch,
+            offline_replicas=encode_replicas(decode_replicas(request.offline_replicas), pb.PartitionsOfTopic),
         )
         plan.operations.append(pb.Operation(register_broker=registration))
         return plan
@@ -182,7 +187,8 @@ class ActiveController:
             return replaced or (not clean and not (same_disk and topic.flushed_before_acknowledged))
 
         present = self._present() - {existing.node_id}
-        return self._changes(present, lost, existing.node_id, disk_replaced=replaced)
+        damaged = decode_replicas(request.damaged_replicas)
+        return self._changes(present, lost, existing.node_id, disk_replaced=replaced, damaged=damaged)
 
     def registered(self, node_id: int, now: float) -> None:
         """The registration is applied: its session begins."""
@@ -213,6 +219,9 @@ class ActiveController:
             session = self.sessions[broker.node_id] = Session(broker.broker_epoch, now)
         session.heard_at = now
         session.applied_index = max(session.applied_index, request.applied_index)
+        offline = decode_replicas(request.offline_replicas)
+        if offline != broker.offline_replicas:
+            return self._plan_offline(broker, offline)
         if request.wants_shutdown:
             return self._plan_shutdown(broker)
         if broker.shutting_down:
@@ -222,6 +231,20 @@ class ActiveController:
         if broker.fenced and session.applied_index >= broker.broker_epoch:
             return self._plan_unfence(broker)
         return Plan()
+
+    def _plan_offline(self, broker: BrokerState, offline: frozenset[tuple[bytes, int]]) -> Plan:
+        """Other replicas of the partition take over; the repair of the next tick finds them."""
+        said = pb.SetOfflineReplicas(
+            node_id=broker.node_id,
+            broker_epoch=broker.broker_epoch,
+            replicas=encode_replicas(offline, pb.PartitionsOfTopic),
+        )
+        return Plan([pb.Operation(set_offline_replicas=said)], "replicas went offline or came back")
+
+    def able(self, topic: TopicState, number: int, present: set[int]) -> set[int]:
+        """Those of `present` that can serve this partition."""
+        offline = self._state.offline_nodes(topic.topic_id, number)
+        return present - offline if offline else present
 
     def _plan_unfence(self, broker: BrokerState) -> Plan:
         plan = Plan(reason="unfence broker")
@@ -319,7 +342,7 @@ class ActiveController:
             if found is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
             for number, partition in found.partitions.items():
-                change = preferred_leader(found, number, partition, present)
+                change = preferred_leader(found, number, partition, self.able(found, number, present))
                 if change is not None and (not partitions or number in partitions):
                     wanted.append(change)
         return Plan(list(change_operations(wanted[: self._config.rebalanced_at_once_max])), "preferred leaders")
@@ -344,7 +367,7 @@ class ActiveController:
             if topic is None or partition is None:
                 errors.append(ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 continue
-            error = self._isr_change_error(request.node_id, change, partition)
+            error = self._isr_change_error(request.node_id, change, topic, partition)
             errors.append(ErrorCode.NONE if error is None else error)
             if error is not None or _already_so(change, partition):
                 continue
@@ -354,7 +377,9 @@ class ActiveController:
             wanted.append(Wanted(topic, change.partition, partition, partition.leader, isr, elr, partition.leader, epochs))
         return Plan(list(change_operations(wanted)), "alter partitions"), errors
 
-    def _isr_change_error(self, node_id: int, change: rpc.IsrChange, partition: PartitionState) -> ErrorCode | None:
+    def _isr_change_error(
+        self, node_id: int, change: rpc.IsrChange, topic: TopicState, partition: PartitionState
+    ) -> ErrorCode | None:
         if change.leader_epoch < partition.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if change.leader_epoch > partition.leader_epoch or partition.leader != node_id:
@@ -372,6 +397,8 @@ class ActiveController:
         for member, epoch in zip(isr, epochs, strict=True):
             broker = self._state.brokers.get(member)
             if broker is None or broker.fenced or (broker.shutting_down and member not in partition.isr):
+                return ErrorCode.INELIGIBLE_REPLICA
+            if (topic.topic_id.bytes, change.partition) in broker.offline_replicas and member not in partition.isr:
                 return ErrorCode.INELIGIBLE_REPLICA
             if epoch != NO_BROKER_EPOCH and epoch != broker.broker_epoch:  # SEMANTICS 45: that was an earlier life
                 return ErrorCode.INELIGIBLE_REPLICA

@@ -22,6 +22,8 @@ INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 
 # The feature levels that this version of Tidegate knows, and the ones a fresh cluster starts with.
 SUPPORTED_FEATURES: dict[str, int] = {"metadata.version": 1, "transaction.version": 2}
+# The lowest levels that it still knows; 0: the feature may be off.
+FEATURE_LEVEL_MIN: dict[str, int] = {"metadata.version": 1, "transaction.version": 0}
 INITIAL_FEATURES: dict[str, int] = {"metadata.version": 1, "transaction.version": 2}
 
 TOPIC_NAME_LENGTH_MAX = 249
@@ -72,6 +74,8 @@ class BrokerState:
     directory_id: str = ""
     shutting_down: bool = False
     supported_features: tuple[tuple[str, int], ...] = ()
+    offline_replicas: frozenset[tuple[bytes, int]] = frozenset()
+    """(topic id, partition) of what it holds and cannot serve: a disk failed, or data is damaged."""
 
     @property
     def kafka(self) -> Endpoint:

@@ -56,7 +56,7 @@ def plan_elections(state: ClusterState, request: rpc.ElectLeadersRequest) -> Ele
             elections.results.append(_result(name, number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"))
             continue
         elect = _unclean if request.unclean else _preferred
-        outcome = elect(topic, number, partition, present)
+        outcome = elect(topic, number, partition, present - state.offline_nodes(topic.topic_id, number))
         if isinstance(outcome, Wanted):
             elections.wanted[name, number] = outcome
             elections.results.append(_result(name, number))

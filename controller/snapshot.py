@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from ..proto import metadata_pb2 as pb
 from ..wire.errors import ErrorCode
 from .model import BrokerState, PartitionState, TopicState, Value
+from .offline_replicas import decode_replicas, encode_replicas
 from .proposers import Outcome, ProposerMemory
 
 FORMAT = 1
@@ -85,6 +86,7 @@ def _encode_broker(broker: BrokerState) -> pb.BrokerRecord:
         grpc=pb.Endpoint(host=broker.grpc_host, port=broker.grpc_port),
         directory_id=broker.directory_id,
         supported_features=[pb.Feature(name=name, level=level) for name, level in broker.supported_features],
+        offline_replicas=encode_replicas(broker.offline_replicas, pb.PartitionsOfTopic),
     )
 
 
@@ -102,6 +104,7 @@ def _decode_broker(record: pb.BrokerRecord) -> BrokerState:
         directory_id=record.directory_id,
         shutting_down=record.shutting_down,
         supported_features=tuple((feature.name, feature.level) for feature in record.supported_features),
+        offline_replicas=decode_replicas(record.offline_replicas),
     )
 
 

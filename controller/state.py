@@ -42,6 +42,7 @@ from .model import (
     Value,
     topic_name_problem,
 )
+from .offline_replicas import decode_replicas
 from .proposers import ProposerTable
 
 if TYPE_CHECKING:
@@ -282,6 +283,7 @@ class ClusterState:
             grpc_port=op.grpc.port,
             directory_id=op.directory_id,
             supported_features=tuple(sorted((feature.name, feature.level) for feature in op.supported_features)),
+            offline_replicas=decode_replicas(op.offline_replicas),
         )
         changes.brokers.add(op.node_id)
         return changes.index
@@ -308,6 +310,19 @@ class ClusterState:
             self._brokers[op.node_id] = replace(broker, shutting_down=True)
             changes.brokers.add(op.node_id)
         return broker.broker_epoch
+
+    def _set_offline_replicas(self, op: pb.SetOfflineReplicas, changes: _Changes) -> Value:
+        broker = self._broker_with_epoch(op.node_id, op.broker_epoch)
+        offline = decode_replicas(op.replicas)
+        if offline != broker.offline_replicas:
+            self._brokers[op.node_id] = replace(broker, offline_replicas=offline)
+            changes.brokers.add(op.node_id)
+        return broker.broker_epoch
+
+    def offline_nodes(self, topic_id: UUID, partition: int) -> frozenset[int]:
+        """Brokers that hold this partition and cannot serve it, although they may be alive."""
+        key = (topic_id.bytes, partition)
+        return frozenset(broker.node_id for broker in self._brokers.values() if key in broker.offline_replicas)
 
     # ---- topics -----------------------------------------------------------------------------------------------------------
 
@@ -546,6 +561,7 @@ _HANDLERS: dict[str, Callable[..., Value]] = {
     "fence_broker": ClusterState._fence_broker,
     "unfence_broker": ClusterState._unfence_broker,
     "begin_controlled_shutdown": ClusterState._begin_controlled_shutdown,
+    "set_offline_replicas": ClusterState._set_offline_replicas,
     "create_topic": ClusterState._create_topic,
     "delete_topic": ClusterState._delete_topic,
     "create_partitions": ClusterState._create_partitions,
