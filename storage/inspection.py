@@ -179,9 +179,3 @@ def _foresee_swap(disk: Disk, found: PartitionFiles, present: dict[tuple[int, st
         cleaned = found.directory / f"{base:020d}.{suffix}{CLEANED}"
         if cleaned.name in found.names:
             present[base, suffix] = cleaned
-
-
-def parse_partition_name(name: str) -> tuple[str, int] | None:
-    """(topic, partition) of a folder's name; None for anything else."""
-    topic, dash, partition = name.rpartition("-")
-    return (topic, int(partition)) if dash and topic and partition.isdigit() and partition.isascii() else None

@@ -16,7 +16,7 @@ from uuid import UUID
 from ..runtime.disk import Disk
 from .checkpoint import CheckpointInvalid, decode_checkpoint
 from .cleaner_positions import CLEANER_CHECKPOINT, decode_positions
-from .inspection import FolderState, parse_partition_name
+from .inspection import FolderState
 from .inspection_findings import Finding
 from .inspection_partition import Circumstances, PartitionReport, verify_partition
 from .log_directory import (
@@ -26,6 +26,7 @@ from .log_directory import (
     PARTITION_METADATA,
     PartitionCheckpoint,
     PartitionKey,
+    parse_name,
 )
 
 _IDENTITY = ("version", "cluster.id", "node.id", "directory.id")
@@ -113,7 +114,7 @@ def _is_log(names: Sequence[str]) -> bool:
 
 
 def _is_partition(disk: Disk, path: Path) -> bool:
-    if parse_partition_name(path.name) is None:
+    if parse_name(path.name) is None:
         return False
     try:
         disk.list_names(path)
@@ -190,7 +191,7 @@ def _check_presence(disk: Disk, folder: DataFolder, names: set[str]) -> None:
 
 
 def _circumstances(disk: Disk, folder: DataFolder, directory: Path, manner: Manner) -> Circumstances:
-    key = parse_partition_name(directory.name)
+    key = parse_name(directory.name)
     noted = folder.checkpoint.get(key) if key is not None else None
     compacted = key is not None and key[0] in manner.compacted
     if key is not None and folder.cleaned:
@@ -225,7 +226,7 @@ def _compare(folders: Sequence[DataFolder], reports: Sequence[PartitionReport]) 
     topics: dict[str, tuple[UUID, Path]] = {}
     names: dict[UUID, tuple[str, Path]] = {}
     for report in reports:
-        key = parse_partition_name(report.directory.name)
+        key = parse_name(report.directory.name)
         if key is None:
             continue
         if key in places and places[key] != report.directory:

@@ -30,14 +30,13 @@ from .inspection import (
     SegmentFiles,
     StoredBatch,
     list_partition,
-    parse_partition_name,
     walk_batches,
 )
 from .inspection_epochs import EpochHistoryCheck
 from .inspection_findings import Finding, Severity
 from .inspection_indexes import OffsetIndexCheck, TimeIndexCheck
 from .inspection_producers import ProducerReplay
-from .log_directory import DAMAGED, PARTITION_METADATA, PartitionCheckpoint
+from .log_directory import DAMAGED, PARTITION_METADATA, PartitionCheckpoint, parse_name
 from .producer_snapshot import SnapshotInvalid, decode_snapshot
 from .producer_state import ProducerState
 from .recovery import EPOCH_CHECKPOINT
@@ -108,7 +107,7 @@ class _Verification:
         self._report = PartitionReport(directory, circumstances.state)
         self._add = self._report.findings.append
         self._config = self._read_config()
-        name = parse_partition_name(directory.name)
+        name = parse_name(directory.name)
         self._is_compacted = (
             circumstances.is_compacted or self._config.is_compacted or (name is not None and name[0] in COMPACTED_TOPICS)
         )
@@ -118,6 +117,7 @@ class _Verification:
         self._expected: int | None = None  # the offset that follows; None before the first batch
         self._reached = 0  # the offset after the last good batch
         self._epoch = -1
+        self._overlap_ends = -1
         self._is_cut = False  # the log ends in a torn tail: what stands behind it is no part of it
         self._epochs = EpochHistoryCheck(is_compacted=self._is_compacted)
         self._waiting_snapshots = sorted(self._files.snapshots.items())
@@ -138,8 +138,7 @@ class _Verification:
             except OSError as error:
                 path = segment.files["log"] if error.filename is None else Path(error.filename)
                 self._add(Finding("unreadable", path, str(error), -1, segment.base_offset))
-                replay.lose_track()
-                self._epochs.lose_track()
+                self._lose_track(replay)
                 self._expected = None
         end = max(self._expected or 0, 0 if self._is_cut else self._files.segments[-1].base_offset)
         self._finish(replay, end)
@@ -244,8 +243,10 @@ class _Verification:
                 if first:
                     first = False
                     indexes_count = self._begin_segment(segment, path, found.header, replay)
-                elif not self._follows(path, found, replay):
+                elif found.header.base_offset >= self._overlap_ends and not self._follows(path, found, replay):
                     indexes_count = False
+                if found.header.base_offset < self._overlap_ends:
+                    continue  # repeated offsets: they were looked at where they stand first
                 if self._is_cut:
                     self._tail(path, found.position, size, "offsets are missing before this batch")
                     break
@@ -304,6 +305,8 @@ class _Verification:
         if base < expected:
             what = f"it begins at offset {base}; the segment before it ends at {expected}"
             self._add(Finding("segment-overlap", path, what, 0, base))
+            self._overlap_ends = expected
+            return False
         elif expected >= self._trusted:
             self._is_cut = True
             return False
@@ -348,6 +351,7 @@ class _Verification:
         return True
 
     def _lose_track(self, replay: ProducerReplay) -> None:
+        self._compare_snapshots(replay, None, self._reached)  # those from before can still be judged
         replay.lose_track()
         self._epochs.lose_track()
 
