@@ -14,6 +14,8 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 
+OFFSET_SPAN_MAX = 2**31 - 1
+"""How far an offset may lie above its segment's base: anything farther is damage."""
 _ENTRY_BYTES = 8
 
 

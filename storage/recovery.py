@@ -35,6 +35,7 @@ from ..wire.records import decode_marker
 from .batch_scan import InvalidBatch, ScannedBatch, scan_batches
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from .epoch_cache import EpochCache
+from .offset_index import OFFSET_SPAN_MAX
 from .open_files import OpenFiles
 from .producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot
 from .producer_state import AppendOrigin, PreparedAppend, ProducerState
@@ -334,7 +335,8 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
         try:
             for batch in scan_batches(segment.file, start, file_bytes, check=True):
                 base = batch.header.base_offset
-                if base != expected and not (loader.config.is_compacted and base > expected):
+                highest = segment.base_offset + OFFSET_SPAN_MAX if loader.config.is_compacted else expected
+                if not expected <= base <= highest:
                     raise InvalidBatch(batch.position, f"offset {base} where {expected} was expected")
                 _take_batch(loaded, segment, batch, aborted)
                 expected = batch.header.next_offset

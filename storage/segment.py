@@ -21,7 +21,7 @@ from ..runtime import logs
 from ..runtime.disk import File
 from ..wire.records import HEADER_BYTES, BatchHeader, iterate_headers, parse_header
 from .batch_scan import CHUNK_BYTES, InvalidBatch, scan_batches
-from .offset_index import OffsetIndex
+from .offset_index import OFFSET_SPAN_MAX, OffsetIndex
 from .open_files import OpenFiles
 from .segment_swap import CLEANED, SEGMENT_SUFFIXES
 from .time_index import NO_TIMESTAMP, TimeIndex
@@ -202,9 +202,14 @@ class Segment:
         index, time_index = self._index, self._time_index
         assert index is not None and time_index is not None
         end, next_offset = self.size_bytes, self.next_offset
+        lowest = self.base_offset
         self.size_bytes = 0
         try:
             for position, header, _view in scan_batches(self.file, 0, end):
+                if not lowest <= header.base_offset <= self.base_offset + OFFSET_SPAN_MAX:
+                    reason = f"offset {header.base_offset} cannot follow on {lowest - 1}"
+                    raise InvalidBatch(position, reason, self.path("log"), lowest - 1)
+                lowest = header.next_offset
                 self.note_batch(header, header.base_offset, header.max_timestamp, position, header.size_bytes)
         finally:
             self.size_bytes, self.next_offset = end, next_offset  # of a cleaned segment, the end may lie behind its last batch
