@@ -74,12 +74,19 @@ def max_timestamp(segments: Sequence[Segment], start_offset: int, upper_offset: 
 
 def _greatest_in(segment: Segment, start_offset: int, upper_offset: int, above: int) -> TimestampOffset | None:
     """The first record of the range with the greatest timestamp, when that is greater than `above`."""
+    if start_offset <= segment.base_offset and upper_offset >= segment.next_offset:
+        best = _scan_for_greatest(segment, segment.offset_of_max_timestamp, upper_offset, above, segment.max_timestamp_ms)
+        if best is not None and best.timestamp_ms == segment.max_timestamp_ms:
+            return best
+        # The greatest timestamp is a marker's, or that of a batch that compaction has emptied: any record may be next to it.
+    return _scan_for_greatest(segment, start_offset, upper_offset, above, None)
+
+
+def _scan_for_greatest(
+    segment: Segment, start_offset: int, upper_offset: int, above: int, enough: int | None
+) -> TimestampOffset | None:
     best: TimestampOffset | None = None
-    start = segment.position_of(start_offset)
-    whole = start_offset <= segment.base_offset and upper_offset >= segment.next_offset
-    if whole:
-        start = segment.position_of(segment.offset_of_max_timestamp)
-    for position, header, _view in scan_batches(segment.file, start, segment.size_bytes):
+    for position, header, _view in scan_batches(segment.file, segment.position_of(start_offset), segment.size_bytes):
         if header.base_offset >= upper_offset:
             break
         if header.is_control or header.max_timestamp <= (best.timestamp_ms if best else above):
@@ -88,7 +95,7 @@ def _greatest_in(segment: Segment, start_offset: int, upper_offset: int, above: 
             inside = start_offset <= record.offset < upper_offset
             if inside and record.timestamp_ms > (best.timestamp_ms if best else above):
                 best = TimestampOffset(record.timestamp_ms, record.offset, header.partition_leader_epoch)
-        if whole and best is not None and best.timestamp_ms == segment.max_timestamp_ms:
+        if best is not None and best.timestamp_ms == enough:
             break
     return best
 
