@@ -226,7 +226,7 @@ class StorageHistory:
     def _end(self, _a: int, b: int, control: ControlType) -> None:
         pid = 200 + b % 3
         epoch, _ = self._next(pid)
-        data = encode_marker(control, pid, epoch + 1, 0, NOW_MS)
+        data = encode_marker(control, pid, epoch + 1, 0, NOW_MS + (b >> 4) % 1500)
         self._lead(data, origin=AppendOrigin.COORDINATOR, transaction_version=2)
 
     def follow(self, a: int, b: int) -> None:
