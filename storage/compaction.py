@@ -36,6 +36,7 @@ HASH_BYTES = 16
 SLOT_BYTES = HASH_BYTES + 8
 _LOAD_FACTOR = 0.75
 """Above it, look-ups in a table of open addressing become long."""
+_PIECE_SLOTS = 1 << 16
 _HALVES = Struct("<QQ").unpack
 NO_LAST_BATCHES = LastBatches((), -1)
 
@@ -52,9 +53,9 @@ class KeyMap:
         """Room for `keys_wanted` keys, or for as many as `memory_bytes` allow."""
         slots = max(2, min(memory_bytes // SLOT_BYTES, int(keys_wanted / _LOAD_FACTOR) + 2))
         self._slots = slots
-        self._high = array("Q", [0]) * slots
-        self._low = array("Q", [0]) * slots
-        self._offsets = array("q", [-1]) * slots
+        self._high = _filled("Q", 0, slots)
+        self._low = _filled("Q", 0, slots)
+        self._offsets = _filled("q", -1, slots)
         self.keys_max = max(1, int(slots * _LOAD_FACTOR))
         self.size = 0
         self.end_offset = 0
@@ -90,6 +91,8 @@ class KeyMap:
     def get(self, key: bytes) -> int:
         """The newest offset of `key`; -1 when the map does not know it."""
         # Asked for every record of the log: `_slot` in place, without a call.
+        high: int
+        low: int
         high, low = _HALVES(blake2b(key, digest_size=HASH_BYTES).digest())
         highs, lows, offsets, slots = self._high, self._low, self._offsets, self._slots
         slot = high % slots
@@ -98,6 +101,15 @@ class KeyMap:
             if slot == slots:
                 slot = 0
         return offset
+
+
+def _filled(kind: str, value: int, slots: int) -> array[int]:
+    """In pieces: to fill many megabytes at once would hold up the other threads for as long as that takes."""
+    piece = array(kind, [value]) * min(slots, _PIECE_SLOTS)
+    column = array(kind)
+    while len(column) < slots:
+        column.extend(piece[: slots - len(column)])
+    return column
 
 
 class AbortedTransactions:
