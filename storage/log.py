@@ -317,6 +317,7 @@ class Log:
             self._segments.roll(self._log_end, self.config.index_interval_bytes)
         except OSError as error:
             self._health.refuse("making a new segment", error)
+        self._hole = (-1, -1)
         snapshot = segment_path(self.directory, self._log_end, "snapshot")
         self._durability.add_complete(old, {**old.encoded_indexes(), snapshot: encode_snapshot(self._producers)})
 
@@ -455,9 +456,9 @@ class Log:
         )
         self._before_cut(cut.data_end)
         self._durability.drop_snapshots(lambda snapshot: snapshot > end)
+        self._disk.sync_directory(self.directory)  # first: a snapshot vouches for the epoch history below it
         self._epochs.truncate_from_end(end)
         self._durability.write_epochs(self._epochs)
-        self._disk.sync_directory(self.directory)
         self._segments.cut(cut)
         self._hole = cut.data_end, end  # a restart finds the end of the last batch, and no hole behind it
         self._after_cut(end)
@@ -484,6 +485,7 @@ class Log:
         with self._health.disk_at_work("a truncation"):
             self._before_cut(0)
             self._durability.drop_snapshots(lambda _snapshot: True)
+            self._disk.sync_directory(self.directory)
             self._epochs.clear()
             self._durability.write_epochs(self._epochs)
             self._segments.restart_at(offset, self.config.index_interval_bytes)
