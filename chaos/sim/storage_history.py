@@ -450,9 +450,13 @@ class StorageHistory:
         log, target = self.log, self.restarting
         if target is not None and not log.size_bytes and log.log_start_offset == log.log_end_offset == target:
             self.model.restart(target)  # that came through
+            target = None
         self.restarting = None
         self._raise_ghosts()
         check_survivors(log, self.model, self.flushed, self.start_noted, self.start_most)
+        if target is not None:  # half done: what is left of the log serves nobody, and the follower does it again
+            log.truncate_fully_and_start_at(target)
+            self.model.restart(target)
         self.flushed = self._end_of_batches(self.log.flushed_end_offset)
         self.start_most = self.model.start
         self.start_noted = min(self.start_noted, self.model.start)
