@@ -518,7 +518,7 @@ class _MajorityForms(Membership):
         return news
 
 
-class _FormsAroundSurvivors(Membership):
+class _FormsAroundSurvivors(_MajorityForms):
     """Journals without a vote form a quorum among them although others have one."""
 
     def roster(self) -> tuple[Seat, ...]:
@@ -526,12 +526,6 @@ class _FormsAroundSurvivors(Membership):
             return ()
         seats = [(voter, standing.journal, 0) for voter, standing in self._seen.items()]
         return tuple(sorted([*seats, (self._node_id, self._journal.journal_id, 0)]))
-
-    def heard(self, voter: int, standing: Standing) -> bool:
-        news = super().heard(voter, standing)
-        if not self.voting and self.roster():
-            self._take_seat(self.roster())
-        return news
 
 
 class _ReturnsWhenProposed(RaftCore):
