@@ -38,7 +38,8 @@ class EpochHistoryCheck:
         """`limit`: above it, the history on the disk may be behind; below `log_start` it may be cut, and when the last stop was
         not clean the log start may be higher than was noted."""
         stored: list[tuple[int, int]] = []
-        if disk.exists(path):
+        is_there = disk.exists(path)
+        if is_there:
             try:
                 stored = [(int(epoch), int(start)) for epoch, start in decode_checkpoint(disk.read(path), 2)]
             except (CheckpointInvalid, ValueError) as error:
@@ -46,12 +47,19 @@ class EpochHistoryCheck:
                 return
         wrong = _disorder(stored)
         if not wrong and self._is_reliable:
-            wrong = self._difference(stored, end, first, log_start, limit, is_clean)
+            wrong = self._difference(stored, end, first, log_start, limit, is_clean, is_there)
         if wrong:
             report(Finding("epoch-history-wrong", path, wrong[0], -1, wrong[1]))
 
     def _difference(
-        self, stored: list[tuple[int, int]], end: int, first: int, log_start: int, limit: int, is_clean: bool
+        self,
+        stored: list[tuple[int, int]],
+        end: int,
+        first: int,
+        log_start: int,
+        limit: int,
+        is_clean: bool,
+        is_there: bool,
     ) -> tuple[str, int] | None:
         known = dict(stored)
         ends = [*(start for _epoch, start in self._seen[1:]), end][: len(self._seen)]
@@ -66,6 +74,8 @@ class EpochHistoryCheck:
                     continue
             elif oldest is not None and epoch < oldest[0] and self._may_be_cut(epoch_end, log_start, is_clean):
                 continue
+            elif oldest is None and is_there and self._may_be_cut(end, log_start, is_clean):
+                continue  # the log start is the log's end
             noted = known.get(epoch)
             if noted is None:
                 return f"epoch {epoch} begins at offset {start} and is not in the history", start

@@ -114,6 +114,7 @@ class _Verification:
         self._files = list_partition(disk, directory)
         self._trusted = 0
         self._derived_limit = 0
+        self._holes_below = 0
         self._expected: int | None = None  # the offset that follows; None before the first batch
         self._reached = 0  # the offset after the last good batch
         self._epoch = -1
@@ -140,7 +141,7 @@ class _Verification:
                 self._add(Finding("unreadable", path, str(error), -1, segment.base_offset))
                 self._lose_track(replay)
                 self._expected = None
-        end = max(self._expected or 0, 0 if self._is_cut else self._files.segments[-1].base_offset)
+        end = max(self._reached, 0 if self._is_cut else self._files.segments[-1].base_offset)
         self._finish(replay, end)
         return self._report
 
@@ -189,10 +190,11 @@ class _Verification:
         """See the module's text, and `recovery`."""
         segments, last = self._files.segments, self._files.segments[-1].base_offset
         newest = self._newest_snapshot()
+        self._holes_below = max(newest, self._noted.recovery_point if self._noted is not None else 0)
         if self._state is FolderState.CLEAN and self._noted is not None:
-            self._trusted = self._derived_limit = EVERYTHING
+            self._trusted = self._derived_limit = self._holes_below = EVERYTHING
         elif self._state is FolderState.UNKNOWN:
-            self._trusted = self._derived_limit = max(last, newest)
+            self._trusted = self._derived_limit = self._holes_below = max(last, newest)
         elif self._noted is not None and self._noted.recovery_point > 0:
             self._trusted = max(self._noted.recovery_point, newest)
             holding = max((s.base_offset for s in segments if s.base_offset < self._trusted), default=0)
@@ -268,8 +270,8 @@ class _Verification:
                 times.finish(is_complete=is_closed and (self._expected or 0) <= self._derived_limit)
             index = segment.files.get("txnindex")
             replay.compare_transactions(
-                self._disk, index or path.with_name(f"{segment.base_offset:020d}.txnindex"), aborted,
-                min(self._derived_limit, EVERYTHING), exists=index is not None,
+                self._disk, index or path.with_name(f"{segment.base_offset:020d}.txnindex"), aborted, self._derived_limit,
+                exists=index is not None, is_settled=self._reached <= self._derived_limit,
             )  # fmt: skip
 
     def _open_indexes(
@@ -294,13 +296,12 @@ class _Verification:
     def _begin_segment(self, segment: SegmentFiles, path: Path, header: BatchHeader, replay: ProducerReplay) -> bool:
         """The first batch of a segment against its name and the segment before; False when its indexes cannot be judged."""
         base, first, expected = segment.base_offset, header.base_offset, self._expected
-        is_hole = self._is_compacted and first >= base
-        if first != base and not is_hole:
+        if first != base and not (self._is_compacted and first > base):
             if expected is None or first == expected:
                 self._add(Finding("segment-name", path, f"its first batch begins at offset {first}", 0, first))
                 return False
             base = first  # then it is the batch that does not follow
-        if expected is None or base == expected or (is_hole and base > expected):
+        if expected is None or base == expected or (base > expected and self._is_hole(base)):
             return True
         if base < expected:
             what = f"it begins at offset {base}; the segment before it ends at {expected}"
@@ -316,6 +317,11 @@ class _Verification:
         self._lose_track(replay)
         return True
 
+    def _is_hole(self, offset: int) -> bool:
+        """Whether offsets may be missing before `offset`, where a segment begins.  Only what is durable is ever cleaned: behind
+        that, a hole is a lost tail (`recovery`)."""
+        return self._is_compacted and (offset <= self._holes_below or self._state is FolderState.RUNNING)
+
     def _begin_empty_segment(self, segment: SegmentFiles, path: Path, replay: ProducerReplay) -> None:
         """No batch in it: its name alone must fit."""
         base, expected = segment.base_offset, self._expected
@@ -326,8 +332,9 @@ class _Verification:
         elif base < expected:
             what = f"it is named {base}; the segment before it ends at {expected}"
             self._add(Finding("segment-overlap", path, what, 0, base))
-        elif self._is_compacted:
-            self._expected = base
+        elif self._is_hole(base):
+            self._compare_snapshots(replay, None, base)
+            self._expected = self._reached = base
         elif expected >= self._trusted:
             self._is_cut = True
             self._tail(path, 0, 0, "the segment before it is not whole")
@@ -422,10 +429,9 @@ class _Verification:
             if not is_short and offset > end:
                 self._add(Finding("snapshot-beyond-end", path, f"the log ends at {end}", 0, offset))
         first = self._files.segments[0].base_offset
-        limit = min(self._trusted, EVERYTHING)
         noted_start = self._noted.log_start_offset if self._noted is not None else 0
         self._epochs.compare(
-            self._disk, self._directory / EPOCH_CHECKPOINT, end, first, max(first, noted_start), limit,
+            self._disk, self._directory / EPOCH_CHECKPOINT, end, first, max(first, noted_start), self._trusted,
             is_clean=self._state is FolderState.CLEAN, report=self._add,
         )  # fmt: skip
 
@@ -446,7 +452,7 @@ class _Verification:
         if state is FolderState.CLEAN and end != noted.recovery_point:
             self._add(Finding("clean-end-differs", last, f"the log ends at {end}, noted is {noted.recovery_point}", -1, end))
         if noted.high_watermark > end:
-            kind = "high-watermark-lost" if state is FolderState.UNCLEAN else "high-watermark-beyond-end"
+            kind = "high-watermark-beyond-end" if state is FolderState.CLEAN else "high-watermark-lost"
             self._add(Finding(kind, last, f"the log ends at {end}, the high watermark is {noted.high_watermark}", -1, end))
         elif noted.log_start_offset > noted.high_watermark:
             what = f"the log start is {noted.log_start_offset}, the high watermark {noted.high_watermark}, the end {end}"

@@ -213,11 +213,13 @@ class ProducerReplay:
     # -------------------------------------------------------------------------------------------------- transaction index
 
     def compare_transactions(
-        self, disk: Disk, path: Path, computed: list[TransactionIndexEntry], limit: int, *, exists: bool
+        self, disk: Disk, path: Path, computed: list[TransactionIndexEntry], limit: int, *, exists: bool, is_settled: bool
     ) -> None:
-        """`computed` is what the markers of this segment say; entries at or above `limit` do not count yet."""
+        """`computed` is what the markers of this segment say; entries at or above `limit` do not count yet.  `is_settled`: the
+        whole segment is below it, and so every byte of the file counts."""
+        data = disk.read(path) if exists else b""
         try:
-            stored = decode_transaction_index(disk.read(path)) if exists else []
+            stored = decode_transaction_index(data) if is_settled else _sane_entries(data)
         except ValueError as error:
             self._report(Finding("transaction-index-damaged", path, str(error), 0))
             return
@@ -252,6 +254,18 @@ class ProducerReplay:
 
     def _transactions_wrong(self, path: Path, at: int, detail: str, offset: int) -> None:
         self._report(Finding("transaction-index-wrong", path, detail, at * ENTRY_BYTES, offset))
+
+
+def _sane_entries(data: bytes) -> list[TransactionIndexEntry]:
+    """Those before the first that is not sane: the rest was never synced."""
+    found: list[TransactionIndexEntry] = []
+    for at in range(0, len(data), ENTRY_BYTES):
+        try:
+            (entry,) = decode_transaction_index(data[at : at + ENTRY_BYTES])
+        except ValueError:
+            break
+        found.append(entry)
+    return found
 
 
 def _describe(entry: ProducerEntry) -> str:
