@@ -72,6 +72,11 @@ class RealFile:
         self.path = path
         self._fd = fd
 
+    @property
+    def descriptor(self) -> int:
+        """For `kernel_sync` alone."""
+        return self._fd
+
     def read_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`; shorter only at the end of the file."""
         data = os.pread(self._fd, length, position)

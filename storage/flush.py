@@ -1,7 +1,7 @@
 """One flush of one log, split so that the waiting happens off the event loop.
 
     ticket = log.begin_flush()     on the loop: takes down what is to be flushed, and up to which offset
-    ticket.run()                   any thread: waits for the disk
+    ticket.run()                   any thread: waits for the disk; or `run_in_kernel`, on the loop
     log.finish_flush(ticket)       on the loop: only now may the flushed end move
 
 Order inside `run`: batches first, then the folder (new segments must have their names), then what is derived from them: the
@@ -23,6 +23,7 @@ from pathlib import Path
 
 from ..runtime import faults, logs
 from ..runtime.disk import Disk
+from ..runtime.kernel_sync import KernelSync, Sync
 from .checkpoint import encode_checkpoint
 from .epoch_cache import EpochCache
 from .health import OUT_OF_SPACE
@@ -67,6 +68,7 @@ class FlushTicket:
         self._active = active
         self._lock = threading.Lock()
         self._cancelled = False
+        self._sync: Sync | None = None
 
     def run(self) -> None:
         """Waits for the disk.  Raises OSError when the data may not be durable: then the log must go offline."""
@@ -92,8 +94,25 @@ class FlushTicket:
                 self.derived_error = error
             self.ran = True
 
+    def run_in_kernel(self, kernel: KernelSync, done: Callable[[OSError | None], None]) -> bool:
+        """Instead of `run`, when nothing but the active segment's batches is to be flushed: begins that, and `done` follows on
+        the loop.  False when it has to be `run`."""
+        active = self._active
+        if active is None or active.transactions_dirty or self.complete or self.derived or self.obsolete or self.sync_directory:
+            return False
+
+        def over(error: OSError | None) -> None:
+            self.ran = error is None
+            done(error)
+
+        faults.point("log.flush", directory=self._directory.name)
+        self._sync = kernel.start(active.file, over)
+        return self._sync is not None
+
     def cancel(self) -> None:
-        """Waits until a running `run` is over; one that has not begun will do nothing.  For truncation, close and removal."""
+        """Waits until a running flush is over; one that has not begun will do nothing.  For truncation, close and removal."""
+        if self._sync is not None:
+            self._sync.wait()
         with self._lock:
             self._cancelled = True
 

@@ -2,7 +2,8 @@
 
 A log has at most one flush in flight.  Whoever asks while it runs joins the next one, which begins when it is over; whoever asks
 when none runs starts one at the end of the loop's current turn, so that all appends of that turn share it.  The waiting happens
-in a few threads; nothing of a log is touched there (`flush.py`).
+in the kernel (`runtime/kernel_sync.py`), or, for what is more than one file and where the kernel has no such thing, in a few
+threads; nothing of a log is touched there (`flush.py`).
 
 A failed flush is final: the log goes offline, everybody who waits gets KAFKA_STORAGE_ERROR, and `on_storage_failure` is told, so
 that the whole folder can be taken down.  It is never tried again.
@@ -16,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ..runtime import logs
+from ..runtime.kernel_sync import KernelSync
 from ..wire.errors import ErrorCode, KafkaError
 from .flush import FlushTicket
 from .log import Log
@@ -35,7 +37,14 @@ class _Queue:
 class GroupCommit:
     """`flush(log)` for any number of logs; see the module's text.  Used from one event loop."""
 
-    def __init__(self, threads: int = 4, on_storage_failure: Callable[[Log, OSError], None] | None = None) -> None:
+    def __init__(
+        self,
+        threads: int = 4,
+        on_storage_failure: Callable[[Log, OSError], None] | None = None,
+        kernel: KernelSync | None = None,
+    ) -> None:
+        """`kernel` becomes this object's own, and is closed with it."""
+        self._kernel = kernel
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="flush")
         self._queues: dict[Log, _Queue] = {}
         self._on_storage_failure = on_storage_failure
@@ -93,22 +102,24 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         try:
             ticket = target.begin_flush()
+            self.flush_count += 1
+            if self._kernel is not None and not self._closed:
+                if ticket.run_in_kernel(self._kernel, lambda error: self._finish(target, queue, ticket, error)):
+                    return
             running = self._executor.submit(ticket.run)
         except (KafkaError, RuntimeError) as error:  # offline or closed; RuntimeError: the executor has been shut down
             self._fail(target, queue, error)
             return
-        self.flush_count += 1
 
         def done(finished: Future[None]) -> None:
             try:
-                loop.call_soon_threadsafe(self._finish, target, queue, ticket, finished)
+                loop.call_soon_threadsafe(self._finish, target, queue, ticket, finished.exception())
             except RuntimeError as error:  # the loop is closed: the process is on its way out and nobody waits
                 log.info("flush_result_dropped", log=target.name, reason=error)
 
         running.add_done_callback(done)
 
-    def _finish(self, target: Log, queue: _Queue, ticket: FlushTicket, finished: Future[None]) -> None:
-        error = finished.exception()
+    def _finish(self, target: Log, queue: _Queue, ticket: FlushTicket, error: BaseException | None) -> None:
         if error is not None:
             if isinstance(error, OSError):
                 target.go_offline(error)
@@ -148,3 +159,5 @@ class GroupCommit:
         """Refuses new flushes and waits for running ones.  Whoever still waits is answered by the loop, if it still runs."""
         self._closed = True
         self._executor.shutdown(wait=True)
+        if self._kernel is not None:
+            self._kernel.close()
