@@ -25,7 +25,9 @@ log = logs.get(__name__)
 
 ENLIST_VERSION: Final = 5
 ANSWER_TIMEOUT_S: Final = 5.0
-RETRY_S: Final = 0.02
+# A producer's next transaction finds the last one's markers on their way, for some milliseconds as a rule.
+RETRY_S_FIRST: Final = 0.002
+RETRY_S_MAX: Final = 0.05
 # How long the leader repeats the question, instead of sending the client into its back-off.
 PATIENCE_S: Final = 2.0
 
@@ -69,7 +71,7 @@ class TransactionEnlistment:
         `before_asking` runs before every question: the marker of the producer's previous transaction, for which we wait here,
         takes away the guards that were there when it came.
         """
-        deadline = self._broker.clock.monotonic() + PATIENCE_S
+        deadline, pause_s = self._broker.clock.monotonic() + PATIENCE_S, RETRY_S_FIRST
         while True:
             before_asking()
             codes = await self._ask_once(transactional_id, producer_id, producer_epoch, partitions, verify_only)
@@ -79,7 +81,8 @@ class TransactionEnlistment:
             if self._broker.clock.monotonic() >= deadline:
                 log.info("transaction_not_enlisted", transactional_id=transactional_id, codes=[code.name for code in passing])
                 return {p: _told(code) for p, code in codes.items()}
-            await self._broker.clock.sleep(RETRY_S)
+            await self._broker.clock.sleep(pause_s)
+            pause_s = min(RETRY_S_MAX, 2 * pause_s)
 
     async def _ask_once(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[Partition], verify_only: bool
