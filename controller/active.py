@@ -127,7 +127,7 @@ class ActiveController:
                 if not gone and not disk_replaced and partition.isr and able.issuperset(partition.isr):
                     continue
                 wanted = settle(topic, number, partition, able, gone)
-                if disk_replaced:
+                if disk_replaced or (topic.topic_id.bytes, number) in damaged:
                     wanted = forget_disk(wanted, topic, number, partition, lost_id)
                 if wanted is not None:
                     found.append(wanted)
@@ -219,9 +219,9 @@ class ActiveController:
             session = self.sessions[broker.node_id] = Session(broker.broker_epoch, now)
         session.heard_at = now
         session.applied_index = max(session.applied_index, request.applied_index)
-        offline = decode_replicas(request.offline_replicas)
-        if offline != broker.offline_replicas:
-            return self._plan_offline(broker, offline)
+        plan = self._plan_offline(broker, decode_replicas(request.offline_replicas), decode_replicas(request.damaged_replicas))
+        if plan:
+            return plan
         if request.wants_shutdown:
             return self._plan_shutdown(broker)
         if broker.shutting_down:
@@ -232,14 +232,32 @@ class ActiveController:
             return self._plan_unfence(broker)
         return Plan()
 
-    def _plan_offline(self, broker: BrokerState, offline: frozenset[tuple[bytes, int]]) -> Plan:
-        """Other replicas of the partition take over; the repair of the next tick finds them."""
-        said = pb.SetOfflineReplicas(
-            node_id=broker.node_id,
-            broker_epoch=broker.broker_epoch,
-            replicas=encode_replicas(offline, pb.PartitionsOfTopic),
+    def _plan_offline(
+        self, broker: BrokerState, offline: frozenset[tuple[bytes, int]], damaged: frozenset[tuple[bytes, int]]
+    ) -> Plan:
+        """Other replicas of the partition take over: the repair of the next tick finds them.  What is damaged is not counted on
+        any more from this very entry on: the broker waits for that before it makes the replica anew."""
+        plan = Plan(reason="replicas went offline or came back")
+        if offline != broker.offline_replicas:
+            said = pb.SetOfflineReplicas(
+                node_id=broker.node_id,
+                broker_epoch=broker.broker_epoch,
+                replicas=encode_replicas(offline, pb.PartitionsOfTopic),
+            )
+            plan.operations.append(pb.Operation(set_offline_replicas=said))
+        counted_on = frozenset(key for key in damaged if self._is_counted_on(broker.node_id, key))
+        if counted_on:
+            changes = self._changes(self._present() - {broker.node_id}, None, broker.node_id, damaged=counted_on)
+            relevant = [each for each in changes if (each.topic.topic_id.bytes, each.partition) in counted_on]
+            plan.operations.extend(change_operations(relevant))
+        return plan
+
+    def _is_counted_on(self, node_id: int, key: tuple[bytes, int]) -> bool:
+        topic = self._state.topic_by_raw_id(key[0])
+        partition = None if topic is None else topic.partitions.get(key[1])
+        return partition is not None and (
+            node_id in partition.isr or node_id in partition.elr or node_id in (partition.leader, partition.last_known_leader)
         )
-        return Plan([pb.Operation(set_offline_replicas=said)], "replicas went offline or came back")
 
     def able(self, topic: TopicState, number: int, present: set[int]) -> set[int]:
         """Those of `present` that can serve this partition."""

@@ -24,7 +24,7 @@ Group = TypeVar("Group")
 
 
 def encode_replicas(replicas: Iterable[Replica], group: Callable[..., Group]) -> list[Group]:
-    """As messages of the type `group`; the same list for the same replicas, whatever their order: nodes compare what they store."""
+    """As messages of the type `group`; the same list for the same replicas: nodes compare what they store."""
     by_topic: dict[bytes, list[int]] = {}
     for topic_id, partition in sorted(replicas):
         by_topic.setdefault(topic_id, []).append(partition)

@@ -19,7 +19,7 @@ from ..replication.assignment import Assignment, IsrChange, IsrResult
 from ..replication.manager import ReplicaManager
 from ..runtime import logs
 from ..runtime.clock import Clock
-from ..storage.log_directory import LogDirectory
+from ..storage.data_folders import DataFolders
 from ..wire.errors import ErrorCode, KafkaError
 from . import internal_topics
 from .configuration import Configuration
@@ -51,7 +51,7 @@ class Broker:
     membership: Membership
     metrics: Metrics
     metadata: MetadataFollower
-    directory: LogDirectory
+    directory: DataFolders
     reserve: DiskReserve
 
     def __init__(self, configuration: Configuration, clock: Clock, controller: ControllerClient) -> None:
@@ -139,6 +139,7 @@ class Broker:
                     leader_epoch=partition.leader_epoch,
                     partition_epoch=partition.partition_epoch,
                     config=topic.config,
+                    elr=partition.elr,
                 )
             )
         return found
@@ -149,6 +150,26 @@ class Broker:
             self._open_pause_s = OPEN_PAUSE_FIRST_S
             self._open_again_at_s = self.clock.monotonic() + self._open_pause_s
         self._unopened.add((topic, partition))
+        self.membership.beat_soon()
+
+    def offline_replicas(self) -> set[tuple[bytes, int]]:
+        """(topic id, partition) of what this node holds and cannot serve: the controller lets others lead."""
+        found = {(topic_id.bytes, partition) for topic_id, partition in self.replicas.offline_replicas()}
+        for name, partition in self._unopened:
+            topic = self.state.topics.get(name)
+            if topic is not None and partition in topic.partitions and not self._is_open(name, partition):
+                found.add((topic.topic_id.bytes, partition))
+        return found
+
+    def damaged_replicas(self) -> set[tuple[bytes, int]]:
+        """Of the offline ones, those whose flushed records are not what they were."""
+        return {(topic_id.bytes, partition) for (_topic, partition), topic_id in self.directory.damaged.items()}
+
+    def _is_open(self, topic: str, partition: int) -> bool:
+        try:
+            return not self.replicas.replica(topic, partition).log.is_offline
+        except KafkaError:
+            return False
 
     def open_again(self) -> None:
         """Called from time to time: takes up what the metadata gives this node and what it could not open so far."""

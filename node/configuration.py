@@ -49,7 +49,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "node.id.from.hostname": Setting(bool, False, "Take the node id from the number at the end of the host name (StatefulSet)."),
     "cluster.id": Setting(str, None, "The cluster's name, the same on all nodes; a data folder of another cluster is refused."),
     "roles": Setting(list, ["broker", "controller"], "broker, controller or both."),
-    "data.dirs": Setting(list, None, "The folder (one, as yet) of the partitions' data and the metadata quorum's files."),
+    "data.dirs": Setting(list, None, "Folders of the partitions' data, one a disk; the first has the metadata quorum's too."),
     "metadata.reserve.bytes": _int(8 << 20, "Disk space kept back: a full disk must not end the metadata quorum; 0: none."),
     "rack": Setting(str, "", "Replicas of a partition are spread over racks."),
     "listeners.kafka": Setting(str, "127.0.0.1:9092", "host:port of the Kafka protocol, for clients and followers."),
@@ -95,6 +95,8 @@ SETTINGS: Final[dict[str, Setting]] = {
     "log.cleaner.backoff.ms": _int(15000, "How long the cleaner waits when there is nothing to clean.", 10),
     "log.cleaner.dedupe.buffer.size": _int(128 << 20, "Most memory of the cleaner's key map, 24 bytes a slot.", 1024),
     "log.cleaner.io.max.bytes.per.second": _int(32 << 20, "What the cleaner may read and write, together; 0: no limit."),
+    "num.recovery.threads.per.data.dir": _int(2, "Logs of one folder that are opened at the same time at the start.", 1, 256),
+    "log.open.files.max": _int(4096, "Open files of segments in one data folder; those with unflushed data come on top.", 16),
     "log.flush.threads": _int(4, "Threads that flush the logs' files.", 1, 256),
     "log.level": Setting(str, "INFO", "DEBUG, INFO, WARNING or ERROR."),
     "log.format": Setting(str, "text", "text or json."),
@@ -265,8 +267,8 @@ def _resolve(values: dict[str, Any], hostname: str) -> Configuration:
         raise ConfigurationError("cluster.id is missing: choose a name for the cluster, the same on all of its nodes")
     if not values["data.dirs"]:
         raise ConfigurationError("data.dirs is missing: name at least one folder for the data")
-    if len(values["data.dirs"]) > 1:
-        raise ConfigurationError(f"data.dirs names {len(values['data.dirs'])} folders: this version keeps its data in one")
+    if len(set(values["data.dirs"])) < len(values["data.dirs"]):
+        raise ConfigurationError(f"data.dirs names a folder twice: {', '.join(values['data.dirs'])}")
     unknown = [role for role in values["roles"] if role not in ROLES]
     if unknown or not values["roles"]:
         raise ConfigurationError(f"roles = {values['roles']!r}: choose from {', '.join(ROLES)}")

@@ -14,10 +14,11 @@ Order at stop: ask for a controlled shutdown -> heartbeats until the controller 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..controller.client import ControllerClient
+from ..controller.offline_replicas import Replica, encode_replicas
 from ..proto import controller_pb2 as pb
 from ..runtime import logs
 from ..runtime.clock import Clock
@@ -49,8 +50,11 @@ class Membership:
         on_session_lost: Callable[[str], None],
         on_session_regained: Callable[[], None],
         on_superseded: Callable[[str], None],
+        offline_replicas: Callable[[], Iterable[Replica]] = tuple,
+        damaged_replicas: Callable[[], Iterable[Replica]] = tuple,
     ) -> None:
-        """`on_superseded(reason)`: the cluster knows a newer life of this node id; this process must end."""
+        """`offline_replicas()`: what this broker holds and cannot serve; `damaged_replicas()`: of these, what has lost records.
+        `on_superseded(reason)`: the cluster knows a newer life of this node id; this process must end."""
         self._node_id = node_id
         self._client = client
         self._clock = clock
@@ -60,6 +64,8 @@ class Membership:
         self._on_session_lost = on_session_lost
         self._on_session_regained = on_session_regained
         self._on_superseded = on_superseded
+        self._offline_replicas = offline_replicas
+        self._damaged_replicas = damaged_replicas
         self._last_answered_sent_at = clock.monotonic()
         self._session_held = True
         self._resume_at_index: int | None = None
@@ -83,6 +89,10 @@ class Membership:
             asyncio.create_task(self._beat_forever(), name="heartbeats"),
             asyncio.create_task(self._watch_session(), name="session"),
         ]
+
+    def beat_soon(self) -> None:
+        """Something changed that the controller should know before the next regular heartbeat."""
+        self._beat_now.set()
 
     async def leave(self, timeout_s: float) -> bool:
         """Asks the controller to move all leaderships away; False when it did not happen in time.
@@ -130,6 +140,8 @@ class Membership:
             broker_epoch=self.broker_epoch,
             applied_index=self._applied_index(),
             wants_shutdown=self._wants_shutdown,
+            offline_replicas=encode_replicas(self._offline_replicas(), pb.ReplicasOfTopic),
+            damaged_replicas=encode_replicas(self._damaged_replicas(), pb.ReplicasOfTopic),
         )
         try:
             reply = await self._client.heartbeat(request, timeout_s=max(self._interval_s, 0.5))

@@ -23,6 +23,7 @@ from ..controller.client import ControllerClient
 from ..controller.controller_node import ControllerNode
 from ..controller.metadata_follower import MetadataFollower
 from ..controller.metadata_log import MetadataLogUnusable
+from ..controller.offline_replicas import encode_replicas
 from ..controller.raft.contract import RaftTimings
 from ..proto import admin_pb2, admin_pb2_grpc, data_pb2_grpc
 from ..proto import controller_pb2 as pb
@@ -32,10 +33,12 @@ from ..runtime import logs
 from ..runtime.clock import SystemClock
 from ..runtime.disk import RealDisk
 from ..runtime.http import HttpServer, Page, serve_pages
+from ..runtime.kernel_sync import KernelSync
 from ..runtime.network import FrameServer, bind_grpc, grpc_server
+from ..storage.data_folders import DataFolders
 from ..storage.group_commit import GroupCommit
-from ..storage.log import Log, LogConfig
-from ..storage.log_directory import DirectoryRefused, LogDirectory
+from ..storage.log import Log
+from ..storage.log_directory import DirectoryRefused
 from ..wire.errors import ErrorCode, KafkaError
 from .admin_service import AdminService
 from .broker import Broker
@@ -115,19 +118,20 @@ class Node:
 
     def _make_parts(self) -> None:
         configuration = self._configuration
-        self._directory = LogDirectory(
+        self._directory = DataFolders(
             self._disk,
-            configuration.data_dirs[0],
+            configuration.data_dirs,
             configuration.text("cluster.id"),
             configuration.node_id,
-            fresh_directory_id=str(self._clock.uuid()),
+            lambda: str(self._clock.uuid()),
+            files_max=configuration.integer("log.open.files.max"),
+            recovery_threads=configuration.integer("num.recovery.threads.per.data.dir"),
         )
-        # Topic configurations are not known yet; each log gets its own when the metadata assigns it.
-        report = self._directory.open_all(lambda _topic: LogConfig(), now_ms=self._clock.wall_ms())
+        report = self._directory.open_all(now_ms=self._clock.wall_ms())
         self._recovered_logs = len(report.recovered)
         self._reserve = DiskReserve(self._disk, configuration.data_dirs[0], configuration.integer("metadata.reserve.bytes"))
         self._reserve.restore()
-        self._group_commit = GroupCommit(configuration.integer("log.flush.threads"))
+        self._group_commit = GroupCommit(configuration.integer("log.flush.threads"), kernel=KernelSync.open())
         self._controller = ControllerClient({v.node_id: str(v.grpc) for v in configuration.voters}, self._clock)
         self._broker = broker = Broker(configuration, self._clock, self._controller)
         broker.handled_keys = HANDLERS.keys
@@ -163,6 +167,8 @@ class Node:
             on_session_lost=lambda reason: self._broker.replicas.suspend_leadership(reason),
             on_session_regained=lambda: self._broker.replicas.resume_leadership(),
             on_superseded=lambda reason: self._fail_stop(RuntimeError(reason)),
+            offline_replicas=lambda: self._broker.offline_replicas(),
+            damaged_replicas=lambda: self._broker.damaged_replicas(),
         )
 
     def _replica_manager(self) -> ReplicaManager:
@@ -325,6 +331,8 @@ class Node:
             grpc_port=configuration.advertised_grpc.port,
             clean_shutdown_broker_epoch=-1 if previous_epoch is None else previous_epoch,
             directory_id=self._directory.directory_id,
+            offline_replicas=encode_replicas(broker.damaged_replicas(), pb.ReplicasOfTopic),
+            damaged_replicas=encode_replicas(broker.damaged_replicas(), pb.ReplicasOfTopic),
             supported_features=[pb.FeatureRange(name=name, max_level=level) for name, level in broker.supported_features.items()],
         )
 
@@ -461,6 +469,7 @@ class Node:
             uptime_ms=int((self._clock.monotonic() - self._started_at) * 1000),
             recovered_logs=self._recovered_logs,
             state=self._state,
+            process_id=os.getpid(),
         )
 
 

@@ -28,6 +28,11 @@ class Assignment:
     leader_epoch: int
     partition_epoch: int
     config: Mapping[str, str] = field(default_factory=dict)
+    elr: tuple[int, ...] = ()
+
+    def does_without(self, node_id: int) -> bool:
+        """Another replica leads, and nobody counts on this one to have anything."""
+        return self.leader not in (NO_LEADER, node_id) and node_id not in (*self.isr, *self.elr)
 
 
 @dataclass(slots=True, frozen=True)

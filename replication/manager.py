@@ -22,12 +22,15 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from ..runtime import logs
 from ..runtime.clock import Clock, Timer
+from ..storage.data_folders import DataFolders
 from ..storage.group_commit import GroupCommit
 from ..storage.log import AppendInfo, AppendOrigin, EpochEnd, Log, LogConfig, VerificationGuard
 from ..storage.log_directory import LogDirectory
+from ..storage.recovery import CorruptLog
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchRequest, FetchResponse
 from . import offsets
@@ -75,7 +78,7 @@ class ReplicaManager:
     def __init__(
         self,
         node_id: int,
-        log_directory: LogDirectory,
+        log_directory: LogDirectory | DataFolders,
         group_commit: GroupCommit,
         clock: Clock,
         alter_partition: AlterPartition,
@@ -118,6 +121,7 @@ class ReplicaManager:
         self._closing = False
         self._deletions = RecordDeletions(clock, log_directory.write_checkpoints)
         self._told_directory_failed, log_directory.on_offline = log_directory.on_offline, self._directory_failed
+        log_directory.on_corrupt = self._log_damaged
 
     # -- looking up ----------------------------------------------------------------------------------------------------------
 
@@ -159,10 +163,10 @@ class ReplicaManager:
         """Partitions led here that refuse acks=all."""
         return sum(1 for leader in self._leaders() if leader.is_under_min_isr())
 
-    @property
-    def offline_count(self) -> int:
-        """Replicas whose disk failed."""
-        return sum(1 for replica in self._replicas.values() if replica.role is Role.OFFLINE)
+    def offline_replicas(self) -> set[tuple[UUID, int]]:
+        """(topic id, partition) of what this node holds and cannot serve."""
+        damaged = {(topic_id, partition) for (_topic, partition), topic_id in self._directory.damaged.items()}
+        return damaged | {(each.topic_id, each.partition) for each in self._replicas.values() if each.role is Role.OFFLINE}
 
     # -- metadata ------------------------------------------------------------------------------------------------------------
 
@@ -191,8 +195,13 @@ class ReplicaManager:
         if replica is not None and replica.topic_id != assignment.topic_id:
             self.delete(*key)  # the topic was deleted and created again under the same name
             replica = None
+        if replica is not None and replica.role is Role.OFFLINE and self._may_set_aside(assignment):
+            del self._replicas[key]
+            replica = None
         if replica is None and self.node_id in assignment.replicas:
             try:
+                if self._may_set_aside(assignment):
+                    self._directory.set_aside(*key)
                 log = self._open_log(assignment)
             except KafkaError as error:
                 _log.error("replica_not_opened", topic=key[0], partition=key[1], error=str(error))
@@ -201,6 +210,11 @@ class ReplicaManager:
             replica = Replica(self.node_id, assignment, log)
             self._replicas[key] = replica
         return replica
+
+    def _may_set_aside(self, assignment: Assignment) -> bool:
+        """A damaged log is fetched again once another replica leads and nobody counts on this one."""
+        damaged = self._directory.damaged.get((assignment.topic, assignment.partition)) == assignment.topic_id
+        return damaged and assignment.does_without(self.node_id)
 
     def _log_config(self, assignment: Assignment) -> LogConfig:
         return LogConfig.from_topic_config(
@@ -344,9 +358,7 @@ class ReplicaManager:
             self._progress(replica)
         return info
 
-    async def wait_committed(
-        self, topic: str, partition: int, leader_epoch: int, next_offset: int, timeout_ms: int
-    ) -> ErrorCode:
+    async def wait_committed(self, topic: str, partition: int, leader_epoch: int, next_offset: int, timeout_ms: int) -> ErrorCode:
         """Waits until everything below `next_offset` is committed under this leader epoch; the acknowledgement for acks=all.
 
         NONE, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, REQUEST_TIMED_OUT or NOT_ENOUGH_REPLICAS_AFTER_APPEND; after any but
@@ -472,6 +484,11 @@ class ReplicaManager:
         for replica in tuple(self._replicas.values()):
             if replica.log.is_offline:
                 self.storage_failed(replica, str(error))
+
+    def _log_damaged(self, log: Log, error: CorruptLog) -> None:
+        replica = self._replicas.get((log.topic, log.partition))
+        if replica is not None and replica.log is log:
+            self.storage_failed(replica, str(error))
 
     def storage_failed(self, replica: Replica, reason: str) -> None:
         """The replica's disk failed: it is offline from now on, and says so to everybody who asks or waits."""

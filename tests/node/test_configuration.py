@@ -91,7 +91,7 @@ class TestMistakes:
             ({"node__id": None}, "node.id is missing: give every node of the cluster its own number"),
             ({"cluster__id": None}, "cluster.id is missing: choose a name for the cluster, the same on all of its nodes"),
             ({"data__dirs": None}, "data.dirs is missing: name at least one folder for the data"),
-            ({"data__dirs": ["/a", "/b"]}, "data.dirs names 2 folders: this version keeps its data in one"),
+            ({"data__dirs": ["/a", "/b", "/a"]}, "data.dirs names a folder twice: /a, /b, /a"),
             ({"quorum__voters": None}, "quorum.voters is missing: name all controllers as id@host:quorum-port:grpc-port"),
             ({"quorum__voters": ["1@host:1"]}, "quorum.voters: '1@host:1' is not of the form id@host:quorum-port:grpc-port"),
             ({"quorum__voters": ["1@a:1:2", "1@b:1:2"]}, "quorum.voters names a node twice: [1, 1]"),

@@ -450,7 +450,7 @@ async def test_a_failed_disk_takes_the_replica_offline_and_says_so(cluster: Clus
         append(manager, "b")
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     cluster.elect(1)
-    assert manager.replica("t", 0).role is Role.OFFLINE and manager.offline_count == 1
+    assert manager.replica("t", 0).role is Role.OFFLINE and len(manager.offline_replicas()) == 1
     assert cluster.offline == [(1, "t", 0, "the disk is gone")]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tidegate.replication.replica import Replica
 from tidegate.storage.log import AppendOrigin
 from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .cluster import Cluster, batch_of, eventually
@@ -88,7 +90,9 @@ async def test_an_offset_that_is_not_committed_is_refused(tmp_path: Path, offset
 
 
 async def test_a_compacted_topic_refuses(tmp_path: Path) -> None:
-    cluster = await cluster_with_records(tmp_path, cleanup_policy="compact")
+    cluster = await cluster_with_records(tmp_path)
+    log = cluster.log(1)
+    log.update_config(replace(log.config, cleanup_policy=frozenset({CleanupPolicy.COMPACT})))
     with pytest.raises(KafkaError) as refused:
         await cluster.managers[1].delete_records("t", 0, 1, 5_000)
     assert refused.value.code is ErrorCode.POLICY_VIOLATION

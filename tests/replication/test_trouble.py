@@ -42,7 +42,7 @@ async def test_a_failed_flush_is_never_acknowledged_and_takes_the_folder_offline
     disks[1].broken = True
     assert await write(cluster, "lost") is ErrorCode.KAFKA_STORAGE_ERROR
     manager = cluster.managers[1]
-    await eventually(lambda: manager.offline_count == 2, "every replica of the folder is offline")
+    await eventually(lambda: len(manager.offline_replicas()) == 2, "every replica of the folder is offline")
     assert {(node, partition) for node, _, partition, _ in cluster.offline} == {(1, 0), (1, 1)}
     assert (1, "t", 1, 1) in cluster.followed, "coordinators were told that the leadership is over"
     disks[1].broken = False
@@ -57,7 +57,7 @@ async def test_a_follower_with_a_broken_disk_does_not_vouch_for_anything(tmp_pat
     assert await write(cluster) is ErrorCode.NONE
     disks[3].broken = True
     waiting = asyncio.ensure_future(write(cluster))
-    await eventually(lambda: cluster.managers[3].offline_count == 1, "the follower is offline")
+    await eventually(lambda: len(cluster.managers[3].offline_replicas()) == 1, "the follower is offline")
     assert cluster.log(1).high_watermark == 1
     now = cluster.partitions[("t", 0)]
     cluster.partitions[("t", 0)] = replace(now, isr=(1, 2), partition_epoch=now.partition_epoch + 1)
@@ -82,7 +82,7 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
     assert not waiting.done()
     disks[2].full = False
     assert await asyncio.wait_for(waiting, 3) is ErrorCode.NONE
-    assert cluster.managers[1].offline_count == cluster.managers[2].offline_count == 0
+    assert not cluster.managers[1].offline_replicas() and not cluster.managers[2].offline_replicas()
     await abandon(cluster)
 
 
