@@ -18,6 +18,9 @@ SEED_BITS = 32
 
 app = typer.Typer(no_args_is_help=True, help="Hurt a cluster on this machine on purpose and check what its clients saw.")
 
+simulated = typer.Typer(no_args_is_help=True, help="Histories in a simulator, repeated exactly by their seeds.")
+app.add_typer(simulated, name="sim")
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
@@ -56,6 +59,27 @@ def run_scenarios(
     failed = [outcome.scenario for outcome in outcomes if not outcome.passed]
     if failed:
         complain(f"{', '.join(failed)} failed: see {directory}, and repeat with --seed {chosen}")
+        raise typer.Exit(1)
+
+
+@simulated.command("storage")
+def simulate_storage(
+    seeds: Annotated[int, typer.Option(help="Histories to run.", min=1)] = 10_000,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    length: Annotated[int, typer.Option(help="Steps of each history.", min=1)] = 14,
+    json: Json = False,
+) -> None:
+    """Random histories of one log on a disk that lies, held against a model.  Exit code 1 when a promise does not hold."""
+    from ..client.command_output import complain, show_json
+    from .sim.storage_runs import run_histories
+
+    report = run_histories(first, seeds, length)
+    if json:
+        show_json(report.document())
+    else:
+        print(report.describe())
+    if report.broken:
+        complain(f"repeat one with: tidegate chaos sim storage --seeds 1 --length {length} --first {report.broken[0][0]}")
         raise typer.Exit(1)
 
 

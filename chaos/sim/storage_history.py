@@ -280,7 +280,9 @@ class StorageHistory:
     # ------------------------------------------------------------------------------------------------------------ cutting
 
     def watermark(self, a: int, _b: int) -> None:
-        self.log.set_high_watermark(a % (self.log.log_end_offset + 1))
+        # With the flush policy `os` it may be above what is flushed; but what a cleaner takes for settled, a crash may not undo.
+        most = self.log.flushed_end_offset if self.config.is_compacted else self.log.log_end_offset
+        self.log.set_high_watermark(a % (most + 1))
         self.model.watermark_most = max(self.model.watermark_most, self.log.high_watermark)
 
     def delete(self, a: int, _b: int) -> None:
