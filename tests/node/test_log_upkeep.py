@@ -251,3 +251,39 @@ async def test_ablation_a_swap_in_the_wrong_history_would_lose_records(folder: F
     monkeypatch.setattr(Cleaning, "is_overtaken", lambda self: False)
     with pytest.raises((AssertionError, ValueError)):
         await test_a_truncation_meanwhile_ends_a_cleaning_without_harm(folder, monkeypatch)
+
+
+async def test_records_that_are_deleted_meanwhile_end_a_cleaning_without_harm(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidegate.storage.segment import Segment
+
+    replica = folder.topic("changes", replace(COMPACTED, min_cleanable_dirty_ratio=0.0))
+    reached, go_on = threading.Event(), threading.Event()
+    sealed = Segment.seal_cleaned
+
+    def wait(self: Segment) -> None:
+        reached.set()
+        assert go_on.wait(10)
+        sealed(self)
+
+    monkeypatch.setattr(Segment, "seal_cleaned", wait)
+    task = asyncio.create_task(folder.upkeep.clean_once())
+    await asyncio.to_thread(reached.wait, 10)
+    replica.log.advance_log_start(replica.log.segments[2].base_offset)
+    go_on.set()
+    assert not await task
+    assert folder.upkeep.view().uncleanable_partitions == 0
+    assert await folder.upkeep.clean_once()
+    assert offsets(replica.log)[-3:] == [37, 38, 39]
+
+
+async def test_the_cleaner_keeps_to_its_rate(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, io__max__bytes__per__second=100_000)
+    folder.topic("changes", fill=60)
+    began = folder.clock.monotonic()
+    assert await folder.upkeep.clean_once()
+    seconds, view = folder.clock.monotonic() - began, folder.upkeep.view()
+    assert seconds > 0.9 * (view.bytes_read + view.bytes_written) / 100_000 > 0.1
+    await folder.close()
+    folder.commit.close()

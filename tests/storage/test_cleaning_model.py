@@ -17,13 +17,13 @@ from .cleaning_history import OPERATIONS, CleaningHistory, Step, random_steps, r
 STEPS = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 999), st.integers(0, 999)), max_size=60)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS)
 def test_a_reader_from_the_beginning_reaches_the_same_state(steps: list[Step]) -> None:
     run(steps, CleaningHistory(keys=10))
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(14))
 def test_long_random_lives(seed: int) -> None:
     history = run_seed(seed)
     assert history.results, "nothing was cleaned"
