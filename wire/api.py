@@ -111,7 +111,7 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.ELECT_LEADERS: _api(0, 2, 2, "elect_leaders"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _api(0, 1, 1, "incremental_alter_configs"),
     ApiKey.OFFSET_DELETE: _api(0, 0, _NEVER, "offset_delete"),
-    ApiKey.DESCRIBE_CLUSTER: _api(0, 1, 0, "describe_cluster"),
+    ApiKey.DESCRIBE_CLUSTER: _api(0, 2, 0, "describe_cluster"),
     ApiKey.DESCRIBE_PRODUCERS: _api(0, 0, 0, "describe_producers"),
     ApiKey.DESCRIBE_TRANSACTIONS: _api(0, 0, 0, "describe_transactions"),
     ApiKey.LIST_TRANSACTIONS: _api(0, 1, 0, "list_transactions"),

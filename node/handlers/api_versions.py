@@ -2,31 +2,46 @@
 
 Clients gate transactions v2 on the finalised level of `transaction.version`, so the level comes from the metadata log, never
 from what this node's code could do.
+
+Up to version 3 a feature whose lowest supported level is 0 must not be listed as supported: Java clients before 3.9 cannot read
+the answer then and fail to connect (KAFKA-17011, KAFKA-17492).  Version 4 lists all of them.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from ...controller.model import FEATURE_LEVEL_MIN
 from ...wire import api
+from ...wire.errors import ErrorCode
 from ..broker import Broker
 from ..requests import Fields, RequestContext
 
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
+
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
-    state = broker.state
+    version = context.api_version
+    if version >= 3 and not (
+        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return {"error_code": ErrorCode.INVALID_REQUEST, "api_keys": [], "throttle_time": 0}
+    supported = ((name, FEATURE_LEVEL_MIN[name], level) for name, level in broker.supported_features.items())
     return {
-        "error_code": 0,
+        "error_code": ErrorCode.NONE,
         "api_keys": [
             {"api_key": key, "min_version": low, "max_version": high} for key, low, high in api.advertised(broker.handled_keys)
         ],
         "throttle_time": 0,
         "supported_features": [
-            {"name": name, "min_version": 0, "max_version": level} for name, level in broker.supported_features.items()
+            {"name": name, "min_version": low, "max_version": high} for name, low, high in supported if low > 0 or version >= 4
         ],
         "finalized_features_epoch": broker.metadata_index,
         "finalized_features": [
-            {"name": name, "max_version_level": level, "min_version_level": level} for name, level in state.features.items()
+            {"name": name, "max_version_level": level, "min_version_level": level}
+            for name, level in broker.state.features.items()
+            if level > 0
         ],
         "zk_migration_ready": False,
     }

@@ -8,19 +8,20 @@ from ...coordinator.group.events import DescribeGroup
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
 from ..requests import Fields, RequestContext
-from .metadata import OPERATIONS_UNKNOWN
+from .authorized_operations import NOT_ASKED_FOR, ON_GROUP, when_asked
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
-    return {"throttle_time": 0, "groups": [await _describe(broker, group_id) for group_id in request.groups]}
+    operations = when_asked(getattr(request, "include_authorized_operations", False), ON_GROUP)
+    return {"throttle_time": 0, "groups": [await _describe(broker, group_id, operations) for group_id in request.groups]}
 
 
-async def _describe(broker: Broker, group_id: str) -> dict[str, Any]:
+async def _describe(broker: Broker, group_id: str, operations: int) -> dict[str, Any]:
     try:
         found = await broker.groups.ask(group_id, DescribeGroup(group_id))
     except KafkaError as error:
         empty = {"group_state": "", "protocol_type": "", "protocol_data": "", "members": []}
-        return {"error_code": error.code, "group_id": group_id, **empty, "authorized_operations": OPERATIONS_UNKNOWN}
+        return {"error_code": error.code, "group_id": group_id, **empty, "authorized_operations": NOT_ASKED_FOR}
     return {
         "error_code": ErrorCode.NONE,
         "group_id": group_id,
@@ -38,5 +39,5 @@ async def _describe(broker: Broker, group_id: str) -> dict[str, Any]:
             }
             for m in found.members
         ],
-        "authorized_operations": OPERATIONS_UNKNOWN,
+        "authorized_operations": operations,
     }

@@ -26,7 +26,8 @@ def _describe(broker: Broker, topic: str, index: int) -> dict[str, Any]:
     try:
         log = broker.replicas.leader_log(topic, index)
     except KafkaError as error:
-        return {"partition_index": index, "error_code": error.code, "error_message": str(error), "active_producers": []}
+        failed = {"error_code": error.code, "error_message": error.message or None}
+        return {"partition_index": index, **failed, "active_producers": []}
     return {
         "partition_index": index,
         "error_code": ErrorCode.NONE,

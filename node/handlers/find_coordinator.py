@@ -34,7 +34,7 @@ async def _find(broker: Broker, key_type: int, key: str) -> dict[str, Any]:
     try:
         topic = await broker.ensure_internal_topic(topic_name)
     except KafkaError as error:
-        return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+        return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
     partition = topic.partitions.get(partition_for(key, len(topic.partitions)))
     leader = broker.state.brokers.get(partition.leader) if partition else None
     if leader is None or leader.fenced:

@@ -11,7 +11,10 @@ from ..requests import Fields, RequestContext, for_version, milliseconds
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    producer_id, producer_epoch = getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1)
     try:
+        if (producer_id == -1) is not (producer_epoch == -1):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id and its epoch come together or not at all")
         if request.transactional_id is None:
             return _answer(await broker.producer_ids.next(), 0)
         if not request.transactional_id:
@@ -21,8 +24,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
             InitProducerId(
                 request.transactional_id,
                 milliseconds(request.transaction_timeout),
-                getattr(request, "producer_id", -1),
-                getattr(request, "producer_epoch", -1),
+                producer_id,
+                producer_epoch,
             ),
         )
         return _answer(reply.producer_id, reply.producer_epoch)

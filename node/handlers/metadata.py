@@ -6,32 +6,33 @@ instead of talking to a dead node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
 
+from ...controller.model import topic_name_problem
 from ...controller.state import ClusterState, TopicState
 from ...wire.errors import ErrorCode
 from ..broker import Broker
 from ..internal_topics import INTERNAL_TOPICS
 from ..requests import Fields, RequestContext
+from .authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC, when_asked
 
-# "Not asked for": the value that Kafka defines for authorized operations.
-OPERATIONS_UNKNOWN = -(2**31)
+IDS_ASKED_FROM: Final = 12
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     state = broker.state
-    topics: list[dict[str, Any]] = []
-    wanted = _wanted(state, request, context.api_version)
-    for name in wanted:
-        topic = state.topics.get(name)
-        if topic is not None:
-            topics.append(_describe(state, topic))
-            continue
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if getattr(request, "allow_auto_topic_creation", True):
-            error = await broker.auto_create(name)
-        topics.append({"error_code": error, "name": name, "is_internal": False, "partitions": []})
+    version = context.api_version
+    operations = when_asked(getattr(request, "include_topic_authorized_operations", False), ON_TOPIC)
+    # v0 asked for all topics by an empty list, v1 and later by null.
+    if request.topics is None or (version == 0 and not request.topics):
+        topics = [_describe(state, topic, operations) for _, topic in sorted(state.topics.items())]
+    else:
+        create = getattr(request, "allow_auto_topic_creation", True)
+        asked = dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in request.topics)
+        topics = [await _one(broker, version, name, topic_id, operations, create) for name, topic_id in asked]
+        state = broker.state
+    asked_for_cluster = getattr(request, "include_cluster_authorized_operations", False)
     return {
         "throttle_time": 0,
         "brokers": [
@@ -41,22 +42,41 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         "cluster_id": state.cluster_id,
         "controller_id": some_broker(state, broker.controller_id),
         "topics": topics,
-        "cluster_authorized_operations": OPERATIONS_UNKNOWN,
+        "cluster_authorized_operations": when_asked(asked_for_cluster, ON_CLUSTER),
     }
 
 
-def _wanted(state: ClusterState, request: Any, version: int) -> Iterable[str]:
-    """v0 asked for all topics by an empty list, v1 and later by null."""
-    if request.topics is None or (version == 0 and not request.topics):
-        return sorted(state.topics)
-    names: list[str] = []
-    for topic in request.topics:
-        name = topic.name
-        if name is None:
-            found = state.topic_by_id(topic.topic_id)
-            name = found.name if found else ""
-        names.append(name)
-    return list(dict.fromkeys(names))
+async def _one(
+    broker: Broker, version: int, name: str | None, topic_id: UUID | None, operations: int, create: bool
+) -> dict[str, Any]:
+    """One topic that was asked for: by name, or since version 12 by id."""
+    if version < IDS_ASKED_FROM and (name is None or topic_id is not None):
+        return _failed(name or "", topic_id, ErrorCode.INVALID_REQUEST)
+    if topic_id is not None:
+        named = broker.state.topic_by_id(topic_id)
+        if named is None:
+            return _failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        return _describe(broker.state, named, operations)
+    if name is None:
+        return _failed(None, None, ErrorCode.INVALID_REQUEST)
+    found = broker.state.topics.get(name)
+    if found is not None:
+        return _describe(broker.state, found, operations)
+    if topic_name_problem(name) is not None:
+        return _failed(name, None, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    error = await broker.auto_create(name) if create else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return _failed(name, None, error)
+
+
+def _failed(name: str | None, topic_id: UUID | None, code: ErrorCode) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "name": name,
+        "topic_id": topic_id,
+        "is_internal": name in INTERNAL_TOPICS,
+        "partitions": [],
+        "topic_authorized_operations": NOT_ASKED_FOR,
+    }
 
 
 def some_broker(state: ClusterState, controller_id: int) -> int:
@@ -67,7 +87,7 @@ def some_broker(state: ClusterState, controller_id: int) -> int:
     return min(active, default=-1)
 
 
-def _describe(state: ClusterState, topic: TopicState) -> dict[str, Any]:
+def _describe(state: ClusterState, topic: TopicState, operations: int) -> dict[str, Any]:
     live = {broker.node_id for broker in state.active_brokers()}
     return {
         "error_code": 0,
@@ -82,9 +102,13 @@ def _describe(state: ClusterState, topic: TopicState) -> dict[str, Any]:
                 "leader_epoch": partition.leader_epoch,
                 "replica_nodes": list(partition.replicas),
                 "isr_nodes": list(partition.isr),
-                "offline_replicas": [replica for replica in partition.replicas if replica not in live],
+                "offline_replicas": [
+                    replica
+                    for replica in partition.replicas
+                    if replica not in live or replica in state.offline_nodes(topic.topic_id, index)
+                ],
             }
             for index, partition in sorted(topic.partitions.items())
         ],
-        "topic_authorized_operations": OPERATIONS_UNKNOWN,
+        "topic_authorized_operations": operations,
     }

@@ -1,0 +1,28 @@
+"""What a caller may do with a resource, told in answers when asked for: bit n stands for Kafka's AclOperation n (KIP-430).
+
+There are no access rules here, so everybody may do all that the resource has; as Kafka answers without an authorizer.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NOT_ASKED_FOR: Final = -(2**31)
+
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = range(3, 9)
+_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = range(9, 13)
+
+
+def _bits(*operations: int) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+ON_TOPIC: Final = _bits(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
+ON_GROUP: Final = _bits(_READ, _DELETE, _DESCRIBE)
+ON_CLUSTER: Final = _bits(
+    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
+)
+
+
+def when_asked(asked: bool, operations: int) -> int:
+    return operations if asked else NOT_ASKED_FOR

@@ -1,0 +1,113 @@
+"""Every announced request in every announced version: the answer that Kafka's schemas and semantics ask for, to the last byte."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidegate.client.local_cluster import LocalCluster
+from tidegate.node.handlers import HANDLERS
+from tidegate.wire import api
+from tidegate.wire.api import ApiKey
+
+from .conformance import Asker
+from .protocol_cases import ANY, CASES, World, produce, records
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("conformance"), pytest.mark.timeout(120)]
+
+WRITTEN_BY_HAND = {ApiKey.FETCH}  # its own tests are in tests/wire and tests/replication
+VERSIONS = [
+    (ApiKey(key), version)
+    for key, _, high in api.advertised(HANDLERS.keys)
+    for version in range(api.TABLE[ApiKey(key)].low, high + 1)
+    if key not in WRITTEN_BY_HAND
+]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    cluster = LocalCluster(
+        tmp_path_factory.mktemp("conformance"), nodes=1, settings={"group.initial.rebalance.delay.ms": 0}
+    )
+    with asyncio.Runner() as runner:
+        runner.run(cluster.up())
+        try:
+            yield cluster
+        finally:
+            runner.run(cluster.down())
+
+
+@pytest.fixture(scope="module")
+def world_of_topic(node: LocalCluster) -> World:
+    """Without its connection: that belongs to each test's own loop."""
+
+    async def make() -> World:
+        address = node.node(1).kafka_address
+        host, _, port = address.rpartition(":")
+        async with Asker(address) as asker:
+            topic = {"name": "world", "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
+            created = await asker.ask(ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 10_000, "validate_only": False})
+            folder = Path(node.node(1).data_path)
+            world = World(asker, host, int(port), "world", created.topics[0].topic_id, str(folder))
+            answer = await produce(world, "world", records(5))
+            assert answer.responses[0].partition_responses[0].error_code == 0
+        return world
+
+    return asyncio.run(make())
+
+
+@pytest.fixture
+async def world(node: LocalCluster, world_of_topic: World) -> AsyncIterator[World]:
+    async with Asker(node.node(1).kafka_address) as asker:
+        world_of_topic.asker = asker
+        yield world_of_topic
+
+
+def check(answer: Any, pattern: Any, where: str) -> None:
+    """Every field of the answer must be in the pattern; what other versions have besides does not matter here."""
+    if pattern is ANY:
+        return
+    if isinstance(answer, timedelta):
+        answer = round(answer.total_seconds() * 1000)
+    elif isinstance(answer, datetime):
+        answer = round(answer.timestamp() * 1000)
+    if callable(pattern):
+        assert pattern(answer), f"{where}: {answer!r}"
+    elif is_dataclass(answer):
+        for field in fields(answer):
+            assert field.name in pattern, f"{where}: the case says nothing about {field.name}"
+            check(getattr(answer, field.name), pattern[field.name], f"{where}.{field.name}")
+    elif isinstance(answer, tuple):
+        assert len(answer) == len(pattern), f"{where}: {answer}"
+        for number, (one, its) in enumerate(zip(answer, pattern, strict=True)):
+            check(one, its, f"{where}[{number}]")
+    else:
+        assert answer == pattern, f"{where}: {answer!r} where {pattern!r} was to come"
+
+
+def test_there_is_a_case_for_every_request_that_is_announced() -> None:
+    assert set(CASES) | WRITTEN_BY_HAND == HANDLERS.keys == set(api.TABLE)
+
+
+@pytest.mark.parametrize(("key", "version"), VERSIONS, ids=[f"{key.name}-{version}" for key, version in VERSIONS])
+async def test_an_ordinary_request_is_answered_as_kafka_does(world: World, key: ApiKey, version: int) -> None:
+    request, pattern = await CASES[key](world, version)
+    answer = await world.asker.ask(key, version, request)
+    check(answer, pattern, f"{key.name} {version}")
+
+
+async def test_a_wrong_a_missing_and_an_unknown_field_are_seen(world: World) -> None:
+    """Ablation: the check above would see each of them."""
+    request, pattern = await CASES[ApiKey.METADATA](world, 9)
+    answer = await world.asker.ask(ApiKey.METADATA, 9, request)
+    check(answer, pattern, "as it is")
+    wrong = pattern | {"topics": [pattern["topics"][0] | {"is_internal": True}]}
+    forgotten = {name: value for name, value in pattern.items() if name != "cluster_id"}
+    for other in (wrong, forgotten, pattern | {"brokers": []}):
+        with pytest.raises(AssertionError):
+            check(answer, other, "spoilt")
