@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .command_output import complain, run, settings_of, show_json, show_table
+from .command_output import complain, run, settings_of, show_json, show_table, warn
 
 if TYPE_CHECKING:
     from .local_cluster import LocalCluster, LocalNode
@@ -18,25 +18,38 @@ cluster = typer.Typer(no_args_is_help=True, help="Run several nodes on this mach
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Data = Annotated[Path, typer.Option("--data", help="The folder that holds everything of the cluster.")]
-Settings = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="A node setting; may be repeated.")]
+Settings = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="A node setting, kept for later starts; KEY= takes it back.")
+]
 CLUSTER_FOLDER = Path("tidegate-cluster")
 DEV_FOLDER = Path("tidegate-dev")
+DEFAULT_PORT = 9092
+BASE_PORT_MAX = 65_000
 
 
 def dev(
     data: Data = DEV_FOLDER,
-    port: Annotated[int, typer.Option(help="The Kafka port; gRPC is 100 above it.")] = 9092,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=BASE_PORT_MAX, help="The Kafka port, gRPC is 100 above it; 9092, or what the folder has."),
+    ] = None,
     settings: Settings = [],  # noqa: B006  (typer reads it, nobody changes it)
 ) -> None:
     """Run one node (broker and controller) until Ctrl-C: the quickest way to try things."""
     run(_dev(data, port, settings))
 
 
-async def _dev(data: Path, port: int, settings: list[str]) -> None:
-    from .local_cluster import LocalCluster
+async def _dev(data: Path, port: int | None, settings: list[str]) -> None:
+    from .local_cluster import LocalCluster, LocalClusterError
 
-    cluster = LocalCluster(data, nodes=1, settings=_typed(settings), base_port=port)
+    chosen = port if port is not None or LocalCluster.exists(data) else DEFAULT_PORT
+    cluster = LocalCluster(data, nodes=1, settings=_typed(settings), base_port=chosen, base_port_option="--port")
     node = cluster.node(1)
+    if node.running:
+        raise LocalClusterError(
+            f"the node of {data} runs already (process {node.pid}, Kafka on {node.kafka_address}): use it, or another folder "
+            "with --data and another --port"
+        )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -66,9 +79,15 @@ async def _after_start(cluster: LocalCluster, node: LocalNode) -> None:
 
 @cluster.command()
 def up(
-    nodes: Annotated[int, typer.Option(help="How many nodes; 1, 3 or 5 of them are controllers, too.", min=1, max=15)] = 3,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, max=15, help="How many nodes; 1, 3 or 5 of them are controllers, too.  3, or what the folder has."),
+    ] = None,
     data: Data = CLUSTER_FOLDER,
-    base_port: Annotated[int, typer.Option(help="The first node's Kafka port; the others follow.")] = 9092,
+    base_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=BASE_PORT_MAX, help="The first node's Kafka port, the others follow; 9092, or the folder's."),
+    ] = None,
     settings: Settings = [],  # noqa: B006
     json: Json = False,
 ) -> None:
@@ -76,11 +95,16 @@ def up(
     run(_up(nodes, data, base_port, settings, json))
 
 
-async def _up(nodes: int, data: Path, base_port: int, settings: list[str], json: bool) -> None:
+async def _up(nodes: int | None, data: Path, base_port: int | None, settings: list[str], json: bool) -> None:
     from .local_cluster import LocalCluster
 
-    cluster = LocalCluster(data, nodes=nodes, settings=_typed(settings), detached=True, base_port=base_port)
+    chosen = base_port if base_port is not None or LocalCluster.exists(data) else DEFAULT_PORT
+    cluster = LocalCluster(data, nodes=nodes, settings=_typed(settings), detached=True, base_port=chosen)
+    running = [str(node.id) for node in cluster.nodes if node.running]
     await cluster.up()
+    if running and cluster.settings_changed:
+        which = f"node {running[0]} was" if len(running) == 1 else f"nodes {', '.join(running)} were"
+        warn(f"{which} running: --set counts there from the next start (`tidegate cluster down`, then `up`)")
     await _show(cluster, json)
     if not json:
         print(f"bootstrap: {cluster.bootstrap}")
@@ -130,6 +154,8 @@ async def _show(cluster: LocalCluster, json: bool) -> None:
 async def _describe(node: LocalNode) -> dict[str, Any]:
     import grpc
 
+    from .local_cluster import ForeignNode
+
     row: dict[str, Any] = {
         "node": node.id,
         "pid": node.pid,
@@ -145,6 +171,8 @@ async def _describe(node: LocalNode) -> dict[str, Any]:
     row |= await _vote(node)
     try:
         status = await node.status()
+    except ForeignNode as error:
+        return row | {"state": f"not ours: {error}"}
     except grpc.aio.AioRpcError as error:
         return row | {"state": f"no answer ({error.code().name.lower()})"}
     return row | {
@@ -159,7 +187,7 @@ async def _describe(node: LocalNode) -> dict[str, Any]:
 
 
 def _typed(settings: list[str]) -> dict[str, object]:
-    """`--set` values as TOML has them: numbers and booleans are not text."""
+    """`--set` values as TOML has them: numbers and booleans are not text; nothing takes a setting back."""
     typed: dict[str, object] = {}
     for key, text in settings_of(settings, "--set").items():
         if text.lower() in ("true", "false"):
@@ -167,7 +195,7 @@ def _typed(settings: list[str]) -> dict[str, object]:
         elif text.lstrip("-").isdigit():
             typed[key] = int(text)
         else:
-            typed[key] = text
+            typed[key] = text or None
     return typed
 
 

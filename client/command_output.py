@@ -69,6 +69,11 @@ def complain(sentence: str) -> None:
     print("error: " + " ".join(sentence.split()), file=sys.stderr)
 
 
+def warn(sentence: str) -> None:
+    """One line on standard error about something that worked otherwise than a user may think."""
+    print("note: " + " ".join(sentence.split()), file=sys.stderr)
+
+
 def show_json(value: object) -> None:
     """One JSON document on standard output."""
     print(json.dumps(plain(value), ensure_ascii=False))

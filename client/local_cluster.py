@@ -24,45 +24,33 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import errno
 import json
 import os
 import signal
-import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..runtime.clock import Clock, SystemClock
-from ..runtime.disk import FileLock, RealDisk
-from .node_process import NodeProcess, log_tail
+from ..runtime.disk import RealDisk
+from .local_ports import HOST, LocalClusterError, NodePorts, Reservations, ask_status, require_free
+from .node_process import NodeProcess, last_words, log_size
 
 if TYPE_CHECKING:
     from ..proto.admin_pb2 import StatusReply
 
-HOST: Final = "127.0.0.1"
-PORTS_FROM: Final = 12_000
-PORTS_TO: Final = 30_000  # below Linux' default range of outgoing ports (32768-60999)
+__all__ = ["ForeignNode", "LocalCluster", "LocalClusterError", "LocalNode", "NodePorts"]
+
+DEFAULT_NODES: Final = 3
 POLL_INTERVAL_S: Final = 0.05
 STATUS_TIMEOUT_S: Final = 2.0
 STOP_TIMEOUT_S: Final = 30.0
 _DISK: Final = RealDisk()
 
 
-class LocalClusterError(Exception):
-    """A node did not start, or the directory is not usable; one sentence that says what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodePorts:
-    """The four listeners of one node."""
-
-    node_id: int
-    kafka: int
-    grpc: int
-    quorum: int
-    metrics: int
+class ForeignNode(LocalClusterError):
+    """The node's port is answered by another node."""
 
 
 class LocalNode:
@@ -77,6 +65,7 @@ class LocalNode:
         self.data_path = self.directory / "data"
         self.log_path = self.directory / "node.log"
         self._record = self.directory / "process.json"
+        self._log_start = 0  # where its last start begins in the log
         self._process = NodeProcess.attach(self._record)
 
     @property
@@ -101,11 +90,16 @@ class LocalNode:
         return self._process.running
 
     async def start(self) -> None:
-        """Starts the process; does not wait until it is ready.  A no-op while it runs."""
+        """Starts the process; does not wait until it is ready.  A no-op while it runs.
+
+        Raises LocalClusterError when somebody else listens on one of its ports.
+        """
         if self._process.running:
             return
+        await require_free(self.ports, self._cluster.base_port_option)
         _DISK.make_directory(self.data_path)
         _DISK.write_atomic(self.config_path, self._cluster.configuration(self).encode())
+        self._log_start = log_size(self.log_path)
         self._process = NodeProcess.spawn(
             self.config_path,
             log=self.log_path,
@@ -151,7 +145,9 @@ class LocalNode:
         while True:
             if not self._process.running:
                 code = self._process.exit_code
-                raise LocalClusterError(f"node {self.id} ended with exit code {code}: {log_tail(self.log_path)}")
+                how = "" if code is None else f" with exit code {code}"
+                said = last_words(self.log_path, self._log_start)
+                raise LocalClusterError(f"node {self.id} ended{how}: {said} (log: {self.log_path})")
             try:
                 status = await self.status()
                 if status.ready:
@@ -159,19 +155,24 @@ class LocalNode:
                 last = f"state {status.state}, not ready"
             except grpc.aio.AioRpcError as error:
                 last = str(error.code())
+            except ForeignNode as error:
+                last = str(error)  # ours will end: it cannot listen there
             if clock.monotonic() >= deadline:
                 raise LocalClusterError(f"node {self.id} is not ready after {timeout_s:g} s ({last}): see {self.log_path}")
             await asyncio.sleep(POLL_INTERVAL_S)
 
     async def status(self, timeout_s: float = STATUS_TIMEOUT_S) -> StatusReply:
-        """What the node says of itself.  Raises grpc.aio.AioRpcError when it does not answer."""
-        from ..proto import admin_pb2, admin_pb2_grpc
-        from ..runtime.network import grpc_channel
-
-        # A channel a call: a kept one backs off for long after the node was down.
-        async with grpc_channel(self.grpc_address) as channel:
-            reply: StatusReply = await admin_pb2_grpc.AdminStub(channel).Status(admin_pb2.StatusRequest(), timeout=timeout_s)
-            return reply
+        """What the node says of itself.  Raises grpc.aio.AioRpcError when it does not answer, ForeignNode when another node
+        does: one of another cluster, or one with this node's identity that is another process."""
+        pid = self.pid
+        reply = await ask_status(self.ports.grpc, timeout_s)
+        same_process = pid is None or reply.process_id in (0, pid)  # 0: a node of an older version, which does not tell
+        if (reply.cluster_id, reply.node_id) != (self._cluster.cluster_id, self.id) or not same_process:
+            raise ForeignNode(
+                f"port {self.ports.grpc} of node {self.id} is answered by node {reply.node_id} of cluster {reply.cluster_id}, "
+                f"process {reply.process_id}: that is not this cluster's"
+            )
+        return reply
 
     async def arm_fault(
         self, point: str, *, match: Mapping[str, object] | None = None, skip: int = 0, action: str = "kill"
@@ -188,44 +189,82 @@ class LocalNode:
 
 
 class LocalCluster:
-    """Nodes 1..n on loopback, the first 1, 3 or 5 also controllers.  `settings` go into every node's configuration."""
+    """Nodes 1..n on loopback, the first 1, 3 or 5 also controllers.
+
+    `settings` go into every node's configuration, at its next start.  A directory keeps them: later ones are added, and a value
+    None takes one back.  `base_port` moves a stopped cluster.  `nodes` is 3 for a new cluster.
+    """
 
     def __init__(
         self,
         directory: Path,
-        nodes: int = 3,
+        nodes: int | None = None,
         settings: Mapping[str, object] | None = None,
         fault_points: bool = False,
         *,
         detached: bool = False,
         base_port: int | None = None,
+        base_port_option: str = "--base-port",
         clock: Clock | None = None,
     ) -> None:
-        if nodes < 1:
+        if nodes is not None and nodes < 1:
             raise LocalClusterError(f"a cluster of {nodes} nodes: at least 1 is needed, 3 to survive the loss of one")
         self.directory = directory.absolute()
         self.detached = detached
         self.clock: Clock = clock if clock is not None else SystemClock()
-        self.settings: dict[str, object] = dict(settings or {})
         self.fault_points = fault_points
-        self._port_locks: list[FileLock] = []
+        self.base_port_option = base_port_option
+        self._reservations = Reservations(self.clock)
         _DISK.make_directory(self.directory)
         description = _read_description(self.directory)
         if description is None:
             self.cluster_id = base64.urlsafe_b64encode(self.clock.uuid().bytes).decode().rstrip("=")
-            self._ports = [self._allocate(node_id, base_port) for node_id in range(1, nodes + 1)]
+            self._ports = self._new_ports(nodes or DEFAULT_NODES, base_port)
         else:
             self.cluster_id = description["cluster_id"]
             self._ports = [NodePorts(**ports) for ports in description["nodes"]]
-            if len(self._ports) != nodes:
+            if nodes is not None and len(self._ports) != nodes:
                 raise LocalClusterError(
                     f"{self.directory} holds a cluster of {len(self._ports)} nodes, not {nodes}: "
                     f"use --nodes {len(self._ports)}, or another directory"
                 )
-            for number in (port for ports in self._ports for port in (ports.kafka, ports.grpc, ports.quorum, ports.metrics)):
-                self._hold(number)
-        self._write_description()
+            for number in (port for ports in self._ports for port in ports.by_use.values()):
+                self._reservations.hold(number)
+        stored: dict[str, object] = {} if description is None else description["settings"]
+        self.settings = {key: value for key, value in {**stored, **(settings or {})}.items() if value is not None}
+        self.settings_changed = description is not None and self.settings != stored
         self._nodes = {ports.node_id: LocalNode(self, ports) for ports in self._ports}
+        if description is not None and base_port is not None:
+            self._move(base_port)
+        self._write_description()
+
+    def _new_ports(self, nodes: int, base_port: int | None) -> list[NodePorts]:
+        if base_port is None:
+            return [self._reservations.choose(node_id) for node_id in range(1, nodes + 1)]
+        chosen = [NodePorts.from_base(node_id, base_port) for node_id in range(1, nodes + 1)]
+        for ports in chosen:
+            self._reservations.take(ports)
+        return chosen
+
+    def _move(self, base_port: int) -> None:
+        """Gives a stopped cluster the ports that its user asks for now."""
+        wanted = [NodePorts.from_base(ports.node_id, base_port) for ports in self._ports]
+        if wanted == self._ports:
+            return
+        running = [node for node in self.nodes if node.running]
+        if running:
+            raise LocalClusterError(
+                f"{self.directory} runs on port {self._ports[0].kafka}: stop it first (`tidegate cluster down --data "
+                f"{self.directory}`), or leave {self.base_port_option} out"
+            )
+        self._reservations.release()
+        self._ports = self._new_ports(len(wanted), base_port)
+        self._nodes = {ports.node_id: LocalNode(self, ports) for ports in self._ports}
+
+    @staticmethod
+    def exists(directory: Path) -> bool:
+        """Whether a cluster lives in `directory`.  Raises LocalClusterError when what is there cannot be read."""
+        return _read_description(directory.absolute()) is not None
 
     @staticmethod
     def attach(directory: Path, *, detached: bool = True) -> LocalCluster:
@@ -235,8 +274,6 @@ class LocalCluster:
             raise LocalClusterError(f"no cluster in {directory}: start one with `tidegate cluster up --data {directory}`")
         return LocalCluster(
             directory,
-            nodes=len(description["nodes"]),
-            settings=description["settings"],
             fault_points=description["fault_points"],
             detached=detached,
         )
@@ -293,9 +330,7 @@ class LocalCluster:
 
     def release(self) -> None:
         """Gives the port reservations back; the nodes are left alone."""
-        for lock in self._port_locks:
-            lock.release()
-        self._port_locks.clear()
+        self._reservations.release()
 
     async def active_controller(self, timeout_s: float = 30.0) -> LocalNode:
         """The node that is the active controller now; waits for one."""
@@ -309,7 +344,7 @@ class LocalCluster:
                 try:
                     if (await node.status()).controller_active:
                         return node
-                except grpc.aio.AioRpcError:
+                except (grpc.aio.AioRpcError, ForeignNode):
                     continue  # it is starting or dying: ask the next one
             if self.clock.monotonic() >= deadline:
                 raise LocalClusterError(f"no active controller within {timeout_s:g} s: see the logs in {self.directory}")
@@ -348,38 +383,6 @@ class LocalCluster:
         }
         # Quoted keys stay flat, whatever other key begins with them.
         return "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items())
-
-    def _allocate(self, node_id: int, base_port: int | None) -> NodePorts:
-        if base_port is None:
-            return NodePorts(node_id, *(self._free_port() for _ in range(4)))
-        number = base_port + node_id - 1
-        for port in (number, number + 100, number + 200, number + 300):
-            if not self._hold(port):
-                raise LocalClusterError(f"port {port} is reserved by another local cluster: choose other ports")
-        return NodePorts(node_id, number, number + 100, number + 200, number + 300)
-
-    def _free_port(self) -> int:
-        from ..runtime.network import port_is_free
-
-        count = PORTS_TO - PORTS_FROM
-        start = int(self.clock.random() * count)
-        for step in range(count):
-            port = PORTS_FROM + (start + step) % count
-            if port_is_free(port) and self._hold(port):
-                return port
-        raise LocalClusterError(f"no free port between {PORTS_FROM} and {PORTS_TO}: stop other clusters first")
-
-    def _hold(self, port: int) -> bool:
-        """Reserves a port among local clusters; False when another one holds it."""
-        directory = Path(tempfile.gettempdir()) / f"tidegate-ports-{os.getuid()}"
-        _DISK.make_directory(directory)
-        try:
-            self._port_locks.append(_DISK.lock(directory / str(port)))
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                return False
-            raise
-        return True
 
     def _write_description(self) -> None:
         description = {

@@ -19,7 +19,8 @@ from typing import Final
 
 from ..runtime.disk import RealDisk
 
-LOG_TAIL_BYTES: Final = 4096
+LOG_TAIL_BYTES: Final = 16_384
+ERROR_MARKS: Final = ("tidegate-node: ", " ERROR ", " CRITICAL ", "Error: ")
 _DISK: Final = RealDisk()
 
 
@@ -158,14 +159,32 @@ class NodeProcess:
         return code
 
 
-def log_tail(log: Path, lines: int = 5) -> str:
-    """The last lines of a node's log: what it said before it died."""
+def log_size(log: Path) -> int:
+    """How much is in a node's log now."""
+    if not _DISK.exists(log):
+        return 0
+    file = _DISK.open(log, read_only=True)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+def log_tail(log: Path, lines: int = 5, since: int = 0) -> str:
+    """The last lines of a node's log, from `since` on: what it said before it died."""
     if not _DISK.exists(log):
         return "(no log)"
     file = _DISK.open(log, read_only=True)
     try:
         size = file.size()
-        data = file.read_at(max(0, size - LOG_TAIL_BYTES), LOG_TAIL_BYTES)
+        data = file.read_at(max(0, since, size - LOG_TAIL_BYTES), LOG_TAIL_BYTES)
     finally:
         file.close()
     return "\n".join(data.decode(errors="replace").splitlines()[-lines:])
+
+
+def last_words(log: Path, since: int = 0) -> str:
+    """Why a node ended, as it said itself: the last line that tells of an error, else the last line."""
+    lines = [line.strip() for line in log_tail(log, 50, since).splitlines() if line.strip()]
+    telling = [line for line in lines if any(mark in line for mark in ERROR_MARKS)]
+    return (telling or lines or ["(nothing in its log)"])[-1]

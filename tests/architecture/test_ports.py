@@ -51,7 +51,7 @@ _STARTS_PROCESSES = "starts and watches real node processes for the command line
 _BEFORE_ANYTHING_RUNS = "looks for a Java runtime while installing and before Spark starts; no broker code runs there"
 
 ALLOWED: Mapping[tuple[str, str], str] = {
-    ("client/local_cluster.py", "tempfile"): _STARTS_PROCESSES,
+    ("client/local_ports.py", "tempfile"): _STARTS_PROCESSES,
     ("client/node_process.py", "open"): _STARTS_PROCESSES,
     ("client/node_process.py", "os.close"): _STARTS_PROCESSES,
     ("deploy/kubernetes/overlays/spark-backfill/backfill.py", "datetime.datetime.now"): "a job of its own, outside the package",

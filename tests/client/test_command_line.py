@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,11 @@ from typing import Any
 import pytest
 import typer
 from tidegate.client import command_line
+from tidegate.client.admin import _refusal
 from tidegate.client.command_output import cell, plain, settings_of
+from tidegate.client.errors import error_for
 from tidegate.client.metadata import BrokerAddress
+from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 from typer.testing import CliRunner, Result
 
@@ -167,8 +172,6 @@ def test_commands_of_higher_floors_join_and_are_loaded_only_when_called(monkeypa
 
 
 async def test_produce_splits_lines_and_can_be_atomic(broker: Any) -> None:
-    import asyncio
-
     async def call(*arguments: str, text: str | None = None) -> tuple[int, str, str]:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tidegate.client.command_line", *arguments, "--bootstrap", broker.bootstrap,
@@ -187,3 +190,124 @@ async def test_produce_splits_lines_and_can_be_atomic(broker: Any) -> None:
     code, _, err = await call("produce", "t", "--separator", ":", "--transactional-id", "tx", text="c:3\nbroken\n")
     assert code == 1 and err.startswith("error: no ':' in 'broken'") and len(err.splitlines()) == 1
     assert [committed for _, _, committed in broker.outcomes].count(True) == 1
+
+
+class Produce:
+    """`tidegate produce` as a process, with the scripted broker."""
+
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
+
+    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tidegate.client.command_line", "produce", *arguments, "--bootstrap", self._broker.bootstrap,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+
+    async def __call__(self, *arguments: str, stdin: bytes = b"") -> tuple[int | None, str, str]:
+        process = await self.start(*arguments)
+        out, err = await process.communicate(stdin)
+        return process.returncode, out.decode(), err.decode()
+
+
+@pytest.fixture
+def produce(broker: Any) -> Produce:
+    broker.partitions = 1
+    return Produce(broker)
+
+
+async def arrived(broker: Any, count: int) -> None:
+    async with asyncio.timeout(20):
+        while len(broker.logs["t", 0]) < count:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_record_leaves_when_its_line_arrives_and_ctrl_c_ends_with_a_count(broker: Any, produce: Produce) -> None:
+    process = await produce.start("t")
+    assert process.stdin is not None
+    for number in (1, 2):
+        process.stdin.write(b"%d\n" % number)
+        await arrived(broker, number)
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(10):
+        out, err = await process.communicate()
+    assert (process.returncode, out, err) == (130, b"2 records written to t, then interrupted\n", b"")
+
+
+async def test_ctrl_c_in_a_transaction_aborts_it(broker: Any, produce: Produce) -> None:
+    process = await produce.start("t", "--transactional-id", "tx")
+    assert process.stdin is not None
+    process.stdin.write(b"1\n")
+    await arrived(broker, 1)
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(10):
+        out, err = await process.communicate()
+    assert (process.returncode, out, err) == (130, b"0 records written to t, then interrupted\n", b"")
+    assert [committed for _, _, committed in broker.outcomes] == [False]
+
+
+async def test_lines_are_bytes(broker: Any, produce: Produce) -> None:
+    code, out, err = await produce("t", "-s", ":", stdin=b"k\xff:\xfe\x00v\r\n:\nlast:1")
+    assert (code, out, err) == (0, "3 records written to t\n", "")
+    assert broker.logs["t", 0] == [(b"k\xff", b"\xfe\x00v"), (b"", b""), (b"last", b"1")]
+
+
+async def test_a_mistake_in_the_middle_says_how_much_was_written(broker: Any, produce: Produce) -> None:
+    code, out, err = await produce("t", "-s", ":", stdin=b"a:1\nb:2\nbroken\n")
+    assert (code, out) == (1, "") and len(err.splitlines()) == 1
+    assert "no ':' in 'broken'" in err and "(2 records were written to t before)" in err
+
+
+async def test_offsets_of_a_transaction_are_told_after_its_commit(broker: Any, produce: Produce) -> None:
+    broker.script(ApiKey.END_TXN, {"error_code": ErrorCode.INVALID_TXN_STATE, "producer_id": -1, "producer_epoch": -1})
+    code, out, err = await produce("t", "x", "--transactional-id", "tx", "--json")
+    assert (code, out) == (1, "") and "INVALID_TXN_STATE" in err
+    code, out, _ = await produce("t", "x", "--transactional-id", "tx", "--json")
+    assert code == 0 and json.loads(out)["topic"] == "t"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["topics", "create", "x", "-p", "99999999999"], "200000 (see `tidegate topics create --help`)"),
+        (["consume", "t", "--max", "-3"], "greater than or equal to 1"),
+        (["consume", "t", "--idle", "-1"], "greater than or equal to 0"),
+        (["produce", "t", "x", "--partition", "-1"], "greater than or equal to 0"),
+        (["dev", "--data", "/nonexistent/x", "--port", "70000"], "less than or equal to"),
+        (["cluster", "up", "--nodes", "0"], "greater than or equal to 1"),
+        (["consume"], "missing argument"),
+        (["bogus"], "no such command 'bogus' (see `tidegate --help`)"),
+        (["topics", "list", "--bogus"], "no such option: --bogus"),
+    ],
+)
+def test_a_mistake_in_the_arguments_is_one_line_with_what_is_permitted(
+    command: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.call(command_line.build(command), command) == 2
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert said.out == "" and line.startswith("error: ") and words in line
+
+
+def test_a_state_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    done = tidegate("txns", "list", "--state", "Foo")
+    assert done.exit_code == 1 and "choose from Empty, Ongoing, PrepareCommit" in done.stderr
+
+
+def test_the_states_are_those_of_the_coordinator() -> None:
+    from tidegate.client.listing_commands import TRANSACTION_STATES
+    from tidegate.coordinator.transaction.state import TransactionState
+
+    assert sorted(TRANSACTION_STATES) == sorted(state.display_name for state in TransactionState)
+
+
+def test_a_code_is_named_once() -> None:
+    for said in ("TOPIC_ALREADY_EXISTS", "TOPIC_ALREADY_EXISTS: it is there", "it is there"):
+        error = error_for(ErrorCode.TOPIC_ALREADY_EXISTS, "creating topic 'x'", said)
+        assert str(error).count("TOPIC_ALREADY_EXISTS") == 1 and "x'" in str(error)
+
+
+def test_a_change_of_several_things_says_what_was_done() -> None:
+    refused = error_for(ErrorCode.TOPIC_ALREADY_EXISTS, "creating topic 'c'")
+    assert str(_refusal([refused], ["a", "b"])).endswith("; it was done for a, b")
+    assert "done for" not in str(_refusal([refused], []))

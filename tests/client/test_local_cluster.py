@@ -6,14 +6,16 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tidegate.client.local_cluster import LocalCluster, LocalClusterError
-from tidegate.client.node_process import NodeProcess, ProcessIdentity, log_tail
+from tidegate.client.local_cluster import ForeignNode, LocalCluster, LocalClusterError, LocalNode
+from tidegate.client.node_process import NodeProcess, ProcessIdentity, last_words, log_tail
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -191,3 +193,102 @@ async def test_a_detached_cluster_lives_on_and_is_found_from_another_process(tmp
     assert down.stdout == "stopped: node 1\n"
     await until_gone(node["pid"])
     assert not LocalCluster.attach(tmp_path).node(1).running
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    """A port that some other program holds, with room below it for the other ports of a node."""
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        yield held.getsockname()[1]
+
+
+async def test_a_port_that_another_program_holds_is_named_before_anything_starts(tmp_path: Path, listener: int) -> None:
+    cluster = LocalCluster(tmp_path, 1, base_port=listener, base_port_option="--port")
+    with pytest.raises(LocalClusterError, match=rf"port {listener} \(Kafka of node 1\) is in use by another program .* --port"):
+        await cluster.up()
+    assert not cluster.node(1).running and not cluster.node(1).log_path.exists()
+    cluster.release()
+
+
+def test_a_stopped_cluster_moves_to_the_ports_that_are_asked_for(tmp_path: Path) -> None:
+    LocalCluster(tmp_path, 3, base_port=12_100).release()
+    kept = LocalCluster(tmp_path)
+    assert [node.ports.kafka for node in kept.nodes] == [12_100, 12_101, 12_102]
+    kept.release()
+    moved = LocalCluster(tmp_path, base_port=12_500)
+    assert [node.ports.grpc for node in moved.nodes] == [12_600, 12_601, 12_602] and moved.cluster_id == kept.cluster_id
+    assert "12700" in moved.configuration(moved.node(3))
+    moved.release()
+    assert LocalCluster.attach(tmp_path).bootstrap == moved.bootstrap
+
+
+def test_settings_are_kept_added_to_and_taken_back(tmp_path: Path) -> None:
+    def settings(changes: dict[str, object] | None = None) -> tuple[dict[str, object], bool]:
+        cluster = LocalCluster(tmp_path, 1, changes)
+        cluster.release()
+        return cluster.settings, cluster.settings_changed
+
+    assert settings({"num.partitions": 4}) == ({"num.partitions": 4}, False)
+    assert settings() == ({"num.partitions": 4}, False)
+    assert settings({"log.level": "DEBUG"}) == ({"num.partitions": 4, "log.level": "DEBUG"}, True)
+    assert settings({"num.partitions": None}) == ({"log.level": "DEBUG"}, True)
+
+
+def test_the_last_words_are_the_line_that_tells_of_the_error(tmp_path: Path) -> None:
+    log = tmp_path / "node.log"
+    before = "tidegate-node: an older start's error\n"
+    log.write_text(before + "t INFO a start\nt ERROR node broken thing=1\nt INFO b stop\n")
+    assert last_words(log, len(before)) == "t ERROR node broken thing=1"
+    log.write_text(before + "t INFO a start\nt INFO b stop\n")
+    assert last_words(log, len(before)) == "t INFO b stop"
+    assert "no log" in last_words(tmp_path / "absent")
+
+
+@pytest.mark.cluster
+async def test_a_cluster_on_the_ports_of_another_one_is_never_called_ready(tmp_path: Path) -> None:
+    first = LocalCluster(tmp_path / "first", 1)
+    await first.up()
+    try:
+        second = LocalCluster(tmp_path / "second", 1)
+        second._ports = first._ports  # as when both use the default ports, one after the other
+        node = second._nodes[1] = LocalNode(second, first.node(1).ports)
+        with pytest.raises(LocalClusterError, match=rf"in use by a node of another .*{first.cluster_id}"):
+            await second.up()
+        with pytest.raises(ForeignNode, match="not this cluster's"):
+            await node.status()
+        # The same cluster and node, but another process than ours.
+        copy = LocalCluster.attach(tmp_path / "first")
+        copy.node(1)._process = NodeProcess(ProcessIdentity.of(os.getpid()), None, tmp_path / "record")
+        with pytest.raises(ForeignNode):
+            await copy.node(1).status()
+        assert (await first.node(1).status()).process_id == first.node(1).pid
+        second.release()
+    finally:
+        await first.down()
+
+
+@pytest.mark.cluster
+def test_the_command_refuses_taken_ports_and_applies_what_is_set(tmp_path: Path) -> None:
+    def tidegate(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tidegate.client.command_line", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=90)
+
+    LocalCluster(tmp_path / "a", 1).release()  # chooses free ports
+    data = ["--data", str(tmp_path / "a")]
+    try:
+        up = tidegate("cluster", "up", *data, "--set", "num.partitions=4", "--json")
+        assert up.returncode == 0 and up.stderr == "", up.stderr
+        port = json.loads(up.stdout)["bootstrap"].rpartition(":")[2]
+        again = tidegate("cluster", "up", *data, "--set", "num.partitions=5")
+        assert again.returncode == 0 and "counts there from the next start" in again.stderr
+        refused = tidegate("cluster", "up", *data, "--base-port", "12900")
+        assert refused.returncode == 1 and f"runs on port {port}: stop it first" in refused.stderr
+        dev = tidegate("dev", *data)
+        assert dev.returncode == 1 and "runs already" in dev.stderr and len(dev.stderr.splitlines()) == 1
+        assert "num.partitions\" = 4" in (tmp_path / "a/node-1/config.toml").read_text()
+        tidegate("cluster", "down", *data)
+        up = tidegate("cluster", "up", *data)
+        assert up.returncode == 0, up.stderr
+        assert "num.partitions\" = 5" in (tmp_path / "a/node-1/config.toml").read_text()
+    finally:
+        tidegate("cluster", "down", *data)

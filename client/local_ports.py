@@ -1,0 +1,140 @@
+"""Ports of the nodes of local clusters: chosen, reserved, and checked before a node is started.
+
+A reservation is a lock file that lasts as long as the cluster object: clusters that are made side by side do not take one
+another's ports, also not while a node is down.  Against everybody else only looking helps: `require_free`, right before a node
+starts, says which port is taken, by whom if it is a Tidegate node, and what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ..runtime.clock import Clock
+from ..runtime.disk import FileLock, RealDisk
+
+if TYPE_CHECKING:
+    from ..proto.admin_pb2 import StatusReply
+
+HOST: Final = "127.0.0.1"
+PORTS_FROM: Final = 12_000
+PORTS_TO: Final = 30_000  # below Linux' default range of outgoing ports (32768-60999)
+PORT_STEP: Final = 100  # between the listeners of one node, with ports counted from a base
+
+WHO_TIMEOUT_S: Final = 1.0
+_DISK: Final = RealDisk()
+
+
+class LocalClusterError(Exception):
+    """A node did not start, or the directory is not usable; one sentence that says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """The four listeners of one node."""
+
+    node_id: int
+    kafka: int
+    grpc: int
+    quorum: int
+    metrics: int
+
+    @staticmethod
+    def from_base(node_id: int, base_port: int) -> NodePorts:
+        """The ports that `--base-port` means."""
+        first = base_port + node_id - 1
+        return NodePorts(node_id, *(first + step * PORT_STEP for step in range(4)))
+
+    @property
+    def by_use(self) -> Mapping[str, int]:
+        """Port numbers by what they are for, as people call it."""
+        return {"Kafka": self.kafka, "gRPC": self.grpc, "quorum": self.quorum, "metrics": self.metrics}
+
+
+class Reservations:
+    """The port locks of one cluster object."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._locks: list[FileLock] = []
+
+    def take(self, ports: NodePorts) -> None:
+        """Reserves chosen ports.  Raises LocalClusterError when another cluster object has one of them."""
+        for use, port in ports.by_use.items():
+            if not self.hold(port):
+                raise LocalClusterError(
+                    f"port {port} ({use} of node {ports.node_id}) is reserved by another local cluster: choose other ports with "
+                    "--base-port (`tidegate dev`: --port)"
+                )
+
+    def choose(self, node_id: int) -> NodePorts:
+        """Four free ports, now reserved."""
+        return NodePorts(node_id, *(self._free_port() for _ in range(4)))
+
+    def _free_port(self) -> int:
+        from ..runtime.network import port_is_free
+
+        count = PORTS_TO - PORTS_FROM
+        start = int(self._clock.random() * count)
+        for step in range(count):
+            port = PORTS_FROM + (start + step) % count
+            if port_is_free(port) and self.hold(port):
+                return port
+        raise LocalClusterError(f"no free port between {PORTS_FROM} and {PORTS_TO}: stop other clusters first")
+
+    def hold(self, port: int) -> bool:
+        """Reserves a port among local clusters; False when another one holds it."""
+        directory = Path(tempfile.gettempdir()) / f"tidegate-ports-{os.getuid()}"
+        _DISK.make_directory(directory)
+        try:
+            self._locks.append(_DISK.lock(directory / str(port)))
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def release(self) -> None:
+        """Gives all reservations back."""
+        for lock in self._locks:
+            lock.release()
+        self._locks.clear()
+
+
+async def ask_status(grpc_port: int, timeout_s: float) -> StatusReply:
+    """What the node at this port says of itself.  Raises grpc.aio.AioRpcError when none answers."""
+    from ..proto import admin_pb2, admin_pb2_grpc
+    from ..runtime.network import grpc_channel
+
+    # A channel a call: a kept one backs off for long after the node was down.
+    async with grpc_channel(f"{HOST}:{grpc_port}") as channel:
+        reply: StatusReply = await admin_pb2_grpc.AdminStub(channel).Status(admin_pb2.StatusRequest(), timeout=timeout_s)
+        return reply
+
+
+async def require_free(ports: NodePorts, base_port_option: str) -> None:
+    """Raises LocalClusterError when a port that the node is to listen on is taken."""
+    from ..runtime.network import port_is_free
+
+    for use, port in ports.by_use.items():
+        if not port_is_free(port):
+            raise LocalClusterError(
+                f"port {port} ({use} of node {ports.node_id}) is in use by {await _who(ports)}: stop it, or choose other ports "
+                f"with {base_port_option}"
+            )
+
+
+async def _who(ports: NodePorts) -> str:
+    import grpc
+
+    try:
+        status = await ask_status(ports.grpc, WHO_TIMEOUT_S)
+    except grpc.aio.AioRpcError:
+        return f"another program (`ss -ltnp` shows which; perhaps another Tidegate, or a Kafka on {ports.kafka})"
+    process = f", process {status.process_id}" if status.process_id else ""
+    return f"a node of another Tidegate cluster (node {status.node_id} of cluster {status.cluster_id}{process})"
