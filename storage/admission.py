@@ -1,19 +1,23 @@
 """What a leader checks of batches before they concern any producer, and how it stamps them.  Pure.
 
-Cost is per batch: a header, a checksum, and a few comparisons; records are looked into only where the topic is compacted, because
-a record without a key could never be cleaned away there, nor be told from any other.
+Cost is per batch: a header, a checksum, a few comparisons; and, for batches of clients, a walk over the records' lengths
+(`record_check`), because a batch that cannot be read would stop every consumer for good.  Where the topic is compacted every
+record is looked into: one without a key could never be cleaned away there, nor be told from any other.
 """
 
 from __future__ import annotations
 
 from ..wire.errors import ErrorCode, KafkaError
+from ..wire.record_check import check_records
 from ..wire.records import HEADER_BYTES, BatchHeader, assign_in_place, set_log_append_time, validate_batch
-from .compaction_records import DELETE_HORIZON, records_bytes, scan_records
+from .compaction_records import DELETE_HORIZON
 from .producer_state import AppendOrigin
 from .topic_config import LogConfig, TimestampType
 
 NO_APPEND_TIME = -1
 """The records keep their producer's timestamps."""
+CLIENT_BATCHES_MAX = 16
+"""In one append of a client; Kafka takes one."""
 _COPY_WHOLE_BYTES = 16 * 1024
 """Up to this size a read-only batch is copied to be stamped; above it, only its header, and both parts are written together."""
 
@@ -30,21 +34,22 @@ def check_batches(view: memoryview, origin: AppendOrigin, config: LogConfig, now
         header = validate_batch(view, position, config.max_message_bytes, from_client=from_client)
         if from_client:
             _check_timestamp(header, config, now_ms)
+            if len(checked) == CLIENT_BATCHES_MAX:
+                raise KafkaError(ErrorCode.INVALID_RECORD, f"more than {CLIENT_BATCHES_MAX} batches for one partition at once")
             if config.is_compacted:
-                _check_keys(view[position:], header)
+                _check_horizon(header)
+                check_records(view, position, header, every_record=True)
+            elif config.record_check:
+                check_records(view, position, header)
         checked.append((position, header))
         position += header.batch_length + 12
         if position >= size:
             return checked
 
 
-def _check_keys(view: memoryview, header: BatchHeader) -> None:
+def _check_horizon(header: BatchHeader) -> None:
     if header.attributes & DELETE_HORIZON:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a producer may not set the delete horizon of its batch: cleaners do")
-    if any(record.key is None for record in scan_records(records_bytes(view, header), header)):
-        raise KafkaError(
-            ErrorCode.INVALID_RECORD, "a record without a key came to a compacted topic: every record needs one there"
-        )
 
 
 def _check_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> None:

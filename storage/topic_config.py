@@ -1,10 +1,12 @@
 """Topic configuration: every key that a topic may carry, its type, range, default and meaning, and the log's own view of it.
 
 The table `TOPIC_CONFIGS` is the one truth: the controller validates with it, DescribeConfigs prints it, and `LogConfig` is made
-from it.  Names, defaults and ranges are Kafka's, with four stated differences:
+from it.  Names, defaults and ranges are Kafka's, with five stated differences:
 
 * `flush.policy` (ours) says when an acks=all write counts: `always` = flushed to disk by the in-sync replicas, `os` = Kafka's
   way;
+* `record.check` (ours) can spare a leader the walk over the records' lengths, see `wire/record_check.py`: only for producers
+  that are trusted, and with no effect on compacted topics;
 * `compression.type` takes only `producer`: batches are stored exactly as they were sent, so a broker never compresses again;
 * `unclean.leader.election.enable` and `min.insync.replicas` mean what they mean in Kafka; the controller holds the rule that
   state topics refuse an unclean election;
@@ -130,6 +132,7 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = _table(
     _C("min.cleanable.dirty.ratio", _T.DOUBLE, "0.5", "share of uncompacted data that makes a log worth compacting", 0, 1),
     _C("min.compaction.lag.ms", _T.LONG, "0", "a record is not compacted before this time", 0),
     _C("min.insync.replicas", _T.INT, "1", "acks=all writes need at least this many in-sync replicas", 1),
+    _C("record.check", _T.BOOLEAN, "true", "whether a leader walks the records of a client's batch before it takes it"),
     _C("retention.bytes", _T.LONG, "-1", "size of a partition beyond which its oldest segments go; -1 = no limit", -1),
     _C("retention.ms", _T.LONG, str(7 * _DAY_MS), "age beyond which segments go; -1 = no limit", -1),
     _C("segment.bytes", _T.INT, str(1 << 30), "size at which a new segment begins", 1024),
@@ -191,6 +194,7 @@ class LogConfig:
     max_compaction_lag_ms: int = _INT64_MAX
     min_insync_replicas: int = 1
     unclean_leader_election: bool = False
+    record_check: bool = True
 
     @property
     def is_compacted(self) -> bool:
@@ -215,6 +219,7 @@ class LogConfig:
             segment_index_bytes=number("segment.index.bytes"),
             index_interval_bytes=number("index.interval.bytes"),
             max_message_bytes=number("max.message.bytes"),
+            record_check=value("record.check").lower() == "true",
             flush_policy=FlushPolicy(value("flush.policy")),
             timestamp_type=TimestampType(value("message.timestamp.type")),
             timestamp_before_max_ms=number("message.timestamp.before.max.ms"),

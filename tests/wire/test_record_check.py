@@ -1,0 +1,172 @@
+"""A batch that a leader took can be read: whatever is wrong with its records is found before, in every codec."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import cramjam
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidegate.wire import record_check
+from tidegate.wire.compression import Compression, compress
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.record_check import check_records
+from tidegate.wire.records import NewRecord, decode_batch, encode_batch, parse_header, validate_batch
+
+
+def with_payload(payload: bytes, count: int, codec: int = 0, last_delta: int | None = None) -> bytes:
+    """A batch with a right header and a right CRC around any payload."""
+    head = bytearray(encode_batch([NewRecord(None, b"", (), 1)])[:61])
+    struct.pack_into(">i", head, 8, 49 + len(payload))
+    struct.pack_into(">hi", head, 21, codec, count - 1 if last_delta is None else last_delta)
+    struct.pack_into(">i", head, 57, count)
+    batch = head + payload
+    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    return bytes(batch)
+
+
+def check(batch: bytes, *, every_record: bool = False) -> None:
+    view = memoryview(bytearray(b"before" + batch))
+    check_records(view, 6, validate_batch(view, 6, from_client=True), every_record=every_record)
+
+
+def refused(batch: bytes, *, every_record: bool = False) -> KafkaError:
+    with pytest.raises(KafkaError) as error:
+        check(batch, every_record=every_record)
+    return error.value
+
+
+def records(sizes: list[int], key: bytes | None = b"k") -> list[NewRecord]:
+    return [NewRecord(key, b"v" * size, (("h", b"1"), ("n", None)) if size % 7 == 1 else (), i) for i, size in enumerate(sizes)]
+
+
+size_lists = st.lists(st.sampled_from([0, 1, 40, 50, 56, 57, 100, 101, 8100, 8200, 20_000]), min_size=1, max_size=12).flatmap(
+    lambda chosen: st.lists(st.sampled_from(chosen), min_size=1, max_size=300)
+)
+
+
+@given(sizes=size_lists, codec=st.sampled_from(Compression))
+@settings(max_examples=60, deadline=None)
+def test_what_a_client_encodes_is_taken(sizes: list[int], codec: Compression) -> None:
+    batch = encode_batch(records(sizes), compression=codec)
+    check(batch)
+    check(batch, every_record=True)
+
+
+@given(sizes=size_lists, data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_damaged_length_is_refused_wherever_readers_refuse_it(sizes: list[int], data: st.DataObject) -> None:
+    """Whatever byte is changed: if the lengths do not lead to the end any more, the batch is refused like a reader would."""
+    batch = bytearray(encode_batch(records(sizes)))
+    at = data.draw(st.integers(61, len(batch) - 1))
+    batch[at] ^= data.draw(st.integers(1, 255))
+    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    try:
+        read = decode_batch(bytes(batch))
+    except KafkaError:
+        assert refused(bytes(batch), every_record=True).code is ErrorCode.INVALID_RECORD
+    else:
+        if [record.offset for record in read] == list(range(len(sizes))):
+            check(bytes(batch))  # no reader stumbles: it is taken
+        else:
+            assert refused(bytes(batch), every_record=True).code is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("size", [0, 10, 57, 100, 3000, 9000])
+@pytest.mark.parametrize("count", [2, 15, 16, 17, 64, 65, 400])
+def test_one_record_too_many_or_too_few_is_found_in_runs_and_out_of_them(size: int, count: int) -> None:
+    good = encode_batch(records([size] * count))
+    check(good)
+    for claimed in (count - 1, count + 1):
+        assert refused(with_payload(good[61:], claimed)).code is ErrorCode.INVALID_RECORD
+    for payload in (good[61:-1], good[61:] + b"\0", good[61:] + good[61:]):
+        assert refused(with_payload(payload, count)).code is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("wrong", [b"\x00", b"\x01", b"\x0a", b"\x80\x00", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"])
+@pytest.mark.parametrize("position", [0, 1, 20, 99])
+@pytest.mark.parametrize("size", [20, 100])
+def test_lengths_that_no_record_has_are_refused(wrong: bytes, position: int, size: int) -> None:
+    parts = [encode_batch(records([size]))[61:]] * 100
+    parts[position] = wrong + parts[position][1:]
+    assert refused(with_payload(b"".join(parts), 100)).code is ErrorCode.INVALID_RECORD
+
+
+GOOD = encode_batch(records([30, 30, 30]))[61:]
+LONG_VARINT = b"\xff" * 10 + b"\x01"
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (with_payload(random.Random(1).randbytes(40), 1), "record"),
+        (with_payload(encode_batch(records([30]))[61:] * 3, 3), "offset delta 0 where 2"),
+        (with_payload(b"\x0e\0\0\2\1\1\0\0", 1), "offset delta 1 where 0"),
+        (with_payload(b"\x0e\0\0\0\x0c\1\0\0", 1), "key of a record ends after"),
+        (with_payload(b"\x0e\0\0\0\1\x0a\0\0", 1), "value of a record ends after"),
+        (with_payload(b"\x0e\0\0\0\1\1\0\0", 1), "its length says"),
+        (with_payload(b"\x0e\0\0\0\1\1\6\0", 1), "3 record headers in 1 bytes"),
+        (with_payload(b"\x12\0\0\0\1\1\2\6\0\0", 1), "name of a record header has 3 bytes"),
+        (with_payload(b"\x12\0\0\0\1\1\2\2\xff\0", 1), "not UTF-8"),
+        (with_payload(b"\x12\0\0\0\1\1\2\2h\x08", 1), "value of a record header ends after"),
+        (with_payload(b"\x0c\0" + LONG_VARINT, 1), ""),
+        (with_payload(cramjam.gzip.compress(random.Random(2).randbytes(400)).read(), 3, 1), ""),
+        (with_payload(random.Random(3).randbytes(40), 3, 1), "gzip"),
+        (with_payload(compress(Compression.ZSTD, GOOD), 50, 4), "claims 50 records"),
+        (with_payload(compress(Compression.LZ4, GOOD[:-4]), 3, 3), "3"),
+        (with_payload(random.Random(4).randbytes(40), 3, 2), "snappy"),
+    ],
+)  # fmt: skip
+def test_undecodable_records_are_refused_and_the_reason_is_said(batch: bytes, said: str) -> None:
+    error = refused(batch)
+    if said == "":
+        assert error.code is ErrorCode.INVALID_RECORD
+        return
+    assert error.code is ErrorCode.INVALID_RECORD and said in error.message, error
+
+
+def test_a_bomb_is_refused_before_it_unfolds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_check, "UNFOLDED_BYTES_MAX", 1 << 20)
+    bomb = with_payload(compress(Compression.ZSTD, bytes(16 << 20)), 1000, 4)
+    assert refused(bomb).code is ErrorCode.MESSAGE_TOO_LARGE
+    assert refused(with_payload(b"\0" * 70_000, 10_000, 4)).code is ErrorCode.INVALID_RECORD
+    many = with_payload(compress(Compression.ZSTD, GOOD), record_check.RECORDS_MAX + 1, 4)
+    assert refused(many).code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_for_compacted_topics_every_record_is_read_and_needs_a_key() -> None:
+    batch = encode_batch([NewRecord(b"k", b"v"), NewRecord(None, b"v"), NewRecord(b"k", b"v")])
+    check(batch)
+    error = refused(batch, every_record=True)
+    assert error.code is ErrorCode.INVALID_RECORD and "without a key" in error.message
+    middle = bytearray(encode_batch([NewRecord(b"k", b"v" * 9)] * 3))
+    middle[61 + 1 + 15 + 1 + 4 - 1] = 0x7E  # the second record's key length
+    struct.pack_into(">I", middle, 17, crc32c(bytes(middle[21:])))
+    assert refused(bytes(middle), every_record=True).code is ErrorCode.INVALID_RECORD
+
+
+def test_runs_of_one_size_are_not_walked_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    walked = 0
+    walk = record_check._walk
+
+    def counted(data: bytes, at: int, count: int) -> int:
+        nonlocal walked
+        walked += count
+        return walk(data, at, count)
+
+    monkeypatch.setattr(record_check, "_walk", counted)
+    check(encode_batch([NewRecord(None, b"v" * 100, (), 1)] * 10_000))
+    assert walked < 300
+    rng = random.Random(5)
+    check(encode_batch(records([rng.randrange(200) for _ in range(10_000)])))
+    assert walked > 9000
+
+
+def test_the_header_of_a_checked_batch_is_not_changed() -> None:
+    batch = bytearray(encode_batch(records([5] * 40)))
+    before = bytes(batch)
+    check_records(memoryview(batch), 0, parse_header(batch))
+    assert bytes(batch) == before

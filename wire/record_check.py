@@ -1,0 +1,216 @@
+"""Whether the records of a batch can be read at all: checked before a leader takes the batch, because afterwards it is for ever.
+
+A batch with a right CRC may still hold garbage, when the client that made it has a defect or means harm.  Every consumer would
+stop at its offset and never get past it.  So a client's batch is unfolded when it is compressed (bounded: `UNFOLDED_BYTES_MAX`),
+and then:
+
+* the lengths of all records are followed: there are as many as the header says, and they end where the batch ends;
+* the first and the last record are read in full: attributes, timestamp, offset delta (0 and `last_offset_delta`), key, value,
+  headers, each within its record.  With `every_record` all are, in the order of their offset deltas, and must have a key: so for
+  compacted topics, whose cleaner looks into every record.
+
+What is wrong with the records is INVALID_RECORD, which a client does not repeat; CORRUPT_MESSAGE is for what the network may have
+done.  Only for client appends: followers, recovery and markers go by what a leader took.
+
+Cost.  Python takes 60 to 90 ns to follow one length, which is half of what a produced record of 100 bytes costs a node in all.
+Therefore runs of records of one size are followed by strided slices at C's speed: their first one or two bytes are the same.
+Measured in us a batch, 2 cores, busy (`validate_batch`, mostly the CRC, takes 1 us for one record, 1.8 for 16 KiB, 41 for 1 MiB):
+
+    codec                            none   snappy   lz4   gzip   zstd
+    1 record of 100 B                 1.2      4       8     10     25
+    150 of one size, 16 KiB           7       18      21     41     46
+    150 of 40 to 160 B, 16 KiB       16       23      29     51     54
+    10,000 of one size, 1 MiB       220
+    10,000 of 40 to 160 B, 1 MiB    910
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Final
+
+from .compression import decompress
+from .errors import ErrorCode, KafkaError
+from .records import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
+
+UNFOLDED_BYTES_MAX: Final = 64 << 20
+"""Of the records of one batch.  Half of what a reader allows itself."""
+RECORDS_MAX: Final = 1_000_000
+"""In one batch of a client; librdkafka's and Java's largest settings stay below."""
+
+_RECORD_BYTES_MIN = 7
+_RUN_MIN = 16  # shorter runs cost more to find than to walk
+_WALK = 64  # records that are walked one by one before a run is looked for again; grows while none is found
+_FAR = 1 << 40  # added to a position: the next byte is not there
+_ONE: Final = tuple(_FAR if byte & 1 or byte >> 1 < _RECORD_BYTES_MIN - 1 else (byte >> 1) + 1 for byte in range(128))
+_LOW: Final = tuple(_FAR if byte & 1 else (byte & 0x7F) >> 1 for byte in range(256))
+_HIGH: Final = tuple(_FAR if byte > 0x7F or not byte else (byte << 6) + 2 for byte in range(256))
+
+
+def check_records(view: memoryview, position: int, header: BatchHeader, *, every_record: bool = False) -> None:
+    """Checks the batch at `position`, whose header and CRC were found right.  Raises INVALID_RECORD, MESSAGE_TOO_LARGE."""
+    count = header.record_count
+    if count > RECORDS_MAX:
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"the batch has {count} records and at most {RECORDS_MAX} are taken")
+    payload = view[position + HEADER_BYTES : position + LOG_OVERHEAD_BYTES + header.batch_length]
+    if header.attributes & 0x07:
+        try:
+            payload = decompress(header.compression, payload, UNFOLDED_BYTES_MAX)
+        except KafkaError as error:
+            if error.code is ErrorCode.CORRUPT_MESSAGE:
+                raise _invalid(error.message) from error
+            raise
+    try:
+        if every_record:
+            end = _check_every(bytes(payload), count)
+        else:
+            end = _check_record(payload, 0, 0)
+            if count > 1:
+                last = _follow(payload, end, count - 2)
+                end = _check_record(payload, last, header.last_offset_delta)
+    except IndexError:
+        raise _invalid(f"the batch claims {count} records and ends within one of them") from None
+    if end != len(payload):
+        raise _invalid(f"{len(payload) - end} bytes follow the last of {count} records")
+
+
+def _follow(data: memoryview, at: int, count: int) -> int:
+    """The position after `count` records that begin at `at`.  IndexError when it is not in the data."""
+    size = len(data)
+    whole: bytes | None = None
+    stretch = _WALK
+    while count:
+        if count >= _RUN_MIN:
+            run, after = _run(data, at, count)
+            if run >= _RUN_MIN:
+                at, count, stretch = after, count - run, _WALK
+                continue
+        if whole is None:
+            whole = bytes(data)  # reading single bytes of a view takes twice the time
+        walked = min(stretch, count)
+        stretch *= 2
+        at = _walk(whole, at, walked)
+        count -= walked
+        if at > size:
+            raise IndexError
+    return at
+
+
+def _run(data: memoryview, at: int, count: int) -> tuple[int, int]:
+    """How many of at most `count` records from `at` on have the size of the first, and the position after them."""
+    first = data[at]
+    if first < 0x80:
+        step = _ONE[first]
+        run = _same(data[at : at + step * count : step].tobytes())
+    else:
+        step = _LOW[first] + _HIGH[data[at + 1]]
+        if step > len(data):
+            return 0, at
+        run = _same(data[at : at + step * count : step].tobytes())
+        if run:
+            run = min(run, _same(data[at + 1 : at + step * run : step].tobytes()))
+    return run, at + run * step
+
+
+def _same(column: bytes) -> int:
+    """How many bytes at the beginning are the same."""
+    return len(column) - len(column.lstrip(column[:1]))
+
+
+def _walk(data: bytes, at: int, count: int) -> int:
+    """The loop: lengths of one byte and of two (records below 8 KiB) by tables, longer ones by a call."""
+    one, low, high = _ONE, _LOW, _HIGH
+    start = at
+    try:
+        for _ in repeat(None, count):
+            byte = data[at]
+            at += one[byte] if byte < 0x80 else low[byte] + high[data[at + 1]]
+    except IndexError:
+        pass
+    else:
+        if at < _FAR:
+            return at
+    at = start  # a length of three bytes or more, or a wrong one: once more, with care
+    for _ in repeat(None, count):
+        length, at = _read_varint(data, at)
+        if length < _RECORD_BYTES_MIN - 1:
+            raise _invalid(f"a record of {length} bytes")
+        at += length
+    return at
+
+
+def _check_every(data: bytes, count: int) -> int:
+    at = 0
+    for index in range(count):
+        at = _check_record(data, at, index, keyed=True)
+    return at
+
+
+def _check_record(data: bytes | memoryview, at: int, offset_delta: int, keyed: bool = False) -> int:
+    """Reads the record at `at` in full; the position after it."""
+    length, at = _read_varint(data, at)
+    end = at + length
+    if length < _RECORD_BYTES_MIN - 1 or end > len(data):
+        raise _invalid(f"a record of {length} bytes where {len(data) - at} are left")
+    _, at = _read_varint(data, at + 1)  # the timestamp, after a byte of attributes that nobody uses
+    delta, at = _read_varint(data, at)
+    if delta != offset_delta:
+        raise _invalid(f"a record has the offset delta {delta} where {offset_delta} is due")
+    length, at = _read_varint(data, at)
+    if length >= 0:
+        at += length
+    elif keyed:
+        raise _invalid("a record without a key came to a compacted topic: every record needs one there")
+    if at >= end:
+        raise _invalid("the key of a record ends after it")
+    length, at = _read_varint(data, at)
+    if length > 0:
+        at += length
+    if at >= end:
+        raise _invalid("the value of a record ends after it")
+    headers, at = _read_varint(data, at)
+    if headers:
+        at = _check_headers(data, at, end, headers)
+    if at != end:
+        raise _invalid(f"a record ends at byte {at}, its length says {end}")
+    return end
+
+
+def _check_headers(data: bytes | memoryview, at: int, end: int, count: int) -> int:
+    if count < 0 or count * 2 > end - at:
+        raise _invalid(f"{count} record headers in {end - at} bytes")
+    for _ in range(count):
+        length, at = _read_varint(data, at)
+        if not 0 <= length <= end - at:
+            raise _invalid(f"the name of a record header has {length} bytes where {end - at} are left")
+        try:
+            str(data[at : at + length], "utf-8")
+        except UnicodeDecodeError:
+            raise _invalid("the name of a record header is not UTF-8") from None
+        length, at = _read_varint(data, at + length)
+        if length > 0:
+            at += length
+        if at > end:
+            raise _invalid("the value of a record header ends after its record")
+    return at
+
+
+def _read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """(value, position after it) of a zigzag varint of at most ten bytes."""
+    byte = data[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    rest = shift = 0
+    while byte >= 0x80:
+        rest |= (byte & 0x7F) << shift
+        shift += 7
+        if shift > 63:
+            raise _invalid("a varint of more than ten bytes")
+        at += 1
+        byte = data[at]
+    rest |= byte << shift
+    return (rest >> 1) ^ -(rest & 1), at + 1
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, message)
