@@ -53,14 +53,16 @@ class DamagedBytes(NamedTuple):
     resumed_at: int
 
 
-def walk_batches(file: File, size_bytes: int, likely_boundaries: Sequence[int] = ()) -> Iterator[StoredBatch | DamagedBytes]:
-    """All batches below `size_bytes`, checked whole, in chunks of about a megabyte.
+def walk_batches(
+    file: File, size_bytes: int, likely_boundaries: Sequence[int] = (), *, start: int = 0
+) -> Iterator[StoredBatch | DamagedBytes]:
+    """All batches from byte `start` (where one must begin) to `size_bytes`, checked whole, in chunks of about a megabyte.
 
     Behind damage the walk goes on at the next valid batch: where the damaged one says that it ends, or at one of the
     `likely_boundaries` (rising positions, from the offset index).  Raises OSError.
     """
-    position, last_offset = 0, -1
-    chunk, chunk_start = b"", 0
+    position, last_offset = start, -1
+    chunk, chunk_start = b"", start
     while position < size_bytes:
         at = position - chunk_start
         if at + HEADER_BYTES > len(chunk) or at + _size_at(chunk, at) > len(chunk):

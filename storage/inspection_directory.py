@@ -91,12 +91,12 @@ def read_data_folder(disk: Disk, path: Path, is_locked: Callable[[Path], bool]) 
         names = disk.list_names(path)
     except OSError as error:
         raise NotInspectable(f"{path}: {error.strerror or error}") from error
-    if META_PROPERTIES in names or PARTITION_CHECKPOINT in names or any(_is_partition(disk, path / name) for name in names):
+    if META_PROPERTIES in names or PARTITION_CHECKPOINT in names or any(is_partition_folder(disk, path / name) for name in names):
         folder = _read_notes(disk, path, set(names), is_locked)
-        folder.partitions = [path / name for name in names if _is_partition(disk, path / name)]
+        folder.partitions = [path / name for name in names if is_partition_folder(disk, path / name)]
         _check_presence(disk, folder, set(names))
         return folder
-    if not _is_log(names):
+    if not looks_like_a_log(names):
         raise NotInspectable(f"{path} is neither a data folder (no {META_PROPERTIES}, no partitions) nor a partition's folder")
     parent = path.absolute().parent
     around = disk.list_names(parent)
@@ -109,11 +109,13 @@ def read_data_folder(disk: Disk, path: Path, is_locked: Callable[[Path], bool]) 
     return folder
 
 
-def _is_log(names: Sequence[str]) -> bool:
+def looks_like_a_log(names: Sequence[str]) -> bool:
+    """Whether a folder with these names is a partition's."""
     return PARTITION_METADATA in names or any(name.endswith(".log") and name[:-4].isdigit() for name in names)
 
 
-def _is_partition(disk: Disk, path: Path) -> bool:
+def is_partition_folder(disk: Disk, path: Path) -> bool:
+    """Whether `path` is a folder whose name is one of a partition's."""
     if parse_name(path.name) is None:
         return False
     try:

@@ -1,7 +1,7 @@
 """Whatever a log has lived through, on a disk that lies: `verify` accuses nobody who kept every promise.
 
-The histories of `chaos/sim/storage_history.py`, with a look at the folder after every step, as of a running node, and before every
-opening, as of one that was killed, lost its power, or was closed cleanly.
+The histories of `chaos/sim/storage_history.py`, with a look at the folder after every step, as of a running node, and before
+every opening, as of one that was killed, lost its power, or was closed cleanly.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ class Inspected(StorageHistory):
     def look(self, *, running: bool) -> list[Finding]:
         try:
             self.disk.list_names(ROOT)
+        except OSError:
+            return []  # there is no folder yet
+        try:
             reports = list(verify(self.disk, [ROOT], Manner(NOW_MS, lambda _path: running)))
-        except (OSError, NotInspectable):
-            return []  # there is no folder yet, or no partition in it
+        except NotInspectable:
+            return []  # nothing is in it
         self.looks += 1
         return [finding for report in reports for finding in report.findings if finding.severity is Severity.VIOLATION]
 

@@ -1,0 +1,62 @@
+"""Records of the coordinators' logs as what they say, for `tidegate log dump --decode`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from typing import Any, Final
+
+from ..coordinator.fields import RecordFormatError
+from ..coordinator.group import records as group_records
+from ..coordinator.transaction import records as transaction_records
+from ..storage.inspection_dump import Row
+
+TRANSACTIONS: Final = "__transaction_state"
+GROUPS: Final = "__consumer_offsets"
+TOPICS: Final = (TRANSACTIONS, GROUPS)
+
+
+def decoded(rows: Iterable[Row], topic: str) -> Iterator[Row]:
+    """`record` rows with key and value decoded; the others as they are.  A record that cannot be decoded says why."""
+    decode = _transaction if topic == TRANSACTIONS else _group
+    for row in rows:
+        if row["type"] != "record":
+            yield row
+            continue
+        about: dict[str, Any] = {"key": row["key"], "value": row["value"]}
+        try:
+            about = {"says": decode(row["key"] or b"", row["value"], row["offset"])}
+        except (RecordFormatError, ValueError, IndexError) as error:
+            about["undecodable"] = str(error)
+        yield {name: row[name] for name in ("type", "offset", "timestamp", "producer_id")} | about
+
+
+def _transaction(key: bytes, value: bytes | None, offset: int) -> dict[str, Any]:
+    transactional_id = transaction_records.decode_key(key)
+    if transactional_id is None:
+        return {"kind": "of a later release"}
+    if value is None:
+        return {"transactional_id": transactional_id, "forgotten": True}
+    metadata = transaction_records.decode_value(transactional_id, value, offset)
+    said = {field.name: getattr(metadata, field.name) for field in fields(metadata) if field.name != "record_offset"}
+    said["state"] = metadata.state.name
+    said["partitions"] = sorted(f"{partition.topic}-{partition.partition}" for partition in metadata.partitions)
+    return said
+
+
+def _group(key: bytes, value: bytes | None, _offset: int) -> dict[str, Any]:
+    match group_records.decode_key(key):
+        case group_records.OffsetKey() as offset_key:
+            said = dict(offset_key._asdict())
+            return said | ({"forgotten": True} if value is None else group_records.decode_offset_value(value)._asdict())
+        case group_records.GroupKey(group_id):
+            if value is None:
+                return {"group_id": group_id, "forgotten": True}
+            group = group_records.decode_group_value(value)
+            members = [f"{member.member_id}@{member.client_host}" for member in group.members]
+            return {
+                "group_id": group_id, "generation": group.generation, "protocol": group.protocol, "leader": group.leader,
+                "members": members,
+            }  # fmt: skip
+        case _:
+            return {"kind": "of a later release"}
