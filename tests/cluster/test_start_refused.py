@@ -184,7 +184,14 @@ class TestDataFolder:
         assert code == 3
         assert str(tmp_path / "file") in line
 
-    def test_several_folders_are_refused_rather_than_half_used(self, tmp_path: Path) -> None:
-        code, line = start(tmp_path, settings(tmp_path, **{"data.dirs": [str(tmp_path / "a"), str(tmp_path / "b")]}))
+    def test_a_folder_that_is_named_twice(self, tmp_path: Path) -> None:
+        code, line = start(tmp_path, settings(tmp_path, **{"data.dirs": [str(tmp_path / "a"), str(tmp_path / "a")]}))
         assert code == 2
-        assert "data.dirs names 2 folders" in line
+        assert "data.dirs names a folder twice" in line
+
+    def test_a_log_that_is_in_two_folders(self, tmp_path: Path) -> None:
+        for name in "ab":
+            (tmp_path / name / "flights-0").mkdir(parents=True)
+        code, line = start(tmp_path, settings(tmp_path, **{"data.dirs": [str(tmp_path / "a"), str(tmp_path / "b")]}))
+        assert code == 3
+        assert "flights-0" in line and str(tmp_path / "a") in line and str(tmp_path / "b") in line

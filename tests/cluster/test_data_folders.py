@@ -1,0 +1,100 @@
+"""Three nodes with two data folders each: a disk that dies, and bytes that rot, cost nobody a record."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.local_cluster import LocalCluster
+
+from .witness import Witness, eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("data-folders"), pytest.mark.timeout(180)]
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
+    folders = [str(tmp_path / "{node.id}" / name) for name in ("a", "b")]
+    cluster = LocalCluster(tmp_path / "cluster", nodes=3, settings={"data.dirs": folders})
+    await cluster.up()
+    try:
+        yield cluster
+    finally:
+        await cluster.down()
+
+
+async def made(cluster: LocalCluster, name: str) -> Witness:
+    witness = Witness(cluster.bootstrap, name)
+    async with Admin(cluster.bootstrap) as admin:
+        config = {"min.insync.replicas": "2", "segment.bytes": "4096"}
+        await admin.create_topics([NewTopic(name, PARTITIONS, 3, config)])
+    await witness.write(40, size=400)
+    return witness
+
+
+async def leaders(cluster: LocalCluster, topic: str) -> list[int]:
+    async with Admin(cluster.bootstrap) as admin:
+        (described,) = await admin.describe_topics([topic])
+        return [partition.leader for partition in described.partitions]
+
+
+async def in_sync(cluster: LocalCluster, topic: str) -> list[set[int]]:
+    async with Admin(cluster.bootstrap) as admin:
+        (described,) = await admin.describe_topics([topic])
+        return [set(partition.in_sync_replicas) for partition in described.partitions]
+
+
+def where(tmp_path: Path, node: int, topic: str, partition: int) -> Path:
+    (folder,) = (tmp_path / str(node)).glob(f"*/{topic}-{partition}")
+    return folder
+
+
+async def test_a_folder_that_dies_takes_only_its_partitions_and_their_leaderships_move(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    witness = await made(cluster, "dying")
+    node = (await leaders(cluster, "dying"))[0]
+    lost = where(tmp_path, node, "dying", 0).parent
+    stays = [p for p in range(PARTITIONS) if where(tmp_path, node, "dying", p).parent != lost]
+    assert stays, "logs are spread over both folders"
+    shutil.rmtree(lost) if lost.name == "b" else [shutil.rmtree(path) for path in lost.glob("dying-*")]
+    await witness.write(30, size=400)  # the next segment of the leader has no folder to be in
+    await witness.still_serves()
+
+    async def moved() -> bool:
+        sets = await in_sync(cluster, "dying")
+        return node not in sets[0] and all(node in sets[partition] for partition in stays)
+
+    await eventually(moved, "the node has left the ISR of what was in the folder, and only that")
+    assert (await leaders(cluster, "dying"))[0] != node
+    assert cluster.node(node).running
+
+
+async def test_rotten_bytes_of_a_leader_cost_no_record_and_are_fetched_again(cluster: LocalCluster, tmp_path: Path) -> None:
+    witness = await made(cluster, "rotten")
+    node = (await leaders(cluster, "rotten"))[0]
+    folder = where(tmp_path, node, "rotten", 0)
+    path = sorted(folder.glob("*.log"))[1]
+    with open(path, "r+b") as file:
+        file.seek(16)
+        file.write(b"\x77")
+    assert await witness.read() == witness.acknowledged
+
+    async def healed() -> bool:
+        return (await in_sync(cluster, "rotten"))[0] == {1, 2, 3} and bool(list(folder.parent.glob("*-damaged")))
+
+    await eventually(healed, "the replica is fetched again and in sync")
+    good = next(each for each in (1, 2, 3) if each != node)
+    again, other = where(tmp_path, node, "rotten", 0), where(tmp_path, good, "rotten", 0)
+    names = sorted(p.name for p in other.glob("*.log"))
+    await asyncio.sleep(0)
+    assert b"".join((again / name).read_bytes() for name in sorted(p.name for p in again.glob("*.log"))) == b"".join(
+        (other / name).read_bytes() for name in names
+    )
+    await witness.still_serves()
