@@ -246,14 +246,16 @@ class FullDisk(RealDisk):
 
 async def test_a_full_disk_stops_the_node_and_the_others_go_on(tmp_path: Path) -> None:
     logs = Logs(tmp_path, 3)
+    await logs.start()
+    await logs.acknowledge("before")
+    await logs.stop(1)
+    await logs.acknowledge("under another leader than 1")
     broken_disk, deaths = FullDisk(), list[str]()
     logs.disk, healthy = broken_disk, logs.disk
     broken = logs.make(1)
     broken._die_now = deaths.append
     logs.disk = healthy
     await broken.start()
-    await logs.start(2, 3)
-    await logs.acknowledge("before")
     broken_disk.full = True
     for number in range(5):
         await logs.acknowledge(f"after {number}")
