@@ -258,16 +258,8 @@ def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
     loaded.epochs.truncate_from_end(end)
     loader.drop_snapshots_above(end)
     _make_durable(loader, loaded, first, {offset: data for offset, data in between.items() if offset <= end})
-    loaded.log_start_offset = min(max(loader.log_start_offset, bases[0], _start_of_history(loaded)), end)
+    loaded.log_start_offset = min(max(loader.log_start_offset, bases[0]), end)
     return loaded
-
-
-def _start_of_history(loaded: LoadedLog) -> int:
-    """Where the epoch history was cut at the log start, perhaps after that was noted for the last time; 0 when it was not cut."""
-    starts, first = loaded.epochs.starts, loaded.segments[0]
-    if not starts or starts[0] <= first.base_offset or not len(first.index) or starts[0] <= first.index.entry(0)[0]:
-        return 0
-    return starts[0]
 
 
 def _begin_scan(loader: _Loader, loaded: LoadedLog, *, whole: bool) -> int:

@@ -94,7 +94,7 @@ class StorageHistory:
         self.ticket: FlushTicket | None = None
         self.ticket_was_run = False
         self.ghosts: list[tuple[int, bytes]] = []  # refused appends: until a sync, their bytes may return in a crash
-        self.limit = 0  # a cleaning could go so far
+        self.limit = self.settled = 0  # a cleaning could go so far, by markers that far
         self.restarting: int | None = None  # a cut that begins the log anew may have been interrupted
         self.last_append: tuple[bytes, int, int] | None = None
         self._open(clean=False)
@@ -306,12 +306,14 @@ class StorageHistory:
             gone = [b.header for b in self.model.visible() if b.header.next_offset <= start]
             assert all(header.max_timestamp < now_ms - self.config.retention_ms for header in gone)
             self.model.start = start
+            self.model.start_most = max(self.model.start_most, start)
 
     def clean(self, a: int, _b: int) -> None:
         """The cleaner takes all that it may; at times long after, when tombstones and markers may go."""
         if not self.config.is_compacted:
             return
         self.limit = max(self.limit, self.log.last_stable_offset)
+        self.settled = max(self.settled, self.log.high_watermark)
         clean_now(self.log, self.disk, NOW_MS + self.config.delete_retention_ms * (a % 3), key_map_bytes=1 << 12)
         self._adopt_cleaned()
 
@@ -323,7 +325,7 @@ class StorageHistory:
         """As a follower whose leader has another history; at times below everything that is here."""
         low = self.log.log_start_offset
         end = self.log.log_end_offset
-        lowest = min(end, max(0, low - 2, self.limit))  # what was cleaned is settled
+        lowest = min(end, max(0, low - 2, self.settled))  # a cleaner takes for settled what is below the high watermark
         target = lowest + a % (end - lowest + 1)
         before = len(self.model.batches)
         if b % 8 == 0:
@@ -339,7 +341,7 @@ class StorageHistory:
             self.log.truncate_to(target)
             self.model.truncate(target)
         self.restarting = None
-        self.limit = min(self.limit, self.model.end)
+        self.limit, self.settled = min(self.limit, self.model.end), min(self.settled, self.model.end)
         self.flushed = min(self.flushed, self.model.end)
         if not self.model.batches and before:
             self.start_noted = self.start_most = self.model.start
