@@ -96,6 +96,7 @@ class CleaningHistory:
             transactional=transactional,
         )
         info = append(self.log, data, now_ms=self.now_ms)
+        assert not info.duplicate
         if transactional:
             self.open.setdefault(pid, info.first_offset)
         for offset, new in enumerate(records, info.first_offset):
@@ -103,10 +104,12 @@ class CleaningHistory:
             self.written[offset] = Written(record, pid if transactional else -1)
 
     def next_of(self, pid: int) -> tuple[int, int]:
-        """(epoch, sequence) of the producer's next batch; a producer that the log has forgotten begins anew."""
-        epoch = self.epochs.setdefault(pid, 0)
-        self.revived.discard(pid)
+        """(epoch, sequence) of the producer's next batch; one that the log has forgotten takes a new epoch, as clients do."""
         view = next((each for each in self.log.producers() if each.producer_id == pid), None)
+        if view is None:
+            self.epochs[pid] = self.epochs.get(pid, -1) + 1
+        epoch = self.epochs[pid]
+        self.revived.discard(pid)
         return epoch, view.last_sequence + 1 if view is not None and view.epoch == epoch else 0
 
     def plain(self, a: int, b: int) -> None:
