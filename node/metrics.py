@@ -52,6 +52,8 @@ class NodeView:
     ready: bool
     connections: int
     upkeep: UpkeepView = UpkeepView()
+    offline_replicas: int = 0
+    offline_data_folders: int = 0
 
 
 class Metrics:
@@ -119,6 +121,8 @@ class _StateCollector(Collector):
         view = self._view()
         for name, text, value in (
             ("under_replicated_partitions", "Partitions led here whose ISR is short.", _count_short(view)),
+            ("offline_replicas", "Replicas hosted here that a failed disk or damage keeps out of use.", view.offline_replicas),
+            ("offline_data_folders", "Data folders whose disk failed.", view.offline_data_folders),
             ("leader_partitions", "Partitions led here.", sum(p.is_leader for p in view.partitions)),
             ("partitions", "Partitions hosted here.", len(view.partitions)),
             ("live_producer_ids", "Producer ids that the partitions hosted here remember.", _producer_ids(view)),
