@@ -9,7 +9,7 @@ handled one after another, in order; a handler that has done its work but must w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -49,9 +49,21 @@ class Deferred:
     answer: Awaitable[Encoded | Fields | None]
 
 
-def worst_error(fields: Fields) -> ErrorCode:
-    """The gravest error code anywhere in an answer: one that no retry mends before one that a retry may mend."""
+def gravest(codes: Iterable[ErrorCode]) -> ErrorCode:
+    """One that no retry mends before one that a retry may mend; NONE when nothing went wrong."""
     worst = ErrorCode.NONE
+    for code in codes:
+        if code is not ErrorCode.NONE and (worst is ErrorCode.NONE or (worst.retriable and not code.retriable)):
+            worst = code
+    return worst
+
+
+def worst_error(fields: Fields) -> ErrorCode:
+    """The gravest error code anywhere in an answer."""
+    return gravest(_error_codes(fields))
+
+
+def _error_codes(fields: Fields) -> Iterator[ErrorCode]:
     pending: list[Any] = [fields]
     while pending:
         for name, value in pending.pop().items():
@@ -59,10 +71,7 @@ def worst_error(fields: Fields) -> ErrorCode:
                 if value and isinstance(value[0], Mapping):
                     pending.extend(value)
             elif value and name.endswith("error_code"):
-                code = ErrorCode.from_wire(value)
-                if worst is ErrorCode.NONE or (worst.retriable and not code.retriable):
-                    worst = code
-    return worst
+                yield ErrorCode.from_wire(value)
 
 
 def milliseconds(value: timedelta) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...controller.model import TopicState
 from ...coordinator.transaction.events import AddOffsets
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
@@ -11,9 +12,17 @@ from ..internal_topics import CONSUMER_OFFSETS, partition_for
 from ..requests import Fields, RequestContext, for_version
 
 
+async def _offsets_topic(broker: Broker) -> TopicState:
+    """The producer can only try again while the topic cannot be made: any other error would end its transaction for good."""
+    try:
+        return await broker.ensure_internal_topic(CONSUMER_OFFSETS)
+    except KafkaError as error:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
+
+
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     try:
-        topic = await broker.ensure_internal_topic(CONSUMER_OFFSETS)
+        topic = await _offsets_topic(broker)
         index = partition_for(request.group_id, len(topic.partitions))
         event = AddOffsets(
             request.transactional_id,

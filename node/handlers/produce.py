@@ -9,10 +9,12 @@ waiting does not hold up the next request.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ...storage.log import AppendInfo, AppendOrigin, VerificationGuard
+from ...wire.compression import Compression
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.produce import (
     ProduceRequest,
@@ -25,9 +27,11 @@ from ...wire.records import BatchHeader, parse_header
 from ..broker import Broker
 from ..internal_topics import INTERNAL_TOPICS
 from ..refused_batches import Sender
-from ..requests import Deferred, Encoded, RequestContext, Turns
+from ..requests import Deferred, Encoded, RequestContext, Turns, gravest
 
 Key = tuple[str, int]
+
+ZSTD_FROM: Final = 7
 
 # From this version on the client leaves the enlistment of partitions to their leaders (transactions v2).
 ENLISTED_BY_LEADER_FROM: Final = 12
@@ -58,8 +62,9 @@ async def handle(broker: Broker, context: RequestContext, body: memoryview) -> E
         for part in parts:
             _fail(part, KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: only 0, 1 and -1 (all) exist"))
     else:
+        times = Counter((part.topic, part.partition) for part in parts)
         for part in parts:
-            _check(broker, request, part)
+            _check(broker, context.api_version, request, part, times)
         if request.transactional_id is not None:
             await _enlist(broker, request.transactional_id, context.api_version, parts)
         turns = Turns()
@@ -76,13 +81,18 @@ async def handle(broker: Broker, context: RequestContext, body: memoryview) -> E
     return _encode(context, request, parts)
 
 
-def _check(broker: Broker, request: ProduceRequest, part: _Part) -> None:
+def _check(broker: Broker, version: int, request: ProduceRequest, part: _Part, times: Counter[Key]) -> None:
     try:
         if part.topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{part.topic} is written by the cluster alone")
         if broker.reserve.given_up:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of node {broker.node_id} is full: make room there")
         part.header = header = parse_header(part.records)
+        if header.size_bytes < len(part.records) or times[part.topic, part.partition] > 1:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "a request brings one batch for a partition, this one brings more")
+        if header.compression is Compression.ZSTD and version < ZSTD_FROM:
+            message = f"Produce {version} does not know zstd, which came with version {ZSTD_FROM}"
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message)
         if header.is_control:
             raise KafkaError(ErrorCode.INVALID_RECORD, "a client sent a control batch: markers are written by the cluster alone")
         if header.is_transactional and request.transactional_id is None:
@@ -206,7 +216,8 @@ def _encode(context: RequestContext, request: ProduceRequest, parts: list[_Part]
     topics: dict[str, list[Any]] = {}
     for part in parts:
         topics.setdefault(part.topic, []).append(part.answer)
-    return Encoded([encode_produce_response(context.api_version, ProduceResponse(list(topics.items())))])
+    body = encode_produce_response(context.api_version, ProduceResponse(list(topics.items())))
+    return Encoded([body], gravest(part.answer.error for part in parts))
 
 
 def _report_unanswered(parts: list[_Part]) -> None:

@@ -19,6 +19,8 @@ from .offset_commit import split_known
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     known, answer = split_known(broker, request.topics)
+    if not known:
+        return {"throttle_time": 0, "topics": answer(lambda _key: ErrorCode.NONE)}
     try:
         partition = broker.groups.partition_for(request.group_id)
         guard = await _verified(broker, context, request, partition)

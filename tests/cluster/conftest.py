@@ -13,6 +13,10 @@ from pathlib import Path
 import pytest
 from tidegate.client.admin import Admin, NewTopic
 from tidegate.client.local_cluster import LocalCluster
+from tidegate.wire.api import ApiKey
+
+from .conformance import Asker
+from .protocol_cases import World, produce, records
 
 
 @pytest.fixture(scope="session")
@@ -54,3 +58,39 @@ async def own_cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
         yield cluster
     finally:
         await cluster.down()
+
+
+@pytest.fixture(scope="session")
+def conformance_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One node for the tests that look at single requests and answers."""
+    cluster = LocalCluster(tmp_path_factory.mktemp("conformance"), nodes=1, settings={"group.initial.rebalance.delay.ms": 0})
+    with asyncio.Runner() as runner:
+        runner.run(cluster.up())
+        yield cluster
+        runner.run(cluster.down())
+
+
+@pytest.fixture(scope="session")
+def world_without_connection(conformance_node: LocalCluster) -> World:
+    """A connection belongs to each test's own loop."""
+
+    async def make() -> World:
+        address = conformance_node.node(1).kafka_address
+        host, _, port = address.rpartition(":")
+        async with Asker(address) as asker:
+            topic = {"name": "world", "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
+            created = await asker.ask(ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 10_000, "validate_only": False})
+            folder = conformance_node.node(1).data_path
+            world = World(asker, host, int(port), "world", created.topics[0].topic_id, str(folder))
+            answer = await produce(world, "world", records(5))
+            assert answer.responses[0].partition_responses[0].error_code == 0
+        return world
+
+    return asyncio.run(make())
+
+
+@pytest.fixture
+async def world(conformance_node: LocalCluster, world_without_connection: World) -> AsyncIterator[World]:
+    async with Asker(conformance_node.node(1).kafka_address) as asker:
+        world_without_connection.asker = asker
+        yield world_without_connection

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tidegate.client.local_cluster import LocalCluster
 from tidegate.node.handlers import HANDLERS
 from tidegate.wire import api
 from tidegate.wire.api import ApiKey
 
-from .conformance import Asker
-from .protocol_cases import ANY, CASES, World, produce, records
+from .protocol_cases import ANY, CASES, World
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("conformance"), pytest.mark.timeout(120)]
 
@@ -27,45 +22,6 @@ VERSIONS = [
     for version in range(api.TABLE[ApiKey(key)].low, high + 1)
     if key not in WRITTEN_BY_HAND
 ]
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    cluster = LocalCluster(
-        tmp_path_factory.mktemp("conformance"), nodes=1, settings={"group.initial.rebalance.delay.ms": 0}
-    )
-    with asyncio.Runner() as runner:
-        runner.run(cluster.up())
-        try:
-            yield cluster
-        finally:
-            runner.run(cluster.down())
-
-
-@pytest.fixture(scope="module")
-def world_of_topic(node: LocalCluster) -> World:
-    """Without its connection: that belongs to each test's own loop."""
-
-    async def make() -> World:
-        address = node.node(1).kafka_address
-        host, _, port = address.rpartition(":")
-        async with Asker(address) as asker:
-            topic = {"name": "world", "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
-            created = await asker.ask(ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 10_000, "validate_only": False})
-            folder = Path(node.node(1).data_path)
-            world = World(asker, host, int(port), "world", created.topics[0].topic_id, str(folder))
-            answer = await produce(world, "world", records(5))
-            assert answer.responses[0].partition_responses[0].error_code == 0
-        return world
-
-    return asyncio.run(make())
-
-
-@pytest.fixture
-async def world(node: LocalCluster, world_of_topic: World) -> AsyncIterator[World]:
-    async with Asker(node.node(1).kafka_address) as asker:
-        world_of_topic.asker = asker
-        yield world_of_topic
 
 
 def check(answer: Any, pattern: Any, where: str) -> None:

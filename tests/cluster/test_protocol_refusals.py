@@ -1,0 +1,397 @@
+"""What is asked wrongly is answered with Kafka's error code, a message that says why, and nothing done."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+from urllib.request import urlopen
+from uuid import uuid4
+
+import pytest
+from tidegate.client.local_cluster import LocalCluster
+from tidegate.wire.api import ApiKey
+from tidegate.wire.errors import ErrorCode
+
+from .protocol_cases import World, found, fresh, group_with_offset, new_topic, new_transaction, produce, records
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("conformance"), pytest.mark.timeout(120)]
+
+TOPIC, BROKER = 2, 4
+
+
+def topic_of(name: str, configs: Mapping[str, str | None] | None = None, **fields: Any) -> dict[str, Any]:
+    entries = [{"name": key, "value": value} for key, value in (configs or {}).items()]
+    return {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": entries} | fields
+
+
+async def create(world: World, *topics: dict[str, Any], version: int = 7, validate_only: bool = False) -> list[Any]:
+    answer = await world.ask(ApiKey.CREATE_TOPICS, version, topics=topics, timeout=10_000, validate_only=validate_only)
+    return list(answer.topics)
+
+
+async def config_of(world: World, name: str, *keys: str, **asked: bool) -> dict[str, Any]:
+    fields = {"include_synonyms": False, "include_documentation": False} | asked
+    resource = {"resource_type": TOPIC, "resource_name": name, "configuration_keys": list(keys) or None}
+    answer = await world.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=[resource], **fields)
+    return {entry.name: entry for entry in answer.results[0].configs}
+
+
+def says(answer: Any, code: ErrorCode, words: str) -> None:
+    assert answer.error_code == code, answer
+    message = answer.error_message or ""
+    assert words in message and not message.startswith(code.name), message
+
+
+# ---- ApiVersions --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [3, 4])
+async def test_a_feature_that_may_be_off_is_hidden_from_clients_that_cannot_read_it(world: World, version: int) -> None:
+    """KAFKA-17011: Java clients before 3.9 fail to connect when one is listed."""
+    answer = await world.ask(ApiKey.API_VERSIONS, version, client_software_name="java", client_software_version="3.6.2")
+    supported = {feature.name: feature.min_version for feature in answer.supported_features}
+    assert supported == {"metadata.version": 1} | ({"transaction.version": 0} if version >= 4 else {})
+    assert {feature.name: feature.max_version_level for feature in answer.finalized_features}["transaction.version"] == 2
+
+
+@pytest.mark.parametrize(("name", "software_version"), [("", "1"), ("-x", "1"), ("x y", "1"), ("x", ""), ("x", "1_0")])
+async def test_a_client_software_that_is_no_name_is_refused(world: World, name: str, software_version: str) -> None:
+    answer = await world.ask(ApiKey.API_VERSIONS, 3, client_software_name=name, client_software_version=software_version)
+    assert answer.error_code == ErrorCode.INVALID_REQUEST and not answer.api_keys
+
+
+# ---- topics -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({"configs": [{"name": "segment.ms", "value": None}]}, ErrorCode.INVALID_CONFIG, "no value is given for segment.ms"),
+        ({"configs": [{"name": "segment.mss", "value": "1"}]}, ErrorCode.INVALID_CONFIG, "did you mean 'segment.ms'"),
+        ({"num_partitions": 0}, ErrorCode.INVALID_PARTITIONS, "0 partitions"),
+        ({"replication_factor": 2}, ErrorCode.INVALID_REPLICATION_FACTOR, "1 are available"),
+        ({"name": "bad name"}, ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII"),
+        ({"name": "__consumer_offsets"}, ErrorCode.INVALID_TOPIC_EXCEPTION, "brokers"),
+        ({"name": "world"}, ErrorCode.TOPIC_ALREADY_EXISTS, "already exists"),
+        ({"num_partitions": -1, "replication_factor": -1, "assignments": [{"partition_index": 1, "broker_ids": [1]}]},
+         ErrorCode.INVALID_REPLICA_ASSIGNMENT, "without a gap"),
+    ],
+)  # fmt: skip
+async def test_a_topic_that_cannot_be_is_not_created(
+    world: World, fields: dict[str, Any], code: ErrorCode, words: str
+) -> None:
+    name = fresh("refused")
+    (answer,) = await create(world, topic_of(name) | fields)
+    says(answer, code, words)
+    assert answer.num_partitions == -1 and answer.topic_id is None
+    metadata = await world.ask(ApiKey.METADATA, 9, topics=[{"name": name}], allow_auto_topic_creation=False)
+    assert metadata.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_topic_twice_in_a_request_and_a_colliding_name_are_refused(world: World) -> None:
+    name = fresh("twice")
+    (answer,) = await create(world, topic_of(name), topic_of(name))
+    says(answer, ErrorCode.INVALID_REQUEST, "more than once")
+    (made,) = await create(world, topic_of(f"{name}.x"))
+    assert made.error_code == 0
+    (answer,) = await create(world, topic_of(f"{name}_x"))
+    says(answer, ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name}.x")
+
+
+async def test_validation_answers_what_a_creation_would(world: World) -> None:
+    name = fresh("validated")
+    (answer,) = await create(world, topic_of(name, {"segment.ms": "7000"}, num_partitions=-1), validate_only=True)
+    assert (answer.error_code, answer.num_partitions, answer.replication_factor, answer.topic_id) == (0, 1, 1, None)
+    (entry,) = [entry for entry in answer.configs if entry.name == "segment.ms"]
+    assert (entry.value, entry.config_source) == ("7000", 1)
+    metadata = await world.ask(ApiKey.METADATA, 9, topics=[{"name": name}], allow_auto_topic_creation=False)
+    assert metadata.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_a_topic_is_enlarged_once_in_a_request(world: World) -> None:
+    one, other = await new_topic(world), await new_topic(world)
+    topics = [{"name": n, "count": c, "assignments": None} for n, c in ((one, 2), (other, 2), (one, 3))]
+    answer = await world.ask(ApiKey.CREATE_PARTITIONS, 3, topics=topics, timeout=10_000, validate_only=False)
+    assert [(result.name, result.error_code) for result in answer.results] == [(one, ErrorCode.INVALID_REQUEST), (other, 0)]
+    metadata = await world.ask(ApiKey.METADATA, 9, topics=[{"name": one}, {"name": other}])
+    assert [len(topic.partitions) for topic in metadata.topics] == [1, 2]
+
+
+async def test_deletion_answers_in_the_order_of_the_request_with_the_ids_it_was_given(world: World) -> None:
+    names = [await new_topic(world) for _ in range(3)]
+    metadata = await world.ask(ApiKey.METADATA, 12, topics=[{"name": name, "topic_id": None} for name in names])
+    ids = [topic.topic_id for topic in metadata.topics]
+    unknown = uuid4()
+    asked = [
+        (None, unknown), (names[0], None), ("nope", None), (None, ids[1]), (names[2], ids[2]), (None, None), (names[2], None),
+        (None, ids[2]),
+    ]  # fmt: skip
+    topics = [{"name": name, "topic_id": topic_id} for name, topic_id in asked]
+    answer = await world.ask(ApiKey.DELETE_TOPICS, 6, topics=topics, timeout=10_000)
+    bad = ErrorCode.INVALID_REQUEST
+    assert [(r.name, r.topic_id, r.error_code) for r in answer.responses] == [
+        (None, unknown, ErrorCode.UNKNOWN_TOPIC_ID), (names[0], ids[0], 0), ("nope", None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (names[1], ids[1], 0), (names[2], ids[2], bad), (None, None, bad), (names[2], None, bad), (None, ids[2], bad),
+    ]  # fmt: skip
+    metadata = await world.ask(ApiKey.METADATA, 9, topics=[{"name": name} for name in names], allow_auto_topic_creation=False)
+    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [topic.error_code for topic in metadata.topics] == [gone, gone, 0]
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "with_id", "code"),
+    [
+        (12, None, True, ErrorCode.UNKNOWN_TOPIC_ID),
+        (12, None, False, ErrorCode.INVALID_REQUEST),
+        (11, "", True, ErrorCode.INVALID_REQUEST),
+        (11, None, False, ErrorCode.INVALID_REQUEST),
+        (12, "nope", False, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (12, "bad name", False, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (4, "bad name", False, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (4, "..", False, ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ],
+)
+async def test_a_topic_that_is_not_known_keeps_the_name_or_id_it_was_asked_by(
+    world: World, version: int, name: str | None, with_id: bool, code: ErrorCode
+) -> None:
+    topic_id = uuid4() if with_id else None
+    topics = [{"name": name, "topic_id": topic_id}]
+    answer = await world.ask(ApiKey.METADATA, version, topics=topics, allow_auto_topic_creation=False)
+    (topic,) = answer.topics
+    assert topic.error_code == code and topic.partitions == ()
+    assert topic.name == (name if version >= 12 else name or "")
+    assert getattr(topic, "topic_id", None) == topic_id
+
+
+# ---- settings -----------------------------------------------------------------------------------------------------------------
+
+
+async def alter(world: World, name: str, *changes: tuple[str, int, str | None], kind: int = TOPIC, times: int = 1) -> list[Any]:
+    configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
+    resources = [{"resource_type": kind, "resource_name": name, "configs": configs}] * times
+    answer = await world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=resources, validate_only=False)
+    return list(answer.responses)
+
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ([("segment.ms", SET, None)], ErrorCode.INVALID_REQUEST, "no value is given for segment.ms"),
+        ([("cleanup.policy", APPEND, None)], ErrorCode.INVALID_REQUEST, "no value is given"),
+        ([("segment.ms", SET, "1"), ("segment.ms", SET, "2")], ErrorCode.INVALID_REQUEST, "more than once"),
+        ([("segment.ms", SET, "1"), ("segment.ms", DELETE, None)], ErrorCode.INVALID_REQUEST, "more than once"),
+        ([("segment.ms", 9, "1")], ErrorCode.INVALID_REQUEST, "unknown operation 9"),
+        ([("segment.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG, "no list"),
+        ([("segment.mss", SET, "1")], ErrorCode.INVALID_CONFIG, "did you mean"),
+        ([("cleanup.policy", SUBTRACT, "delete")], ErrorCode.INVALID_CONFIG, "must name"),
+        ([("cleanup.policy", APPEND, "shred")], ErrorCode.INVALID_CONFIG, "shred"),
+    ],
+)
+async def test_a_change_of_settings_that_cannot_be_changes_nothing(
+    world: World, changes: list[tuple[str, int, str | None]], code: ErrorCode, words: str
+) -> None:
+    name = await new_topic(world)
+    (answer,) = await alter(world, name, ("segment.bytes", SET, "1048576"), *changes)
+    says(answer, code, words)
+    assert (await config_of(world, name, "segment.bytes"))["segment.bytes"].config_source == 5
+
+
+async def test_lists_are_appended_to_and_taken_from(world: World) -> None:
+    name = await new_topic(world)
+    for operation, value, outcome in ((APPEND, "compact", "delete,compact"), (SUBTRACT, "delete", "compact")):
+        (answer,) = await alter(world, name, ("cleanup.policy", operation, value))
+        assert answer.error_code == 0
+        assert (await config_of(world, name, "cleanup.policy"))["cleanup.policy"].value == outcome
+
+
+async def test_a_resource_that_cannot_be_changed_is_refused(world: World) -> None:
+    says((await alter(world, "1", ("segment.ms", SET, "1"), kind=BROKER))[0], ErrorCode.INVALID_REQUEST, "in its file")
+    says((await alter(world, "nope", ("segment.ms", SET, "1")))[0], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "does not exist")
+    for answer in await alter(world, "world", ("segment.ms", SET, "1"), times=2):
+        says(answer, ErrorCode.INVALID_REQUEST, "more than once")
+
+
+async def test_alter_configs_replaces_all_and_wants_values(world: World) -> None:
+    name = await new_topic(world)
+    await alter(world, name, ("segment.bytes", SET, "1048576"))
+
+    async def replace(configs: list[dict[str, Any]]) -> Any:
+        resources = [{"resource_type": TOPIC, "resource_name": name, "configs": configs}]
+        return (await world.ask(ApiKey.ALTER_CONFIGS, 2, resources=resources, validate_only=False)).responses[0]
+
+    says(await replace([{"name": "segment.ms", "value": None}]), ErrorCode.INVALID_REQUEST, "segment.ms")
+    assert (await replace([{"name": "segment.ms", "value": "9000"}])).error_code == 0
+    config = await config_of(world, name)
+    assert {key for key, entry in config.items() if entry.config_source == 1} == {"segment.ms"}
+
+
+@pytest.mark.parametrize(
+    "change", [("flush.policy", SET, "os"), ("cleanup.policy", DELETE, None), ("min.insync.replicas", SET, "0")]
+)
+async def test_a_state_topic_stays_as_safe_as_it_is(world: World, change: tuple[str, int, str | None]) -> None:
+    await found(world, 0, fresh("group"))
+    before = {key: entry.value for key, entry in (await config_of(world, "__consumer_offsets")).items()}
+    (answer,) = await alter(world, "__consumer_offsets", change)
+    assert answer.error_code in (ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_CONFIG)
+    resources = [{"resource_type": TOPIC, "resource_name": "__consumer_offsets", "configs": []}]
+    (answer,) = (await world.ask(ApiKey.ALTER_CONFIGS, 2, resources=resources, validate_only=False)).responses
+    says(answer, ErrorCode.POLICY_VIOLATION, "cannot be changed")
+    assert {key: entry.value for key, entry in (await config_of(world, "__consumer_offsets")).items()} == before
+
+
+async def test_a_state_topic_is_neither_deleted_nor_enlarged_nor_cut(world: World) -> None:
+    await found(world, 0, fresh("group"))
+    name = "__consumer_offsets"
+    deleted = await world.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": name, "topic_id": None}], timeout=1000)
+    says(deleted.responses[0], ErrorCode.INVALID_TOPIC_EXCEPTION, "cannot be deleted")
+    topics = [{"name": name, "count": 500, "assignments": None}]
+    enlarged = await world.ask(ApiKey.CREATE_PARTITIONS, 3, topics=topics, timeout=1000, validate_only=False)
+    says(enlarged.results[0], ErrorCode.INVALID_TOPIC_EXCEPTION, "never changes")
+    topics = [{"name": name, "partitions": [{"partition_index": 0, "offset": -1}]}]
+    cut = await world.ask(ApiKey.DELETE_RECORDS, 2, topics=topics, timeout=1000)
+    assert cut.topics[0].partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+async def test_synonyms_and_documentation_come_only_when_asked_for(world: World) -> None:
+    plain = (await config_of(world, "world", "min.insync.replicas"))["min.insync.replicas"]
+    assert (plain.synonyms, plain.documentation) == ((), None)
+    full = await config_of(world, "world", "min.insync.replicas", include_synonyms=True, include_documentation=True)
+    entry = full["min.insync.replicas"]
+    assert [(s.value, s.source) for s in entry.synonyms] == [("1", 1), ("1", 5)] and "in-sync" in entry.documentation
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "bad name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (BROKER, "2", ErrorCode.INVALID_REQUEST),
+        (BROKER, "x", ErrorCode.INVALID_REQUEST),
+        (99, "x", ErrorCode.INVALID_REQUEST),
+        (BROKER, "", ErrorCode.NONE),
+    ],
+)
+async def test_settings_of_what_there_is_not(world: World, kind: int, name: str, code: ErrorCode) -> None:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+    answer = await world.ask(ApiKey.DESCRIBE_CONFIGS, 4, resources=[resource])
+    assert answer.results[0].error_code == code and answer.results[0].configs == ()
+
+
+# ---- records, groups, transactions --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "version", "code"),
+    [
+        (records() * 2, 9, ErrorCode.INVALID_RECORD),
+        (records(compression=4), 6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (records(transactional=True, producer_id=1, producer_epoch=0, base_sequence=0), 9, ErrorCode.INVALID_REQUEST),
+        (records(control=True), 9, ErrorCode.INVALID_RECORD),
+    ],
+)
+async def test_records_that_no_client_sends_are_refused(world: World, data: bytes, version: int, code: ErrorCode) -> None:
+    topic = await new_topic(world)
+    answer = await produce(world, topic, data, version=version)
+    (part,) = answer.responses[0].partition_responses
+    assert (part.error_code, part.base_offset) == (code, -1)
+    if version >= 8:
+        assert part.error_message and not part.error_message.startswith(code.name)
+    answer = await produce(world, topic, records())
+    assert answer.responses[0].partition_responses[0].base_offset == 0, "nothing was appended"
+
+
+async def test_a_partition_twice_in_a_produce_request_is_refused_both_times(world: World) -> None:
+    topic = await new_topic(world)
+    parts = [{"index": 0, "records": records()}] * 2
+    data = [{"name": topic, "partition_data": parts}]
+    answer = await world.ask(ApiKey.PRODUCE, 9, transactional_id=None, acks=-1, timeout=1000, topic_data=data)
+    assert [part.error_code for part in answer.responses[0].partition_responses] == [ErrorCode.INVALID_RECORD] * 2
+
+
+@pytest.mark.parametrize(("producer_id", "producer_epoch"), [(5, -1), (-1, 3)])
+@pytest.mark.parametrize("transactional", [True, False])
+async def test_a_producer_id_without_its_epoch_is_refused(
+    world: World, producer_id: int, producer_epoch: int, transactional: bool
+) -> None:
+    name = fresh("transaction") if transactional else None
+    fields = {"producer_id": producer_id, "producer_epoch": producer_epoch, "transaction_timeout": 1000}
+    answer = await world.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=name, **fields)
+    assert answer.error_code == ErrorCode.INVALID_REQUEST and answer.producer_id == -1
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "low"), [(3, ErrorCode.NONE, 3), (-1, ErrorCode.NONE, 4), (9, ErrorCode.OFFSET_OUT_OF_RANGE, -1)]
+)
+async def test_records_are_deleted_up_to_an_offset_that_there_is(world: World, offset: int, code: ErrorCode, low: int) -> None:
+    topic = await new_topic(world)
+    await produce(world, topic, records(4))
+    parts = [{"partition_index": 0, "offset": offset}, {"partition_index": 8, "offset": 0}]
+    answer = await world.ask(ApiKey.DELETE_RECORDS, 2, topics=[{"name": topic, "partitions": parts}], timeout=10_000)
+    found = [(part.error_code, part.low_watermark) for part in answer.topics[0].partitions]
+    assert found == [(code, low), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+
+
+async def test_offsets_of_a_group_that_is_not_known_are_not_deleted(world: World) -> None:
+    await group_with_offset(world)
+    topics = [{"name": world.topic, "partitions": [{"partition_index": 0}]}]
+    answer = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id=fresh("no-group"), topics=topics)
+    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND and answer.topics == ()
+
+
+async def test_a_transaction_is_not_enlisted_by_halves(world: World) -> None:
+    _, who = await new_transaction(world, partition=False)
+    topics = [{"name": world.topic, "partitions": [0]}, {"name": "nope", "partitions": [0]}]
+    fields = {f"v3_and_below_{key}": value for key, value in who.items()}
+    answer = await world.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, **fields, v3_and_below_topics=topics)
+    codes = [t.results_by_partition[0].partition_error_code for t in answer.results_by_topic_v3_and_below]
+    assert codes == [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+# ---- the cluster --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("endpoint_type", "code"), [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)]
+)
+async def test_a_broker_is_no_endpoint_of_controllers(world: World, endpoint_type: int, code: ErrorCode) -> None:
+    fields = {"include_cluster_authorized_operations": False, "endpoint_type": endpoint_type}
+    answer = await world.ask(ApiKey.DESCRIBE_CLUSTER, 1, **fields)
+    says(answer, code, "endpoint")
+    assert answer.brokers == ()
+
+
+async def test_elections_that_cannot_be(world: World) -> None:
+    async def elect(election_type: int, partitions: list[tuple[str, int]] | None) -> Any:
+        topics = None if partitions is None else [{"topic": name, "partitions": [index]} for name, index in partitions]
+        return await world.ask(
+            ApiKey.ELECT_LEADERS, 2, election_type=election_type, topic_partitions=topics, timeout=10_000
+        )
+
+    assert (await elect(7, None)).error_code == ErrorCode.INVALID_REQUEST
+    everything = await elect(0, None)
+    assert (everything.error_code, everything.replica_election_results) == (0, ())
+    answer = await elect(1, [("world", 1), ("nope", 0)])
+    results = [result.partition_result[0] for result in answer.replica_election_results]
+    says(results[0], ErrorCode.ELECTION_NOT_NEEDED, "node 1 leads")
+    says(results[1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such partition")
+
+
+async def test_errors_are_counted_by_their_names(world: World, conformance_node: LocalCluster) -> None:
+    before = _counted(conformance_node, "offset_delete", "group_id_not_found")
+    await world.ask(ApiKey.OFFSET_DELETE, 0, group_id=fresh("no-group"), topics=[])
+    assert _counted(conformance_node, "offset_delete", "group_id_not_found") == before + 1
+    topic = await new_topic(world)
+    before = _counted(conformance_node, "produce", "invalid_record")
+    await produce(world, topic, records() + struct.pack(">q", 0))
+    assert _counted(conformance_node, "produce", "invalid_record") == before + 1
+
+
+def _counted(cluster: LocalCluster, request: str, outcome: str) -> float:
+    with urlopen(f"http://{cluster.node(1).metrics_address}/metrics", timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    wanted = f'tidegate_requests_total{{outcome="{outcome}",request="{request}"}} '
+    return next((float(line.removeprefix(wanted)) for line in lines if line.startswith(wanted)), 0.0)
