@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,8 @@ import grpc
 import grpc.aio
 
 from . import logs
-from .frames import ByteBudget, FrameConnection, FrameHandler, FrameLease, LogLimiter
+from .frame_memory import BufferPool, ByteBudget, FrameLease
+from .frames import FrameConnection, FrameHandler, LogLimiter
 
 __all__ = [
     "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "LogLimiter", "PortInUse", "bind_grpc",
@@ -29,6 +31,8 @@ log = logs.get(__name__)
 GRPC_MESSAGE_BYTES_MAX = 64 << 20
 CONNECTIONS_MAX = 4096
 FRAMES_IN_FLIGHT_BYTES_MAX = 512 << 20
+LOOK_AFTER_S = 2.0
+"""How often a server looks for connections that stand still, come too slowly or are idle."""
 _CLOSE_GRACE_S = 2.0
 
 
@@ -48,11 +52,23 @@ class PortInUse(OSError):
 class FrameServer:
     """A listening socket and its connections."""
 
-    def __init__(self, *, host: str, max_connections: int, on_refused: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        host: str,
+        max_connections: int,
+        max_connections_per_address: int = 2**31,
+        idle_s: float | None = None,
+        on_refused: Callable[[str], None] | None = None,
+    ) -> None:
         self.host = host
         self.port = 0
         self.connections: set[FrameConnection] = set()
         self._max_connections = max_connections
+        self._max_connections_per_address = max_connections_per_address
+        self._idle_s = idle_s
+        self._of_address: Counter[str] = Counter()
+        self._look_timer: asyncio.TimerHandle | None = None
         self._on_refused = on_refused
         self._limiter = LogLimiter()
         self._server: asyncio.Server | None = None
@@ -67,6 +83,8 @@ class FrameServer:
         """Stops listening, then closes the connections: what was sent is written within `grace_s`, or dropped."""
         if self._server is not None:
             self._server.close()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         for connection in list(self.connections):
             connection.close("the server is closing")
         try:
@@ -76,26 +94,50 @@ class FrameServer:
                 connection.abort("the server is closing")
             await self._all_lost.wait()
 
+    def look_after(self, now: float) -> None:
+        """See `FrameConnection.look_after`; called by the server itself every `LOOK_AFTER_S`."""
+        for connection in list(self.connections):
+            connection.look_after(now, self._idle_s)
+
+    def _keep_looking(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.look_after(loop.time())
+        self._look_timer = loop.call_later(LOOK_AFTER_S, self._keep_looking)
+
     def _admit(self, connection: FrameConnection, factory: Callable[[FrameConnection], FrameHandler]) -> FrameHandler | None:
+        address = _address(connection)
         if len(self.connections) >= self._max_connections or not self.is_serving:
-            if self._on_refused is not None:
-                self._on_refused("too_many_connections")
-            self._limiter.warning(
-                asyncio.get_running_loop().time(),
-                "connection_refused",
-                peer=connection.peer,
-                reason=f"{self._max_connections} connections are open already (max.connections)",
-            )
+            self._turn_away(connection, f"{self._max_connections} connections are open already (max.connections)")
+            return None
+        if self._of_address[address] >= self._max_connections_per_address:
+            limit = self._max_connections_per_address
+            self._turn_away(connection, f"{limit} connections of its address are open already (max.connections.per.ip)")
             return None
         handler = factory(connection)
         self.connections.add(connection)
+        self._of_address[address] += 1
         self._all_lost.clear()
         return handler
 
+    def _turn_away(self, connection: FrameConnection, reason: str) -> None:
+        if self._on_refused is not None:
+            self._on_refused("too_many_connections")
+        now = asyncio.get_running_loop().time()
+        self._limiter.warning(now, "connection_refused", peer=connection.peer, reason=reason)
+
     def _lost(self, connection: FrameConnection) -> None:
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.remove(connection)
+            address = _address(connection)
+            self._of_address[address] -= 1
+            if not self._of_address[address]:
+                del self._of_address[address]
         if not self.connections:
             self._all_lost.set()
+
+
+def _address(connection: FrameConnection) -> str:
+    return connection.peer.rpartition(":")[0]
 
 
 async def serve_frames(
@@ -105,6 +147,8 @@ async def serve_frames(
     max_frame_bytes: int,
     *,
     max_connections: int = CONNECTIONS_MAX,
+    max_connections_per_address: int = 2**31,
+    idle_s: float | None = None,
     budget: ByteBudget | None = None,
     pause_on_write_bytes: int = 1 << 20,
     on_refused: Callable[[str], None] | None = None,
@@ -112,15 +156,23 @@ async def serve_frames(
     """Listens on host:port (0: any free one, see `FrameServer.port`) and calls `factory` for every connection.
 
     `budget` bounds the bytes of frames in flight and may be shared by several servers.  When the process runs out of file
-    descriptors, asyncio leaves the listener alone for a second and tries again: it is never closed for that.
+    descriptors, asyncio leaves the listener alone for a second and tries again: it is never closed for that.  A connection on which
+    nothing moves for `idle_s` and that is owed no answer is closed.
 
     `on_refused` is told of every connection that is closed for what came on it, or not taken at all, by one word: bad_length,
-    cut_short, stalled, too_many_connections.
+    cut_short, stalled, too_slow, too_many_connections.
 
     Raises PortInUse, or OSError for an address that is not this machine's.
     """
     loop = asyncio.get_running_loop()
-    server = FrameServer(host=host, max_connections=max_connections, on_refused=on_refused)
+    server = FrameServer(
+        host=host,
+        max_connections=max_connections,
+        max_connections_per_address=max_connections_per_address,
+        idle_s=idle_s,
+        on_refused=on_refused,
+    )
+    pool = BufferPool()
     shared = budget or ByteBudget(max(FRAMES_IN_FLIGHT_BYTES_MAX, max_frame_bytes))
 
     def make() -> FrameConnection:
@@ -128,6 +180,7 @@ async def serve_frames(
             max_frame_bytes=max_frame_bytes,
             limiter=server._limiter,
             budget=shared,
+            pool=pool,
             pause_on_write_bytes=pause_on_write_bytes,
             on_made=lambda connection: server._admit(connection, factory),
             on_lost=server._lost,
@@ -143,6 +196,7 @@ async def serve_frames(
     server._server = listener
     server.port = listener.sockets[0].getsockname()[1]
     await listener.start_serving()
+    server._keep_looking()
     return server
 
 
@@ -202,8 +256,13 @@ _GRPC_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 def grpc_server(options: Sequence[tuple[str, int | str]] = ()) -> grpc.aio.Server:
-    """An asyncio gRPC server; `options` come after, and so override, the common ones.  Give it a port by `bind_grpc`."""
-    return grpc.aio.server(options=[*_GRPC_SERVER_OPTIONS, *options])
+    """An asyncio gRPC server; `options` override the common ones.  Give it a port by `bind_grpc`."""
+    return grpc.aio.server(options=_overridden(_GRPC_SERVER_OPTIONS, options))
+
+
+def _overridden(common: Sequence[tuple[str, int | str]], options: Sequence[tuple[str, int | str]]) -> list[tuple[str, int | str]]:
+    """Each option once: of two with the same name gRPC takes the first."""
+    return list({**dict(common), **dict(options)}.items())
 
 
 def bind_grpc(server: grpc.aio.Server, host: str, port: int) -> int:
@@ -228,12 +287,12 @@ def _bind_error(host: str, port: int) -> OSError:
 
 def grpc_channel(target: str, options: Sequence[tuple[str, int | str]] = ()) -> grpc.aio.Channel:
     """A channel to `host:port` for the running loop."""
-    return grpc.aio.insecure_channel(target, options=[*_GRPC_CHANNEL_OPTIONS, *options])
+    return grpc.aio.insecure_channel(target, options=_overridden(_GRPC_CHANNEL_OPTIONS, options))
 
 
 def grpc_channel_blocking(target: str, options: Sequence[tuple[str, int | str]] = ()) -> grpc.Channel:
     """A channel to `host:port` for threads."""
-    return grpc.insecure_channel(target, options=[*_GRPC_CHANNEL_OPTIONS, *options])
+    return grpc.insecure_channel(target, options=_overridden(_GRPC_CHANNEL_OPTIONS, options))
 
 
 def free_port(host: str = "127.0.0.1") -> int:

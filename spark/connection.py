@@ -30,6 +30,9 @@ CALL_TIMEOUT_S = 30.0
 DESCRIBE_TIMEOUT_S = 5.0  # any node can answer: one that is silent is passed over soon
 STREAM_TIMEOUT_S = 60.0  # a stream that is cut here resumes: this bounds how long a frozen leader is waited for
 UNKNOWN_TOPIC_PATIENCE_S = 5.0  # a topic made a moment ago may be unknown to the node that is asked
+# How long one attempt to connect may take (gRPC's name is misleading).  The brokers' 100 ms among themselves are too short here:
+# Spark starts its workers all at once, and a node that shares the machine with them answers later than that.
+CONNECT_TIMEOUT_MS = 5_000
 BACKOFF_FIRST_S = 0.05
 BACKOFF_LAST_S = 1.0
 
@@ -151,6 +154,11 @@ class Patience:
         return True
 
 
+def open_channel(endpoint: str) -> grpc.Channel:
+    """A channel that waits for a busy node, and learns at once that a node is gone."""
+    return grpc_channel_blocking(endpoint, [("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS)])
+
+
 class DataClient:
     """A connection to the cluster's data services; use from one thread, and close it."""
 
@@ -160,7 +168,7 @@ class DataClient:
         *,
         retry_timeout_ms: int,
         clock: Clock | None = None,
-        open_channel: Callable[[str], grpc.Channel] = grpc_channel_blocking,
+        open_channel: Callable[[str], grpc.Channel] = open_channel,
     ) -> None:
         self._bootstrap = tuple(bootstrap)
         self._endpoints: tuple[str, ...] = ()  # learnt from the cluster; the bootstrap list stays as a fallback

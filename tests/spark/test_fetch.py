@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -106,6 +107,63 @@ def test_a_dead_bootstrap_node_is_passed_over(scripted: Script) -> None:
         assert client.describe(["flights"])["flights"].partitions == (0,)
     finally:
         client.close()
+
+
+class SlowDoor:
+    """Lets connections through to a node after a while, as a machine does that is busy with something else."""
+
+    def __init__(self, target: str, delay_s: float) -> None:
+        self._target = target.rpartition(":")
+        self._delay_s = delay_s
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connections = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Timer(self._delay_s, self._join, (near,)).start()
+
+    def _join(self, near: socket.socket) -> None:
+        far = socket.create_connection((self._target[0], int(self._target[2])))
+        for source, sink in ((near, far), (far, near)):
+            threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            sink.close()
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_busy_node_is_waited_for_and_not_called_lost(
+    scripted: Script, patient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the longer time to connect, a healthy node that is slow to answer looks like one that went away."""
+    if not patient:
+        monkeypatch.setattr("tidegate.spark.connection.CONNECT_TIMEOUT_MS", 100)
+    door = SlowDoor(scripted.endpoints[0], 0.4)
+    scripted.endpoints[0] = door.endpoint
+    client = DataClient([door.endpoint], retry_timeout_ms=20_000)
+    try:
+        assert read(client, request()) == list(range(30))
+        assert (door.connections == 1) is patient
+    finally:
+        client.close()
+        door.close()
 
 
 def test_retries_end_with_the_reason(scripted: Script) -> None:
