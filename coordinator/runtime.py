@@ -575,11 +575,3 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         """All shards, for metrics: (partition, phase, shard)."""
         for partition, state in self._shards.items():
             yield partition, state.phase, state.shard
-
-    def active_partitions(self) -> list[int]:
-        """Partitions whose shard serves."""
-        return [partition for partition, state in self._shards.items() if state.phase is Phase.ACTIVE]
-
-    def parked_count(self) -> int:
-        """Replies and effects that wait for the high watermark."""
-        return sum(len(state.parked) for state in self._shards.values())

@@ -54,6 +54,7 @@ class NodeView:
     upkeep: UpkeepView = UpkeepView()
     offline_replicas: int = 0
     offline_data_folders: int = 0
+    under_min_isr: int = 0
 
 
 class Metrics:
@@ -123,6 +124,7 @@ class _StateCollector(Collector):
             ("under_replicated_partitions", "Partitions led here whose ISR is short.", _count_short(view)),
             ("offline_replicas", "Replicas hosted here that a failed disk or damage keeps out of use.", view.offline_replicas),
             ("offline_data_folders", "Data folders whose disk failed.", view.offline_data_folders),
+            ("under_min_isr_partitions", "Partitions led here that refuse acks=all writes.", view.under_min_isr),
             ("leader_partitions", "Partitions led here.", sum(p.is_leader for p in view.partitions)),
             ("partitions", "Partitions hosted here.", len(view.partitions)),
             ("live_producer_ids", "Producer ids that the partitions hosted here remember.", _producer_ids(view)),

@@ -26,6 +26,7 @@ def node_view(broker: Broker, *, controller_active: bool, ready: bool, connectio
         ready=ready,
         connections=connections,
         upkeep=upkeep,
+        under_min_isr=broker.replicas.under_min_isr_count,
         offline_replicas=len(broker.offline_replicas()),
         offline_data_folders=len(broker.directory.offline_folders),
     )

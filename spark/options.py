@@ -148,11 +148,6 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def wants_headers(options: Mapping[str, str]) -> bool:
-    """Whether the schema has the headers column; needed before everything else is known to be in order."""
-    return _flag(_normalise(options), "includeHeaders", default=False)
-
-
 def _normalise(options: Mapping[str, str]) -> dict[str, str]:
     given: dict[str, str] = {}
     for raw_name, value in options.items():

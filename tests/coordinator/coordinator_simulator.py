@@ -18,7 +18,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from tidegate.coordinator.runtime import CoordinatorRuntime, RuntimeConfig
+from tidegate.coordinator.runtime import CoordinatorRuntime, Phase, RuntimeConfig
 from tidegate.coordinator.transaction.events import (
     AddPartitions,
     EndTxn,
@@ -591,7 +591,7 @@ class World:
             f"{p.name.partition}: producer {pid} is open" for p in self.partitions for pid, s in p.producers.items() if s.is_open
         ]
         leader = self.leader
-        if leader is None or leader.runtime.phase(0) is None or not leader.runtime.active_partitions():
+        if leader is None or leader.runtime.phase(0) is not Phase.ACTIVE:
             return [*found, "no coordinator"]
         ((_, _, shard),) = leader.runtime.shards()
         assert isinstance(shard, TransactionShard)

@@ -24,6 +24,7 @@ VIEW = NodeView(
     metadata_index=42,
     ready=True,
     connections=9,
+    under_min_isr=7,
 )
 
 
@@ -40,6 +41,7 @@ def test_the_page_holds_every_gauge_that_operators_need() -> None:
     assert node["tidegate_open_transactions"] == 2
     assert node["tidegate_under_replicated_partitions"] == 1
     assert node["tidegate_leader_partitions"] == 2
+    assert node["tidegate_under_min_isr_partitions"] == 7
     assert node["tidegate_partitions"] == 3
     assert node["tidegate_active_controller"] == 1
     assert node["tidegate_metadata_index"] == 42
