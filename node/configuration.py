@@ -73,6 +73,8 @@ SETTINGS: Final[dict[str, Setting]] = {
     "socket.request.max.bytes": _int(100 << 20, "The largest request; a longer one closes the connection.", 1024, 1 << 30),
     "queued.max.request.bytes": _int(256 << 20, "Bytes of requests in work on all connections; above, reading pauses.", 1 << 20),
     "max.connections": _int(10000, "Connections of the Kafka listener; one more is closed at once.", 1),
+    "max.connections.per.ip": _int(2**31 - 1, "Connections of the Kafka listener from one address.", 1, 2**31 - 1),
+    "connections.max.idle.ms": _int(600000, "A connection on which nothing moves for so long, and nothing is due, is closed.", 1),
     "fetch.max.bytes": _int(55 << 20, "Most bytes in one fetch response, whatever the client asks.", 1024, 1 << 30),
     "transaction.state.log.num.partitions": _int(16, "Partitions of __transaction_state. Never change it.", 1, 10000),
     "transaction.state.log.replication.factor": _int(3, "Replicas of __transaction_state.", 1, 32767),

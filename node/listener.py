@@ -22,6 +22,7 @@ from ..wire import api, codec, produce
 from ..wire.api import ApiKey
 from ..wire.codec import RequestHeader
 from ..wire.errors import ErrorCode, KafkaError
+from ..wire.primitives import RequestTooLarge
 from .broker import Broker
 from .requests import Deferred, Encoded, Fields, RequestContext, worst_error
 
@@ -97,6 +98,7 @@ class ClientConnection:
         else:
             frame = memoryview(bytearray(frame))
         self._frames.append((frame, lease, self._broker.clock.monotonic()))
+        self._connection.owes_answer = True
         if len(self._frames) + len(self._slots) >= REQUESTS_IN_WORK_MAX:
             self._connection.pause()
         self._arrived.set()
@@ -130,7 +132,8 @@ class ClientConnection:
                     _release(lease)
                     raise
                 except KafkaError as error:
-                    self._refuse(error.code.name.lower(), str(error), lease)
+                    too_large = isinstance(error, RequestTooLarge)
+                    self._refuse("request_too_large" if too_large else error.code.name.lower(), str(error), lease)
                 except Exception:
                     # A defect of ours: this client learns it by the closed connection, the others go on.
                     log.exception("request_failed", peer=self._connection.peer)
@@ -189,7 +192,9 @@ class ClientConnection:
             _release(slot.lease)
             if slot.buffers:
                 self._connection.send(*slot.buffers)
-        if len(self._frames) + len(self._slots) < REQUESTS_IN_WORK_MAX:
+        in_work = len(self._frames) + len(self._slots)
+        self._connection.owes_answer = in_work > 0
+        if in_work < REQUESTS_IN_WORK_MAX:
             self._connection.resume()
 
     def _unsupported(self, header: RequestHeader, slot: _Slot, frame: memoryview, position: int) -> None:
@@ -214,7 +219,8 @@ class ClientConnection:
         )
 
     def _refuse(self, kind: str, reason: str, lease: FrameLease | None) -> None:
-        log.warning("request_refused", peer=self._connection.peer, reason=reason)
+        now = self._broker.clock.monotonic()
+        self._limiter.warning(now, "request_refused", peer=self._connection.peer, reason=reason)
         self._broker.metrics.frame_rejected(kind)
         _release(lease)
         self._connection.close(reason)
@@ -235,6 +241,8 @@ async def listen(broker: Broker, handlers: Handlers) -> FrameServer:
         lambda connection: ClientConnection(connection, broker, handlers, limiter),
         configuration.integer("socket.request.max.bytes"),
         max_connections=configuration.integer("max.connections"),
+        max_connections_per_address=configuration.integer("max.connections.per.ip"),
+        idle_s=configuration.integer("connections.max.idle.ms") / 1000,
         budget=ByteBudget(configuration.integer("queued.max.request.bytes")),
         on_refused=broker.metrics.frame_rejected,
     )

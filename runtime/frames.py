@@ -12,9 +12,12 @@ Back-pressure, in the order in which it bites:
 1. a handler that cannot keep up calls `pause()`: no further frame is delivered before `resume()`, and TCP pushes back;
 2. on a server, reading stops while the peer does not take its answers (`write_high_bytes`), so one slow reader costs one
    answer more than that, never an unbounded queue.  A client must not do this: two ends that both refuse to read deadlock;
-3. frames larger than the small first buffer reserve their bytes in a `ByteBudget` shared by all connections *before* their body
-   is read, so a frame whose reading has begun can always be finished.  A frame that stalls while others wait is closed;
+3. frames larger than the small first buffer take their bytes from a `ByteBudget` shared by all connections (`frame_memory`):
+   the first `EAGER_BYTES` before their body is read, then fourfold steps as the bytes arrive;
 4. after `FRAMES_PER_TICK` frames a connection lets others run.
+
+What a peer may not do (`look_after`, which a server calls for all its connections): stand still within a frame; send one at less
+than `RATE_MIN` while others wait for the memory that it holds; be silent for longer than a server allows, when nothing is owed.
 
 A length that is negative or above the maximum closes the connection with one log line; the process lives.
 """
@@ -23,12 +26,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
 from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol, cast
 
 from . import logs
+from .frame_memory import FIRST_BUFFER_BYTES, BufferPool, ByteBudget, FrameLease
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -37,14 +40,18 @@ log = logs.get(__name__)
 
 _LENGTH = Struct(">i")
 LENGTH_BYTES = 4
-FIRST_BUFFER_BYTES = 16 * 1024
 KEPT_BUFFER_BYTES_MAX = 4 << 20
 """A larger buffer is given back as soon as it is empty; a smaller one when it was not needed for `SHRINK_AFTER_S`."""
 SHRINK_AFTER_S = 5.0
 EAGER_BYTES = 1 << 20
-"""A frame up to this size gets its whole buffer at once; a larger one fourfold steps, as its bytes really arrive."""
+"""A frame up to this size gets its memory at once; a larger one in fourfold steps, as its bytes really arrive."""
 FRAMES_PER_TICK = 64
 STALLED_FRAME_S = 30.0
+"""So long nothing may come of a frame that has begun."""
+RATE_MIN = 16 * 1024
+"""Bytes a second of a frame that holds memory for which others wait."""
+SLOW_FRAME_S = 10.0
+"""So long a frame may come slower than that."""
 LINGER_S = 10.0
 COALESCE_BYTES = 64 * 1024
 """Smaller buffers are joined into one write; copying larger ones would cost more than a system call."""
@@ -64,70 +71,6 @@ class FrameHandler(Protocol):
 
     def on_close(self, reason: str) -> None:
         """The connection is gone; called exactly once, and no frame follows."""
-
-
-class ByteBudget:
-    """Bytes of frames in flight over all connections that share it; who does not fit waits in order of arrival.
-
-    A frame larger than the whole budget is let through when nothing else is in flight: it waits long, but not forever.
-    """
-
-    __slots__ = ("_waiting", "limit_bytes", "used_bytes")
-
-    def __init__(self, limit_bytes: int) -> None:
-        if limit_bytes <= 0:
-            raise ValueError(f"a byte budget of {limit_bytes} lets nothing through")
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-
-    @property
-    def waiting_count(self) -> int:
-        return len(self._waiting)
-
-    def take(self, size: int, on_granted: Callable[[], None]) -> bool:
-        """True when `size` bytes are granted at once; otherwise `on_granted` is called when they are."""
-        if not self._waiting and self._fits(size):
-            self.used_bytes += size
-            return True
-        self._waiting.append((size, on_granted))
-        return False
-
-    def give_back(self, size: int) -> None:
-        self.used_bytes -= size
-        assert self.used_bytes >= 0, "more bytes were given back than taken"
-        while self._waiting and self._fits(self._waiting[0][0]):
-            granted, on_granted = self._waiting.popleft()
-            self.used_bytes += granted
-            on_granted()
-
-    def forget(self, on_granted: Callable[[], None]) -> None:
-        """Takes a waiter out of the queue; no effect when it is not there."""
-        for entry in self._waiting:
-            if entry[1] == on_granted:
-                self._waiting.remove(entry)
-                break
-        self.give_back(0)  # the next one in the queue may fit although this one did not
-
-    def _fits(self, size: int) -> bool:
-        return self.used_bytes == 0 or self.used_bytes + size <= self.limit_bytes
-
-
-class FrameLease:
-    """A frame's memory after `detach()`: `view` stays valid, and its bytes count against the budget until `release()`."""
-
-    __slots__ = ("_budget", "_reserved", "view")
-
-    def __init__(self, view: memoryview, budget: ByteBudget | None, reserved: int) -> None:
-        self.view = view
-        self._budget = budget
-        self._reserved = reserved
-
-    def release(self) -> None:
-        """Gives the bytes back; idempotent."""
-        reserved, self._reserved = self._reserved, 0
-        if reserved and self._budget is not None:
-            self._budget.give_back(reserved)
 
 
 class LogLimiter:
@@ -154,6 +97,16 @@ class LogLimiter:
             self._suppressed += 1
 
 
+class _Seen:
+    """What `look_after` found when it last looked, by the loop's time."""
+
+    __slots__ = ("at", "backlog", "fast_at", "moved_at", "progress")
+
+    def __init__(self, now: float) -> None:
+        self.at = self.fast_at = self.moved_at = now
+        self.progress = self.backlog = 0
+
+
 class FrameConnection(asyncio.BufferedProtocol):
     """One end of a connection.  Made by `serve_frames` and `connect_frames`; used on the event loop's thread only."""
 
@@ -163,6 +116,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         max_frame_bytes: int,
         limiter: LogLimiter,
         budget: ByteBudget | None = None,
+        pool: BufferPool | None = None,
         pause_on_write_bytes: int | None = None,
         on_made: Callable[[FrameConnection], FrameHandler | None],
         on_lost: Callable[[FrameConnection], None] | None = None,
@@ -174,6 +128,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._max_frame_bytes = max_frame_bytes
         self._limiter = limiter
         self._budget = budget
+        self._pool = pool
         self._pause_on_write_bytes = pause_on_write_bytes
         self._on_made = on_made
         self._on_lost = on_lost
@@ -181,17 +136,20 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._handler: FrameHandler | None = None
         self._transport: asyncio.Transport | None = None
         self._paused = 0
-        self._buffer = bytearray(FIRST_BUFFER_BYTES)
+        self._buffer = self._new_buffer(FIRST_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = 0  # the first byte not yet delivered
         self._filled = 0  # the first byte not yet received
         self._frame_bytes = -1  # length of the frame at _start, prefix not included; -1: not known yet
+        self._allowed = 0  # bytes of the frame at _start that may be stored as yet
+        self._asked = 0  # bytes that the budget has not granted yet
         self._reserved = 0  # bytes of the budget that the frame at _start holds
         self._large_frames = 0  # frames since the last look that the first buffer could not have held
         self._shrink_timer: asyncio.TimerHandle | None = None
-        self._stall_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
-        self._progress = 0
+        self.owes_answer = False  # set by a handler that has a request in work: then silence is not the peer's
+        self._progress = 0  # bytes that came, and a little for each that went
+        self._seen = _Seen(self._loop.time())
         self._delivering = False
         self._detached = False
         self._corked: list[ReadableBuffer] = []
@@ -223,6 +181,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._corked.append(_LENGTH.pack(size))
         self._corked.extend(buffers)
         self._corked_bytes += size + LENGTH_BYTES
+        self._progress += 1
         if not self._delivering or self._corked_bytes > COALESCE_BYTES:
             self._uncork(transport)
         return True
@@ -240,7 +199,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         start = self._start + LENGTH_BYTES
         reserved, self._reserved = self._reserved, 0
         self._detached = True
-        return FrameLease(self._view[start : start + self._frame_bytes], self._budget, reserved)
+        view = self._view[start : start + self._frame_bytes]
+        return FrameLease(view, self._budget, reserved, self._pool, self._buffer)
 
     def close(self, reason: str = "closed here") -> None:
         """Closes once what was sent has been written, at the latest after `LINGER_S`; idempotent."""
@@ -310,6 +270,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         if budget is not None:
             if self._paused & _BY_BUDGET:
                 budget.forget(self._granted)
+            budget.whole(self._granted)
             reserved, self._reserved = self._reserved, 0
             if reserved:
                 budget.give_back(reserved)
@@ -350,6 +311,8 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._start = self._filled = 0
             if len(self._buffer) > KEPT_BUFFER_BYTES_MAX:
                 self._drop_buffer()
+        elif self._frame_bytes > self._allowed and self._filled - self._start >= self._allowed + LENGTH_BYTES:
+            self._ask_for_more()
 
     def _next_frame_is_whole(self) -> bool:
         have = self._filled - self._start
@@ -366,25 +329,34 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._refuse("bad_length", _describe_bad_length(prefix, size, self._max_frame_bytes))
             return False
         self._frame_bytes = size
+        self._allowed = size
         if size + LENGTH_BYTES <= FIRST_BUFFER_BYTES:
             return True
         self._large_frames += 1
         if self._shrink_timer is None:
             self._shrink_timer = self._loop.call_later(SHRINK_AFTER_S, self._shrink)
-        if self._budget is None:
+        self._allowed = 0
+        return self._ask(min(size, EAGER_BYTES))
+
+    def _ask_for_more(self) -> None:
+        """What was allowed of a large frame has come: fourfold that, or what is missing."""
+        if not self._paused & _BY_BUDGET:
+            self._ask(min(self._frame_bytes - self._allowed, self._allowed * 3))
+
+    def _ask(self, size: int) -> bool:
+        budget = self._budget
+        if budget is None or budget.take(size, self._granted, growing=self._reserved > 0):
+            self._allowed += size
+            self._reserved += size if budget is not None else 0
             return True
-        self._reserved = size
-        if self._budget.take(size, self._granted):
-            self._watch_progress()
-            return True
-        self._reserved = 0
+        self._asked = size
         self._pause(_BY_BUDGET)
         return False
 
     def _granted(self) -> None:
-        """The budget has room: the frame at `_start` may be read."""
-        self._reserved = self._frame_bytes
-        self._watch_progress()
+        """The budget has room: more of the frame at `_start` may be read."""
+        self._allowed += self._asked
+        self._reserved += self._asked
         self._resume(_BY_BUDGET)
 
     def _deliver_one(self) -> bool:
@@ -401,44 +373,51 @@ class FrameConnection(asyncio.BufferedProtocol):
             log.exception("frame_handler_failed", peer=self.peer, frame_bytes=self._frame_bytes)
             self.abort("the handler of a frame failed")
             return False
+        large = self._reserved or self._detached
         self._frame_bytes = -1
         self._start = end
         if self._detached:
             self._detached = False
-            self._move_to(bytearray(max(FIRST_BUFFER_BYTES, self._filled - self._start)))
+            self._move_to(self._new_buffer(max(FIRST_BUFFER_BYTES, self._filled - self._start)), is_leased=True)
         else:
             frame.release()  # whoever kept it gets a ValueError and not another request's bytes
-        reserved, self._reserved = self._reserved, 0
-        if reserved and self._budget is not None:
-            self._budget.give_back(reserved)
+        if large and self._budget is not None:
+            self._budget.whole(self._granted)
+            reserved, self._reserved = self._reserved, 0
+            if reserved:
+                self._budget.give_back(reserved)
         return self.is_open  # a handler that closed wants nothing more
 
     def _make_room(self) -> None:
         """The buffer is full to its end: moves what is left to the front, or to a larger buffer that fits the frame."""
         have = self._filled - self._start
-        need = LENGTH_BYTES if self._frame_bytes < 0 else self._frame_bytes + LENGTH_BYTES
+        need = LENGTH_BYTES + (0 if self._frame_bytes < 0 else self._allowed)  # a claim alone does not get the memory, bytes do
         capacity = len(self._buffer)
-        if need > EAGER_BYTES and need > capacity:
-            need = min(need, max(EAGER_BYTES, have * 4))  # a claim alone does not get the memory, bytes do
         if need > capacity:
-            self._move_to(bytearray(min(need + FIRST_BUFFER_BYTES, max(need, EAGER_BYTES + LENGTH_BYTES))))
+            self._move_to(self._new_buffer(min(need + FIRST_BUFFER_BYTES, max(need, EAGER_BYTES + LENGTH_BYTES))))
         elif self._start:
             self._view[:have] = self._view[self._start : self._filled]
             self._start, self._filled = 0, have
         else:
-            self._move_to(bytearray(capacity * 2))
+            self._move_to(self._new_buffer(capacity * 2))
 
-    def _move_to(self, buffer: bytearray) -> None:
+    def _new_buffer(self, size: int) -> bytearray:
+        return bytearray(size) if self._pool is None else self._pool.take(size)
+
+    def _move_to(self, buffer: bytearray, *, is_leased: bool = False) -> None:
+        """Goes on in another buffer; the one before is the pool's, unless a lease has it."""
         have = self._filled - self._start
         view = memoryview(buffer)
         view[:have] = self._view[self._start : self._filled]
+        before = self._buffer
         self._buffer, self._view = buffer, view
         self._start, self._filled = 0, have
+        if self._pool is not None and not is_leased:
+            self._pool.give(before)
 
     def _drop_buffer(self) -> None:
-        self._buffer = bytearray(FIRST_BUFFER_BYTES if self._transport is not None else 0)
-        self._view = memoryview(self._buffer)
         self._start = self._filled = 0
+        self._move_to(self._new_buffer(FIRST_BUFFER_BYTES) if self._transport is not None else bytearray())
 
     def _shrink(self) -> None:
         """Gives a large buffer back once a whole period has passed without need of it."""
@@ -451,21 +430,25 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._large_frames = 0
         self._shrink_timer = self._loop.call_later(SHRINK_AFTER_S, self._shrink)
 
-    def _watch_progress(self) -> None:
-        """A frame that holds budget must keep coming while others wait for it."""
-        if self._stall_timer is None:
-            self._progress = 0
-            self._stall_timer = self._loop.call_later(STALLED_FRAME_S, self._check_progress)
-
-    def _check_progress(self) -> None:
-        self._stall_timer = None
-        if not self._reserved or self._budget is None:
-            return
-        if self._progress == 0 and not self._paused and self._budget.waiting_count:
-            reason = f"a frame of {self._frame_bytes} bytes stalled for {STALLED_FRAME_S:g} s while others waited for memory"
-            self._refuse("stalled", reason)
-            return
-        self._watch_progress()
+    def look_after(self, now: float, idle_s: float | None = None) -> None:
+        """Closes the connection for what its peer does not do; a server calls this every few seconds with the loop's time."""
+        seen = self._seen
+        came = self._progress - seen.progress
+        backlog = self.write_backlog
+        seen.progress = self._progress
+        if came or backlog != seen.backlog or self.owes_answer:
+            seen.moved_at, seen.backlog = now, backlog
+        within_a_frame = self._filled > self._start and not self._paused
+        if not within_a_frame or came >= RATE_MIN * (now - seen.at) or self._budget is None or not self._budget.waiting_count:
+            seen.fast_at = now
+        seen.at = now
+        still_s = now - seen.moved_at
+        if within_a_frame and still_s >= STALLED_FRAME_S:
+            self._refuse("stalled", f"nothing came of a frame of {self._frame_bytes} bytes for {still_s:.0f} s")
+        elif now - seen.fast_at >= SLOW_FRAME_S:
+            self._refuse("too_slow", f"a frame of {self._frame_bytes} bytes comes too slowly while others wait for memory")
+        elif idle_s is not None and still_s >= idle_s and not self._paused & (_BY_HANDLER | _BY_BUDGET | _BY_TURN):
+            self.abort(f"idle for {still_s:.0f} s")
 
     # ------------------------------------------------------------------------------------------------ pausing, closing
 
@@ -521,10 +504,10 @@ class FrameConnection(asyncio.BufferedProtocol):
         self.abort(reason)
 
     def _stop_timers(self) -> None:
-        for timer in (self._shrink_timer, self._stall_timer, self._linger_timer):
+        for timer in (self._shrink_timer, self._linger_timer):
             if timer is not None:
                 timer.cancel()
-        self._shrink_timer = self._stall_timer = self._linger_timer = None
+        self._shrink_timer = self._linger_timer = None
 
 
 def _describe_bad_length(prefix: bytes, size: int, max_frame_bytes: int) -> str:

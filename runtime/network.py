@@ -156,8 +156,8 @@ async def serve_frames(
     """Listens on host:port (0: any free one, see `FrameServer.port`) and calls `factory` for every connection.
 
     `budget` bounds the bytes of frames in flight and may be shared by several servers.  When the process runs out of file
-    descriptors, asyncio leaves the listener alone for a second and tries again: it is never closed for that.  A connection on which
-    nothing moves for `idle_s` and that is owed no answer is closed.
+    descriptors, asyncio leaves the listener alone for a second and tries again: it is never closed for that.  A connection on
+    which nothing moves for `idle_s` and that is owed no answer is closed.
 
     `on_refused` is told of every connection that is closed for what came on it, or not taken at all, by one word: bad_length,
     cut_short, stalled, too_slow, too_many_connections.
