@@ -19,7 +19,7 @@ _STATE_TOPIC_VALUES: Final = {"cleanup.policy": "compact", FLUSH_POLICY_CONFIG: 
 _MESSAGE_BYTES: Final = "max.message.bytes"
 # What an operator may change freely: sizes and times of files, which no promise rests on.
 _STATE_TOPIC_FREE: Final = frozenset(
-    {"segment.bytes", "segment.ms", "segment.jitter.ms", "segment.index.bytes", "index.interval.bytes", "file.delete.delay.ms",
+    {"segment.bytes", "segment.ms", "segment.jitter.ms", "segment.index.bytes", "index.interval.bytes",
      "min.cleanable.dirty.ratio"}
 )  # fmt: skip
 _STATE_TOPIC_FLOORS: Final = frozenset({MIN_IN_SYNC_REPLICAS_CONFIG, _MESSAGE_BYTES})

@@ -1,0 +1,99 @@
+"""Administration by unmodified clients of other makers: what they send, and what they make of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tidegate.client.local_cluster import LocalCluster
+
+from .protocol_cases import fresh
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("conformance"), pytest.mark.timeout(120)]
+
+
+class TestConfluentKafka:
+    """librdkafka through confluent-kafka."""
+
+    @pytest.fixture
+    def admin(self, conformance_node: LocalCluster) -> object:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient({"bootstrap.servers": conformance_node.bootstrap})
+
+    @pytest.fixture
+    def topic(self, admin) -> str:  # type: ignore[no-untyped-def]
+        from confluent_kafka.admin import NewTopic
+
+        name = fresh("confluent")
+        admin.create_topics([NewTopic(name, 2, 1)])[name].result(20)
+        return name
+
+    def test_settings_are_set_appended_and_replaced(self, admin, topic: str) -> None:  # type: ignore[no-untyped-def]
+        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+        def value(key: str) -> str:
+            (future,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+            return str(future.result(20)[key].value)
+
+        append = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.APPEND)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[append])
+        (future,) = admin.incremental_alter_configs([resource]).values()
+        future.result(20)
+        assert value("cleanup.policy") == "delete,compact"
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, set_config={"segment.ms": "9000"})
+        (future,) = admin.alter_configs([resource]).values()
+        future.result(20)
+        assert (value("cleanup.policy"), value("segment.ms")) == ("delete", "9000")
+
+    def test_preferred_leaders_are_elected(self, admin, topic: str) -> None:  # type: ignore[no-untyped-def]
+        from confluent_kafka import ElectionType, KafkaError, TopicPartition
+
+        result = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)]).result(20)
+        ((_, error),) = result.items()
+        assert error.code() == KafkaError.ELECTION_NOT_NEEDED and "leads already" in error.str()
+
+    def test_records_are_deleted(self, admin, topic: str, conformance_node: LocalCluster) -> None:  # type: ignore[no-untyped-def]
+        from confluent_kafka import Producer, TopicPartition
+
+        producer = Producer({"bootstrap.servers": conformance_node.bootstrap})
+        for number in range(4):
+            producer.produce(topic, str(number), partition=0)
+        assert producer.flush(20) == 0
+        (future,) = admin.delete_records([TopicPartition(topic, 0, 3)]).values()
+        assert future.result(20).low_watermark == 3
+
+    def test_a_state_topic_is_refused_with_the_reason(self, admin, conformance_node: LocalCluster) -> None:  # type: ignore[no-untyped-def]
+        from confluent_kafka import KafkaError, KafkaException, Producer
+        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+        producer = Producer({"bootstrap.servers": conformance_node.bootstrap, "transactional.id": fresh("confluent")})
+        producer.init_transactions(30)
+        entry = ConfigEntry("flush.policy", "os", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "__transaction_state", incremental_configs=[entry])
+        (future,) = admin.incremental_alter_configs([resource]).values()
+        with pytest.raises(KafkaException) as refused:
+            future.result(20)
+        error = refused.value.args[0]
+        assert error.code() == KafkaError.POLICY_VIOLATION and "flush.policy stays 'always'" in error.str()
+
+
+class TestKafkaPython:
+    """kafka-python's admin client."""
+
+    @pytest.fixture
+    def admin(self, conformance_node: LocalCluster) -> Iterator[object]:
+        from kafka.admin import KafkaAdminClient
+
+        admin = KafkaAdminClient(bootstrap_servers=conformance_node.bootstrap)
+        yield admin
+        admin.close()
+
+    def test_the_cluster_its_folders_and_leaders_are_described(self, admin, conformance_node: LocalCluster) -> None:  # type: ignore[no-untyped-def]
+        from kafka.protocol.admin import ElectionType
+
+        described = admin.describe_cluster()
+        assert len(described["brokers"]) == 1
+        folders = admin.describe_log_dirs()
+        assert str(conformance_node.node(1).data_path) in str(folders)
+        assert "error" not in str(admin.elect_leaders(ElectionType.PREFERRED, None)).lower()
