@@ -96,4 +96,5 @@ class TestKafkaPython:
         assert len(described["brokers"]) == 1
         folders = admin.describe_log_dirs()
         assert str(conformance_node.node(1).data_path) in str(folders)
-        assert "error" not in str(admin.elect_leaders(ElectionType.PREFERRED, None)).lower()
+        elected = admin.elect_leaders(ElectionType.PREFERRED, {"nope": [0]}, raise_errors=False)
+        assert "no such partition" in str(elected)
