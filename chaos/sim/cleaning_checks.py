@@ -61,6 +61,16 @@ def adopt_cleaned(log: Log, model: LogModel, found: list[StoredBatch], limit: in
     model.store_cleaned({batch.header.base_offset: batch.data for batch in found}, limit)
 
 
+def check_aborted_are_gone(model: LogModel, cleaned_to: int) -> None:
+    """After a whole cleaning: nothing of an aborted transaction is left, whatever its keys (SEMANTICS 3.5 36)."""
+    aborted = [each for each in model.replay().ended if each.is_aborted]
+    for header, _data in model.visible():
+        if header.is_transactional and not header.is_control and header.base_offset < cleaned_to and header.record_count:
+            mine = [each for each in aborted if each.producer_id == header.producer_id]
+            void = any(each.first_offset <= header.base_offset < each.marker_offset for each in mine)
+            assert not void, f"records of an aborted transaction are left at {header.base_offset}"
+
+
 def _check_newest_stay(model: LogModel, found: Iterable[StoredBatch], limit: int) -> None:
     newest = {record.key: record for record in committed_records(model) if record.offset < limit}
     there = {(r.offset, r.value) for b in found if not b.header.is_control for r in decode_batch(b.data)}

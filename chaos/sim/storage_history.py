@@ -28,7 +28,7 @@ from ...storage.retention import apply_retention
 from ...storage.topic_config import CleanupPolicy
 from ...wire.errors import KafkaError
 from ...wire.records import ControlType, NewRecord, assign_in_place, encode_batch, encode_marker, iterate_headers
-from .cleaning_checks import adopt_cleaned
+from .cleaning_checks import adopt_cleaned, check_aborted_are_gone
 from .disk import Lie, LyingDisk, PowerCut
 from .storage_checks import check_log, check_survivors, read_all
 from .storage_model import LogModel
@@ -70,6 +70,8 @@ class StorageHistory:
     """One log, its disk and its model.  Subclass and override steps to switch a safeguard off."""
 
     ALWAYS_COMPACTED = False
+    CUT = _CUTTABLE
+    """What power cuts interrupt."""
 
     def __init__(self, seed: int = 0, *, lies: Lie = Lie.NONE, steps: Sequence[Step] | None = None, length: int = 14) -> None:
         self.seed = seed
@@ -314,8 +316,10 @@ class StorageHistory:
             return
         self.limit = max(self.limit, self.log.last_stable_offset)
         self.settled = max(self.settled, self.log.high_watermark)
-        clean_now(self.log, self.disk, NOW_MS + self.config.delete_retention_ms * (a % 3), key_map_bytes=1 << 12)
+        done = clean_now(self.log, self.disk, NOW_MS + self.config.delete_retention_ms * (a % 3), key_map_bytes=1 << 12)
         self._adopt_cleaned()
+        if done is not None:
+            check_aborted_are_gone(self.model, done.cleaned_to)
 
     def _adopt_cleaned(self) -> None:
         found = read_all(self.log, self.log.log_start_offset, self.log.log_end_offset, 100_000)
@@ -431,9 +435,10 @@ class StorageHistory:
 
     def cut(self, a: int, b: int) -> None:
         """The power goes in the middle of an operation."""
-        self.disk.cut_after = b % 11
+        name = self.CUT[a % len(self.CUT)]
+        self.disk.cut_after = b % (45 if name == "clean" else 11)
         try:
-            self._step(_CUTTABLE[a % len(_CUTTABLE)], b, a)
+            self._step(name, b, a)
         except PowerCut:
             pass
         self.crash(a, b)

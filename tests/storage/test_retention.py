@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.log import Log
 from tidegate.storage.retention import apply_retention
 from tidegate.storage.topic_config import CleanupPolicy
 
-from .crash_disk import CrashDisk
 from .workload import FOLDER, NOW_MS, SMALL, append, append_marker, batch, marker, open_log, stored
 
 HOUR_MS = 3_600_000
@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 
 def filled(batches: int = 24, **config: object) -> Log:
     """Batches of 2 records, one an hour, the last one now; 4 or so a segment."""
-    log = open_log(CrashDisk(), config=replace(SMALL, retention_ms=-1, **config))  # type: ignore[arg-type]
+    log = open_log(LyingDisk(), config=replace(SMALL, retention_ms=-1, **config))  # type: ignore[arg-type]
     for number in range(batches):
         append(log, batch(2, size=200, timestamp_ms=NOW_MS - (batches - 1 - number) * HOUR_MS))
     log.flush_now()
@@ -66,7 +66,7 @@ def test_the_oldest_go_while_at_least_the_limit_is_left() -> None:
 
 
 def test_nothing_goes_at_or_above_the_high_watermark() -> None:
-    log = open_log(CrashDisk(), config=replace(SMALL, retention_ms=1, retention_bytes=0))
+    log = open_log(LyingDisk(), config=replace(SMALL, retention_ms=1, retention_bytes=0))
     for _ in range(24):
         append(log, batch(2, size=200, timestamp_ms=NOW_MS - HOUR_MS))
     middle = log.segments[2].base_offset + 1
@@ -76,7 +76,7 @@ def test_nothing_goes_at_or_above_the_high_watermark() -> None:
 
 
 def test_nothing_goes_of_a_transaction_that_is_open() -> None:
-    log = open_log(CrashDisk(), config=replace(SMALL, retention_ms=1))
+    log = open_log(LyingDisk(), config=replace(SMALL, retention_ms=1))
     append(log, batch(2, size=200, timestamp_ms=NOW_MS - HOUR_MS))
     first = append(log, batch(1, pid=7, epoch=0, sequence=0, transactional=True, timestamp_ms=NOW_MS - HOUR_MS)).first_offset
     for _ in range(24):
@@ -110,7 +110,7 @@ def test_compacted_topics_keep_everything_unless_they_are_both() -> None:
 
 
 def test_the_new_start_survives_a_restart_without_a_checkpoint() -> None:
-    disk = CrashDisk()
+    disk = LyingDisk()
     log = open_log(disk, config=replace(SMALL, retention_ms=HOUR_MS))
     for number in range(24):
         append(log, batch(2, size=200, timestamp_ms=NOW_MS + number * HOUR_MS), now_ms=NOW_MS + number * HOUR_MS)
