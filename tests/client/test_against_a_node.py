@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 from uuid import uuid4
@@ -375,6 +377,19 @@ async def test_admin_sees_open_transactions(bootstrap: str, topic: str) -> None:
         assert topic not in [entry.transactional_id for entry in await admin.list_transactions(["Ongoing"])]
 
 
+async def test_an_idempotent_producer_goes_on_when_its_topic_is_made_anew(bootstrap: str, topic: str) -> None:
+    async with Admin(bootstrap) as admin, Producer(bootstrap, linger_ms=0, batch_bytes=200) as producer:
+        for number in range(10):
+            await producer.send_and_wait(topic, b"old %d" % number, partition=0)
+        await admin.delete_topics([topic])
+        await admin.create_topics([NewTopic(topic, 4, 1)])
+        futures = [await producer.send(topic, b"%d" % number, partition=0) for number in range(100)]
+        assert [(await future).offset for future in futures] == list(range(100))
+    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        assert await take(consumer, 100) == [b"%d" % number for number in range(100)]
+
+
 def test_the_blocking_facade_does_the_same(bootstrap: str) -> None:
     topic = f"t-{uuid4().hex[:8]}"
     with blocking.Admin(bootstrap) as admin:
@@ -429,5 +444,35 @@ def test_the_command_line_end_to_end(bootstrap: str, monkeypatch: pytest.MonkeyP
     call("produce", topic, "d", "--transactional-id", topic)
     assert "Complete" in call("txns", "describe", topic)
     assert json.loads(call("status", "--json"))["leaderless"] == 0
+    assert call("groups", "describe", "nope", code=1).startswith("error: GROUP_ID_NOT_FOUND: group 'nope' does not exist")
+    said = call("topics", "create", topic + "-a", topic, topic + "-b", code=1)
+    assert said.count("TOPIC_ALREADY_EXISTS") == 1 and f"it was done for {topic}-a, {topic}-b" in said
     call("topics", "delete", topic)
     assert "topics create" in call("topics", "describe", topic, code=1)
+
+
+async def test_a_reader_of_the_output_that_has_gone_is_no_error(bootstrap: str, topic: str) -> None:
+    await fill(bootstrap, topic, 2000, partition=0)
+    command = [sys.executable, "-m", "tidegate.client.command_line", "consume", topic, "--from-beginning"]
+    process = await asyncio.create_subprocess_exec(
+        *command, "--bootstrap", bootstrap, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    assert await process.stdout.readline() == b"0\n"
+    process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]  # what `head -1` does
+    while process.returncode is None:  # it notices with the next record that it prints
+        await fill(bootstrap, topic, 1, partition=0)
+        await asyncio.sleep(0.02)
+    assert process.returncode == 141 and await process.stderr.read() == b""
+
+
+async def test_a_terminal_that_cannot_show_a_character_shows_its_escape(bootstrap: str, topic: str) -> None:
+    async with Producer(bootstrap) as producer:
+        await producer.send_and_wait(topic, "grün \N{SNOWMAN}", partition=0)
+        await producer.send_and_wait(topic, b"\xff", partition=0)
+    command = [sys.executable, "-m", "tidegate.client.command_line", "consume", topic, "--from-beginning", "--idle", "0"]
+    process = await asyncio.create_subprocess_exec(
+        *command, "--bootstrap", bootstrap, stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    )
+    out, _ = await process.communicate()
+    assert (process.returncode, out) == (0, b"gr\\xfcn \\u2603\n\\xff\n")
