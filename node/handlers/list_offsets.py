@@ -6,16 +6,21 @@ OFFSET_NOT_AVAILABLE until the high watermark reached the leader's own epoch (SE
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from typing import Any, Final
 
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
 from ..requests import Fields, RequestContext, Turns
 
+MAX_TIMESTAMP: Final = -3
+MAX_TIMESTAMP_FROM: Final = 7
+
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     isolation = getattr(request, "isolation_level", 0)
     topics = []
+    times = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
     turns = Turns()
     for topic in request.topics:
         partitions = []
@@ -23,6 +28,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
             await turns.before_next()
             answer: dict[str, Any] = {"partition_index": wanted.partition_index, "error_code": ErrorCode.NONE}
             try:
+                _check(context.api_version, isolation, wanted.timestamp, times[topic.name, wanted.partition_index])
                 found = broker.replicas.list_offsets(
                     topic.name,
                     wanted.partition_index,
@@ -36,3 +42,12 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
             partitions.append(answer)
         topics.append({"name": topic.name, "partitions": partitions})
     return {"throttle_time": 0, "topics": topics}
+
+
+def _check(version: int, isolation: int, timestamp: int, times: int) -> None:
+    if times > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the partition is in the request more than once")
+    if isolation not in (0, 1):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown isolation level {isolation}")
+    if timestamp == MAX_TIMESTAMP and version < MAX_TIMESTAMP_FROM:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"the largest timestamp is known from version {MAX_TIMESTAMP_FROM} on")

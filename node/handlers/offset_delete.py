@@ -15,6 +15,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     codes = {key: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for key in wanted if not _exists(broker, *key)}
     known = tuple(key for key in wanted if key not in codes)
     try:
+        if not request.group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         # Asked even without a partition that exists: whether the group does is part of the answer.
         codes |= (await broker.groups.ask(request.group_id, DeleteOffsets(request.group_id, known))).errors
     except KafkaError as error:

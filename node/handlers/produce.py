@@ -87,6 +87,8 @@ def _check(broker: Broker, version: int, request: ProduceRequest, part: _Part, t
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{part.topic} is written by the cluster alone")
         if broker.reserve.given_up:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of node {broker.node_id} is full: make room there")
+        if not part.records:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "no batch came for the partition")
         part.header = header = parse_header(part.records)
         if header.size_bytes < len(part.records) or times[part.topic, part.partition] > 1:
             raise KafkaError(ErrorCode.INVALID_RECORD, "a request brings one batch for a partition, this one brings more")

@@ -10,7 +10,9 @@ from ..broker import Broker
 from ..requests import Deferred, Fields, RequestContext
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Deferred:
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Deferred | Fields:
+    if context.api_version >= 5 and (request.protocol_type is None or request.protocol_name is None):  # KIP-559
+        return {"throttle_time": 0, "error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "assignment": b""}
     event = SyncGroup(
         group_id=request.group_id,
         generation=request.generation_id,

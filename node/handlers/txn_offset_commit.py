@@ -22,6 +22,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     if not known:
         return {"throttle_time": 0, "topics": answer(lambda _key: ErrorCode.NONE)}
     try:
+        if not request.group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         partition = broker.groups.partition_for(request.group_id)
         guard = await _verified(broker, context, request, partition)
         event = TxnOffsetCommit(

@@ -13,7 +13,7 @@ from tidegate.client.local_cluster import LocalCluster
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 
-from .protocol_cases import World, found, fresh, group_with_offset, new_topic, new_transaction, produce, records
+from .protocol_cases import World, found, fresh, group_with_offset, new_group, new_topic, new_transaction, produce, records
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("conformance"), pytest.mark.timeout(120)]
 
@@ -288,6 +288,7 @@ async def test_settings_of_what_there_is_not(world: World, kind: int, name: str,
     ("data", "version", "code"),
     [
         (records() * 2, 9, ErrorCode.INVALID_RECORD),
+        (b"", 9, ErrorCode.INVALID_RECORD),
         (records(compression=4), 6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (records(transactional=True, producer_id=1, producer_epoch=0, base_sequence=0), 9, ErrorCode.INVALID_REQUEST),
         (records(control=True), 9, ErrorCode.INVALID_RECORD),
@@ -333,6 +334,54 @@ async def test_records_are_deleted_up_to_an_offset_that_there_is(world: World, o
     answer = await world.ask(ApiKey.DELETE_RECORDS, 2, topics=[{"name": topic, "partitions": parts}], timeout=10_000)
     found = [(part.error_code, part.low_watermark) for part in answer.topics[0].partitions]
     assert found == [(code, low), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+
+
+@pytest.mark.parametrize(
+    ("version", "times", "fields", "code"),
+    [
+        (6, 1, {"timestamp": -3}, ErrorCode.UNSUPPORTED_VERSION),
+        (7, 1, {"timestamp": -3}, ErrorCode.NONE),
+        (7, 1, {"timestamp": -9}, ErrorCode.UNSUPPORTED_VERSION),
+        (7, 2, {"timestamp": -1}, ErrorCode.INVALID_REQUEST),
+        (7, 1, {"timestamp": -1, "current_leader_epoch": 9}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (7, 1, {"timestamp": -1, "partition_index": 9}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+async def test_offsets_are_listed_for_what_the_version_knows(
+    world: World, version: int, times: int, fields: dict[str, int], code: ErrorCode
+) -> None:
+    topics = [{"name": world.topic, "partitions": [{"partition_index": 0, "current_leader_epoch": -1} | fields] * times}]
+    answer = await world.ask(ApiKey.LIST_OFFSETS, version, replica_id=-1, isolation_level=0, topics=topics)
+    assert [part.error_code for part in answer.topics[0].partitions] == [code] * times
+    if code is not ErrorCode.NONE:
+        assert {(part.offset, part.timestamp) for part in answer.topics[0].partitions} == {(-1, -1)}
+
+
+async def test_states_of_groups_are_asked_for_in_any_case(world: World) -> None:
+    group = await group_with_offset(world)
+    for states, there in ((["empty"], True), (["EMPTY", "Stable"], True), (["Stable"], False), (["Nonsense"], False)):
+        answer = await world.ask(ApiKey.LIST_GROUPS, 4, states_filter=states)
+        assert (group in {listed.group_id for listed in answer.groups}) is there
+
+
+async def test_an_empty_group_id_and_a_missing_protocol_are_refused(world: World) -> None:
+    _, who = await new_transaction(world, partition=False)
+    topics = [{"name": world.topic, "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_metadata": None}]}]
+    answer = await world.ask(ApiKey.TXN_OFFSET_COMMIT, 3, **who, group_id="", generation_id=-1, member_id="", topics=topics)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_GROUP_ID
+    answer = await world.ask(ApiKey.OFFSET_DELETE, 0, group_id="", topics=[])
+    assert answer.error_code == ErrorCode.INVALID_GROUP_ID
+    group, member = await new_group(world)
+    fields = {"group_id": group, "generation_id": 1, "member_id": member, "assignments": []}
+    answer = await world.ask(ApiKey.SYNC_GROUP, 5, **fields, protocol_type="consumer", protocol_name=None)
+    assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+async def test_a_transactional_id_that_is_not_known_is_an_error_of_its_own(world: World) -> None:
+    known, _ = await new_transaction(world)
+    answer = await world.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[known, fresh("nothing")])
+    codes = [state.error_code for state in answer.transaction_states]
+    assert codes == [ErrorCode.NONE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND]
 
 
 async def test_offsets_of_a_group_that_is_not_known_are_not_deleted(world: World) -> None:
