@@ -6,6 +6,7 @@ They are imported only when they are called: `tidegate --help` is to be there at
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -40,12 +41,12 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     """The command tree; of the commands that joined only the one named in `arguments` is imported."""
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(_root)
-    app.command()(dev)
+    app.command(short_help="Run one node until Ctrl-C, to try things.")(dev)
     app.add_typer(cluster, name="cluster")
-    app.command()(status)
+    app.command(short_help="Show the cluster and what is wrong with it.")(status)
     app.add_typer(topics, name="topics")
-    app.command()(produce)
-    app.command()(consume)
+    app.command(short_help="Write records.")(produce)
+    app.command(short_help="Read records, one line each.")(consume)
     app.add_typer(groups, name="groups")
     app.add_typer(txns, name="txns")
     called = next((argument for argument in arguments if not argument.startswith("-")), None)
@@ -90,7 +91,8 @@ def call(app: typer.Typer, arguments: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())  # a group of commands without a command: its help
         else:
-            command = context.command_path if context is not None else "tidegate"
+            called = " ".join(["tidegate", *itertools.takewhile(lambda word: word.isalpha(), arguments[:1])])
+            command = context.command_path if context is not None else called
             complain(f"{message[:1].lower()}{message[1:]} (see `{command} --help`)")
         return int(error.exit_code)
     return done if isinstance(done, int) else 0

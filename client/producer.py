@@ -249,7 +249,7 @@ class Producer:
         if number not in view.partitions:
             raise RequestError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"{view.name!r} has partitions 0 to {len(view.partitions) - 1}, not {number}",
+                f"{view.name!r} has {_numbers(view)}, not {number}",
             )
         return number
 
@@ -526,6 +526,11 @@ class Producer:
     @staticmethod
     def _not_open(state: str) -> RequestError:
         return RequestError(ErrorCode.INVALID_REQUEST, f"the producer is {state}: use `async with Producer(...)`")
+
+
+def _numbers(view: TopicView) -> str:
+    count = len(view.partitions)
+    return f"partitions 0 to {count - 1}" if count > 1 else "only partition 0"
 
 
 def _check_settings(transactional_id: str | None, acks: str | int, idempotent: bool, compression: str) -> None:
