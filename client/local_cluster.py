@@ -228,15 +228,16 @@ class LocalCluster:
                     f"{self.directory} holds a cluster of {len(self._ports)} nodes, not {nodes}: "
                     f"use --nodes {len(self._ports)}, or another directory"
                 )
-            for number in (port for ports in self._ports for port in ports.by_use.values()):
-                self._reservations.hold(number)
+            for ports in self._ports:
+                self._reservations.keep(ports)
         stored: dict[str, object] = {} if description is None else description["settings"]
+        self._kept_settings = stored  # what the directory has when this object's settings turn out to be wrong
         self.settings = {key: value for key, value in {**stored, **(settings or {})}.items() if value is not None}
         self.settings_changed = description is not None and self.settings != stored
         self._nodes = {ports.node_id: LocalNode(self, ports) for ports in self._ports}
         if description is not None and base_port is not None:
             self._move(base_port)
-        self._write_description()
+        self._write_description(self.settings)
 
     def _new_ports(self, nodes: int, base_port: int | None) -> list[NodePorts]:
         if base_port is None:
@@ -307,6 +308,7 @@ class LocalCluster:
             await asyncio.gather(*(node.wait_ready(timeout_s) for node in self.nodes))
         except BaseException:
             await self._stop(absent, STOP_TIMEOUT_S)
+            self._write_description(self._kept_settings)  # a misspelt setting must not stay
             raise
 
     async def down(self, timeout_s: float = STOP_TIMEOUT_S) -> dict[int, int | None]:
@@ -384,14 +386,16 @@ class LocalCluster:
         # Quoted keys stay flat, whatever other key begins with them.
         return "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items())
 
-    def _write_description(self) -> None:
+    def _write_description(self, settings: Mapping[str, object]) -> None:
         description = {
             "cluster_id": self.cluster_id,
             "nodes": [asdict(ports) for ports in self._ports],
-            "settings": self.settings,
+            "settings": settings,
             "fault_points": self.fault_points,
         }
-        _DISK.write_atomic(self.directory / "cluster.json", json.dumps(description, indent=1).encode())
+        # Only a change is written: on a full disk a cluster must still be found, and stopped.
+        if description != _read_description(self.directory):
+            _DISK.write_atomic(self.directory / "cluster.json", json.dumps(description, indent=1).encode())
 
 
 def _read_description(directory: Path) -> dict[str, Any] | None:

@@ -72,6 +72,15 @@ class Reservations:
                     "--base-port (`tidegate dev`: --port)"
                 )
 
+    def keep(self, ports: NodePorts) -> None:
+        """Reserves the ports of a cluster that exists, as far as they can be: a node that starts looks for itself."""
+        for port in ports.by_use.values():
+            try:
+                self.hold(port)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                    raise
+
     def choose(self, node_id: int) -> NodePorts:
         """Four free ports, now reserved."""
         return NodePorts(node_id, *(self._free_port() for _ in range(4)))

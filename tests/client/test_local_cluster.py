@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from tidegate.client.local_cluster import ForeignNode, LocalCluster, LocalClusterError, LocalNode
 from tidegate.client.node_process import NodeProcess, ProcessIdentity, last_words, log_tail
+from tidegate.runtime.disk import RealDisk
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -142,6 +144,7 @@ async def test_a_node_that_cannot_start_is_told_with_its_last_words(tmp_path: Pa
     assert not cluster.node(1).running
     assert "min.insync.replicas" in log_tail(cluster.node(1).log_path)
     cluster.release()
+    assert LocalCluster.attach(tmp_path).settings == {}, "the wrong setting stays behind"
 
 
 HARNESS = """
@@ -220,6 +223,20 @@ def test_a_stopped_cluster_moves_to_the_ports_that_are_asked_for(tmp_path: Path)
     assert "12700" in moved.configuration(moved.node(3))
     moved.release()
     assert LocalCluster.attach(tmp_path).bootstrap == moved.bootstrap
+
+
+def test_a_cluster_on_a_full_disk_is_still_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = LocalCluster(tmp_path, 1, {"num.partitions": 4})
+    first.release()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RealDisk, "write_atomic", full)
+    monkeypatch.setattr(RealDisk, "lock", full)
+    assert LocalCluster.attach(tmp_path).cluster_id == first.cluster_id
+    with pytest.raises(OSError, match="No space"):
+        LocalCluster(tmp_path, 1, {"num.partitions": 5})
 
 
 def test_settings_are_kept_added_to_and_taken_back(tmp_path: Path) -> None:
