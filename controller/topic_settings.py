@@ -54,6 +54,17 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def check_stays_compacted(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Raises INVALID_CONFIG when a topic is to be compacted no longer: its logs have gaps in their offsets by then, and where
+    logs may have none a gap is taken for lost data, by followers and after a crash."""
+    was, is_now = (_split(effective_topic_config(config)["cleanup.policy"]) for config in (before, after))
+    if "compact" in was and "compact" not in is_now:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"topic {name!r} is compacted and has to stay so: to let old segments go as well, set cleanup.policy=compact,delete",
+        )
+
+
 def check_state_topic(name: str, config: Mapping[str, str], topic: TopicState | None = None) -> None:
     """Raises POLICY_VIOLATION for settings that would make a state topic unsafe.  `topic`: as it is, when it exists already."""
     present = {} if topic is None else topic.config

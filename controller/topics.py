@@ -20,7 +20,7 @@ from .active import ControllerConfig
 from .model import INTERNAL_TOPICS, TopicState, topic_name_problem
 from .placement import Load, check_assignments, place
 from .state import ClusterState
-from .topic_settings import check_state_topic, future_config
+from .topic_settings import check_state_topic, check_stays_compacted, future_config
 
 _NAMESPACE = UUID("6f9c4d0e-5a0b-4c0f-9a57-74696465672e")
 
@@ -259,6 +259,7 @@ def _plan_config(state: ClusterState, request: rpc.AlterConfigsRequest, change: 
     validate_topic_config(future)
     if topic.internal:
         check_state_topic(topic.name, future, topic)
+    check_stays_compacted(topic.name, topic.config, future)
     if request.validate_only or future == topic.config:
         return TopicPlan(_success(topic))
     entries = [pb.ConfigEntry(key=key, value=future[key]) for key in sorted(future) if topic.config.get(key) != future[key]]

@@ -287,7 +287,7 @@ class PreparedAppend:
             expected = next_sequence(entry.last_sequence)
         lowest = self.state.lowest_verified_sequence(header.producer_id, header.producer_epoch)
         if sequence and entry.epoch == NO_EPOCH and lowest is None:
-            # Forgotten, or the topic was created again.  Accepting any sequence could hide a gap; calling it out of order is fatal
+            # Forgotten, or the topic was created again.  Accepting any sequence could hide a gap; out of order would be fatal
             # to clients.  This error they know: they take a new epoch, and send what was not acknowledged again from 0.
             raise KafkaError(
                 ErrorCode.UNKNOWN_PRODUCER_ID,

@@ -119,6 +119,23 @@ def test_partitions_are_added_and_never_taken_away(office: Office) -> None:
     assert enlarge(3).error == int(ErrorCode.INVALID_PARTITIONS)
 
 
+def test_a_compacted_topic_stays_compacted(office: Office) -> None:
+    """Its logs have gaps, which logs that are not compacted may not have."""
+    create(office, simple("t", **{"cleanup.policy": "compact"}))
+
+    def refused(**change: object) -> str:
+        request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", **change)])  # type: ignore[arg-type]
+        plans = topics.plan_configuration(office.state, request)
+        office.carry_out(Plan(plans.operations))
+        return str(plans.results[0].message)
+
+    assert "cleanup.policy=compact,delete" in refused(set={"cleanup.policy": "delete"})
+    assert "has to stay so" in refused(remove=["cleanup.policy"])
+    assert refused(set={"cleanup.policy": "compact,delete"}) == ""
+    assert "has to stay so" in refused(subtract={"cleanup.policy": "compact"})
+    assert office.state.topics["t"].config["cleanup.policy"] == "compact,delete"
+
+
 def test_configurations_are_validated_as_they_will_be(office: Office) -> None:
     create(office, simple("t", **{"retention.ms": "5", "cleanup.policy": "compact"}))
 
@@ -131,8 +148,8 @@ def test_configurations_are_validated_as_they_will_be(office: Office) -> None:
     assert not configure(set={"segment.bytes": "1048576"}, remove=["retention.ms"]).error
     assert office.state.topics["t"].config == {"cleanup.policy": "compact", "segment.bytes": "1048576"}
     assert configure(set={"segment.byte": "1"}).error == int(ErrorCode.INVALID_CONFIG)
-    assert not configure(set={"retention.ms": "9"}, replace_all=True).error
-    assert office.state.topics["t"].config == {"retention.ms": "9"}
+    assert not configure(set={"retention.ms": "9", "cleanup.policy": "compact"}, replace_all=True).error
+    assert office.state.topics["t"].config == {"retention.ms": "9", "cleanup.policy": "compact"}
 
 
 def settings_change(office: Office, name: str, **change: object) -> rpc.TopicResult:
