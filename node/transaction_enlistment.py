@@ -88,7 +88,7 @@ class TransactionEnlistment:
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[Partition], verify_only: bool
     ) -> dict[Partition, ErrorCode]:
         try:
-            node_id = self._coordinator_of(transactional_id)
+            node_id = await self._coordinator_of(transactional_id)
             if node_id == self._broker.node_id:
                 transactions = self._broker.transactions
                 event = AddPartitions(
@@ -111,10 +111,11 @@ class TransactionEnlistment:
         except KafkaError as error:
             return dict.fromkeys(partitions, error.code)
 
-    def _coordinator_of(self, transactional_id: str) -> int:
-        state = self._broker.state
-        topic = state.topics.get(TRANSACTION_STATE)
-        partition = topic.partitions.get(partition_for(transactional_id, len(topic.partitions))) if topic else None
+    async def _coordinator_of(self, transactional_id: str) -> int:
+        """The state topic is made when it is missing, as for FindCoordinator: only a coordinator may say that nobody knows the
+        transactional id, and this node's metadata may lag behind the producer's."""
+        topic = await self._broker.ensure_internal_topic(TRANSACTION_STATE)
+        partition = topic.partitions.get(partition_for(transactional_id, len(topic.partitions)))
         if partition is None or partition.leader < 0:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody coordinates {transactional_id!r} at the moment")
         return partition.leader

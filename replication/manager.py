@@ -119,6 +119,7 @@ class ReplicaManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspended = ""
         self._closing = False
+        self._not_opened: dict[Key, str] = {}  # replicas that this node should hold and could not open, and why
         self._deletions = RecordDeletions(clock, log_directory.write_checkpoints)
         self._told_directory_failed, log_directory.on_offline = log_directory.on_offline, self._directory_failed
         log_directory.on_corrupt = self._log_damaged
@@ -126,8 +127,10 @@ class ReplicaManager:
     # -- looking up ----------------------------------------------------------------------------------------------------------
 
     def replica(self, topic: str, partition: int) -> Replica:
-        """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION when this node holds no replica of it."""
+        """Raises UNKNOWN_TOPIC_OR_PARTITION when this node holds no replica, KAFKA_STORAGE_ERROR when it could not open one."""
         found = self._replicas.get((topic, partition))
+        if found is None and (why := self._not_opened.get((topic, partition))):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why)
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"node {self.node_id} holds no replica of {topic}-{partition}")
         return found
@@ -204,9 +207,11 @@ class ReplicaManager:
                     self._directory.set_aside(*key)
                 log = self._open_log(assignment)
             except KafkaError as error:
+                self._not_opened[key] = str(error)
                 _log.error("replica_not_opened", topic=key[0], partition=key[1], error=str(error))
                 self._on_offline(key[0], key[1], str(error))
                 return None
+            self._not_opened.pop(key, None)
             replica = Replica(self.node_id, assignment, log)
             self._replicas[key] = replica
         return replica
@@ -231,8 +236,8 @@ class ReplicaManager:
 
     def delete(self, topic: str, partition: int) -> None:
         """The partition is gone, or no longer ours: everything that waits is told so, and the log is removed."""
-        replica = self._replicas.pop((topic, partition), None)
-        if replica is None:
+        self._not_opened.pop((topic, partition), None)
+        if (replica := self._replicas.pop((topic, partition), None)) is None:
             return
         was_leader = replica.is_leader
         replica.go_offline("the partition was deleted")

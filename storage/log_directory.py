@@ -31,6 +31,7 @@ from ..runtime import logs
 from ..runtime.disk import Disk, FileLock
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from .health import OUT_OF_SPACE
 from .log import CorruptLog, Log, LogConfig
 from .open_files import OPEN_FILES_MAX, OpenFiles
 from .stored_config import LOG_CONFIG, decode_config, encode_config
@@ -314,11 +315,11 @@ class LogDirectory:
             if self._disk.exists(path):
                 # It could not be opened (damaged flushed data): silently starting afresh would hide the damage.
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} exists and is not usable: see the errors at the start")
+            self._forget_checkpoint(key)  # of a log of this name that was deleted on a full disk
             self._disk.make_directory(path)
             if config != LogConfig():
                 self._disk.write_atomic(path / LOG_CONFIG, encode_config(config))
             self._disk.write_atomic(path / PARTITION_METADATA, encode_checkpoint([[topic_id]]))
-            self._written.pop(key, None)
             created = self._load(key, config, now_ms=now_ms, clean=False)
         except OSError as error:
             self._remove_half_made(path)
@@ -337,7 +338,11 @@ class LogDirectory:
             log.warning("half_made_log_not_removed", path=path, reason=error)
 
     def delete(self, topic: str, partition: int) -> None:
-        """Closes the log and removes its folder: first it loses its name, durably, then its content.  Also for unusable ones."""
+        """Closes the log and removes its folder: first it loses its name, durably, then its content.  Also for unusable ones.
+
+        It must succeed on a full disk, which it is to make emptier: then its row in the checkpoint goes at last, or with the next
+        checkpoint; `create` begins no log of the same name before.
+        """
         self._require_online()
         key = (topic, partition)
         known = self.logs.pop(key, None)
@@ -352,6 +357,7 @@ class LogDirectory:
             return
         try:
             self._disk.remove_tree(self._take_name_away(key, _DELETE_SUFFIX))
+            self._forget_checkpoint_if_room(key)
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} could not be deleted: {error}") from error
 
@@ -378,7 +384,7 @@ class LogDirectory:
         OSError."""
         taken = set(self._disk.list_names(self.path))
         target = self.path / next(name for n in range(len(taken) + 1) if (name := f"{n}{suffix}") not in taken)
-        self._forget_checkpoint(key)
+        self._forget_checkpoint_if_room(key)
         self._disk.rename(self._log_path(key), target)
         self._disk.sync_directory(self.path)
         return target
@@ -437,6 +443,14 @@ class LogDirectory:
     def _forget_checkpoint(self, key: PartitionKey) -> None:
         if key in self._written:
             self._write_checkpoint({other: row for other, row in self._written.items() if other != key})
+
+    def _forget_checkpoint_if_room(self, key: PartitionKey) -> None:
+        try:
+            self._forget_checkpoint(key)
+        except OSError as error:
+            if error.errno not in OUT_OF_SPACE:
+                raise
+            log.warning("checkpoint_not_written", path=self.path, reason=error)
 
     # ------------------------------------------------------------------------------------------------------------ failing
 

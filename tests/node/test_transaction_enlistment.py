@@ -55,9 +55,22 @@ class Coordinator:
         partitions = {n: SimpleNamespace(leader=self.leader) for n in range(count)}
         topics = {TRANSACTION_STATE: SimpleNamespace(partitions=partitions)}
         self.topics = topics
-        broker = SimpleNamespace(node_id=1, clock=self.clock, state=SimpleNamespace(topics=topics), transactions=self)
+        broker = SimpleNamespace(
+            node_id=1,
+            clock=self.clock,
+            state=SimpleNamespace(topics=topics),
+            transactions=self,
+            ensure_internal_topic=self.ensure_internal_topic,
+        )
         self.enlistment = TransactionEnlistment(cast(Broker, broker), cast(Peers, SimpleNamespace(peer=lambda node_id: self)))
         self.before: Callable[[], None] = lambda: None
+
+    async def ensure_internal_topic(self, name: str) -> Any:
+        """Made at its first use, and with it a coordinator, who knows of nobody."""
+        if name not in self.topics:
+            self.topics[name] = SimpleNamespace(partitions={n: SimpleNamespace(leader=self.leader) for n in range(4)})
+            self.codes = [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
+        return self.topics[name]
 
     def _next(self) -> ErrorCode:
         return self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
@@ -217,3 +230,12 @@ class TestGuard:
             self._append(log, 0, None)
         assert refused.value.code is ErrorCode.INVALID_TXN_STATE
         log.close(clean=False)
+
+
+@pytest.mark.parametrize("local", [True, False])
+async def test_before_the_first_transaction_ever_an_unknown_id_is_told_so(local: bool) -> None:
+    """It was told to try again, for ever: there was no state topic, and so nobody to say that the id is unknown."""
+    coordinator = Coordinator(ErrorCode.NONE, local=local)
+    del coordinator.topics[TRANSACTION_STATE]
+    assert await coordinator.enlist() is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert TRANSACTION_STATE in coordinator.topics

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -9,7 +11,7 @@ from uuid import UUID
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import Disk, RealDisk
-from tidegate.storage.log_directory import DirectoryRefused, LogDirectory, OpenReport
+from tidegate.storage.log_directory import PARTITION_CHECKPOINT, DirectoryRefused, LogDirectory, OpenReport
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .workload import NOW_MS, SMALL, append, batch, stored
@@ -131,6 +133,37 @@ def test_a_deleted_topic_leaves_nothing_behind() -> None:
     disk.crash(Random(0))
     directory, report = opened(disk)
     assert not report.opened and not report.failed and directory.logs == {}
+
+
+class FullDisk(RealDisk):
+    """Takes no byte more while it is full; names change and files go."""
+
+    full = False
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        super().write_atomic(path, data)
+
+
+def test_a_topic_is_deleted_on_a_full_disk_and_a_new_one_of_its_name_believes_no_old_checkpoint(tmp_path: Path) -> None:
+    """The space must come free at once: there may be no other way to make room."""
+    disk = FullDisk()
+    directory, _ = opened(disk, tmp_path / "data")
+    log = directory.create("flights", ID, 0, SMALL)
+    append(log, batch())
+    directory.write_checkpoints()
+    before = (tmp_path / "data" / PARTITION_CHECKPOINT).read_bytes()
+    assert b"flights" in before
+    disk.full = True
+    directory.delete("flights", 0)
+    assert not [path for path in (tmp_path / "data").rglob("*") if path.suffix == ".log"]
+    assert (tmp_path / "data" / PARTITION_CHECKPOINT).read_bytes() == before
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        directory.create("flights", OTHER_ID, 0, SMALL)
+    disk.full = False
+    directory.create("flights", OTHER_ID, 0, SMALL)
+    assert b"flights" not in (tmp_path / "data" / PARTITION_CHECKPOINT).read_bytes()
 
 
 def test_a_topic_created_again_under_its_name_begins_empty() -> None:
