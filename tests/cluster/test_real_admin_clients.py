@@ -37,14 +37,15 @@ class TestConfluentKafka:
             return str(future.result(20)[key].value)
 
         append = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.APPEND)
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[append])
+        bytes_ = ConfigEntry("segment.bytes", "1048576", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[append, bytes_])
         (future,) = admin.incremental_alter_configs([resource]).values()
         future.result(20)
-        assert value("cleanup.policy") == "delete,compact"
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, set_config={"segment.ms": "9000"})
+        assert (value("cleanup.policy"), value("segment.bytes")) == ("delete,compact", "1048576")
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, set_config={"cleanup.policy": "compact"})
         (future,) = admin.alter_configs([resource]).values()
         future.result(20)
-        assert (value("cleanup.policy"), value("segment.ms")) == ("delete", "9000")
+        assert (value("cleanup.policy"), value("segment.bytes")) == ("compact", str(1 << 30)), "what was not named is gone"
 
     def test_preferred_leaders_are_elected(self, admin, topic: str) -> None:  # type: ignore[no-untyped-def]
         from confluent_kafka import ElectionType, KafkaError, TopicPartition
