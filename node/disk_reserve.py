@@ -28,7 +28,23 @@ log = logs.get(__name__)
 
 RESERVE_FILE: Final = "metadata-reserve"
 OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL_BELOW_BYTES: Final = 1 << 20
+"""With less free space a batch of usual size cannot be taken any more."""
 T = TypeVar("T")
+
+
+def full_folders(disk: Disk, folders: Sequence[Path]) -> list[str]:
+    """What an operator is told of the data folders that cannot take records: one text for each of them."""
+    told: list[str] = []
+    for folder in folders:
+        try:
+            free = disk.free_bytes(folder)
+        except OSError as error:
+            told.append(f"{folder}: {error}")
+            continue
+        if free < FULL_BELOW_BYTES:
+            told.append(f"the disk of {folder} is full ({free} bytes free): make room; records can be read, not written")
+    return told
 
 
 class DiskReserve:

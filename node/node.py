@@ -44,7 +44,7 @@ from .admin_service import AdminService
 from .broker import Broker
 from .configuration import Address, Configuration
 from .data_service import DataService
-from .disk_reserve import DiskReserve, ReservingDisk
+from .disk_reserve import DiskReserve, ReservingDisk, full_folders
 from .group_coordination import GroupCoordination
 from .handlers import HANDLERS
 from .internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -450,8 +450,15 @@ class Node:
         if path == "/livez":
             return Page(200, "text/plain", b"ok\n")
         if path == "/readyz":
-            return Page(200, "text/plain", b"ready\n") if self._ready else Page(503, "text/plain", f"{self._state}\n".encode())
+            return self._readiness()
         return Page(404, "text/plain", b"there are /metrics, /livez and /readyz\n")
+
+    def _readiness(self) -> Page:
+        """A full disk counts: a rolling restart must not go on, and whoever looks must see it.  Clients are not turned away."""
+        if not self._ready:
+            return Page(503, "text/plain", f"{self._state}\n".encode())
+        full = full_folders(self._disk, self._configuration.data_dirs)
+        return Page(503, "text/plain", "".join(f"{line}\n" for line in full).encode()) if full else _READY
 
     def _status(self) -> admin_pb2.StatusReply:
         broker = self._broker
@@ -471,6 +478,9 @@ class Node:
             state=self._state,
             process_id=os.getpid(),
         )
+
+
+_READY = Page(200, "text/plain", b"ready\n")
 
 
 @contextmanager

@@ -10,6 +10,8 @@ import ctypes
 import ctypes.util
 import os
 import re
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -179,3 +181,49 @@ async def test_a_stop_on_a_full_disk_loses_nothing(small_disk: Path, node: Local
     ballast.remove()
     await node.up()
     await witness.still_serves()
+
+
+async def test_deleting_a_topic_makes_room_at_once_and_the_node_says_that_its_disk_is_full(
+    small_disk: Path, node: LocalCluster
+) -> None:
+    witness, ballast = Witness(node.bootstrap), Ballast(small_disk)
+    await witness.create()
+    await witness.write(5)
+    large = Witness(node.bootstrap, "large")
+    await large.create()
+    value = os.urandom(900_000)
+    address = node.node(1).kafka_address
+    for _ in range(4):
+        assert (await raw_produce(address, large.topic, batch([value]))).error is ErrorCode.NONE
+    checkpoint = node.node(1).data_path / "partition-checkpoint"
+    await eventually(lambda: _mentions(checkpoint, large.topic), "the topic to stand in the checkpoint")
+    assert _ready(node)[0] == 200
+    ballast.fill()
+    status, text = _ready(node)
+    assert status == 503 and "is full" in text
+    assert (await raw_produce(address, witness.topic, batch([value]))).error is ErrorCode.KAFKA_STORAGE_ERROR
+
+    async with Admin(node.bootstrap, timeout_s=20) as admin:
+        await admin.create_topics([NewTopic("without-a-replica", 1, 1)], wait=False)
+        await eventually(lambda: _logged(node, "replica_not_opened", 1), "the replica not to be opened")
+        answer = await raw_produce(address, "without-a-replica", batch([b"first use"]))
+        assert answer.error is ErrorCode.KAFKA_STORAGE_ERROR and "could not be created" in (answer.error_message or "")
+        await admin.delete_topics([large.topic])
+    await eventually(lambda: _is_ready(node), "the space of the deleted topic")
+    assert (await raw_produce(address, witness.topic, batch([value]))).error is ErrorCode.NONE
+
+
+def _ready(node: LocalCluster) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.node(1).ports.metrics}/readyz", timeout=10) as page:
+            return page.status, page.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+async def _is_ready(node: LocalCluster) -> bool:
+    return (await asyncio.to_thread(_ready, node))[0] == 200
+
+
+async def _mentions(path: Path, text: str) -> bool:
+    return path.exists() and text in path.read_text()

@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 
 import pytest
-from tidegate.node.disk_reserve import DiskReserve, ReservingDisk
+from tidegate.node.disk_reserve import FULL_BELOW_BYTES, DiskReserve, ReservingDisk, full_folders
 from tidegate.runtime.disk import RealDisk, RealFile
 
 RESERVE_BYTES = 4096
@@ -121,3 +121,13 @@ def test_the_reserve_of_the_last_run_is_taken_up(tmp_path: Path) -> None:
     again = DiskReserve(disk, tmp_path, RESERVE_BYTES)
     again.restore()
     assert again.held and disk.room == room
+
+
+def test_folders_on_a_full_disk_are_named_and_others_are_not(tmp_path: Path) -> None:
+    class Disk(RealDisk):
+        def free_bytes(self, directory: Path) -> int:
+            return {"full": FULL_BELOW_BYTES - 1, "roomy": FULL_BELOW_BYTES}[directory.name]
+
+    (told,) = full_folders(Disk(), [tmp_path / "full", tmp_path / "roomy"])
+    assert told.startswith(f"the disk of {tmp_path / 'full'} is full (1048575 bytes free)")
+    assert "No such file" in full_folders(RealDisk(), [tmp_path / "gone"])[0]
