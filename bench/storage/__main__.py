@@ -1,0 +1,52 @@
+"""What a log costs over the bare system calls: appends, group commit, reads, recovery, memory.
+
+    python bench/storage [append] [commit] [read] [recovery] [partitions] [memory]
+                         [--directory DIR] [--megabytes 128] [--recover-megabytes 10240] [--partitions 1000]
+
+Without a name, all of them.  Beside every figure stands a raw loop of the same size in the same run (pwrite, fdatasync, pread),
+and their ratio.  Log and raw loop take turns every few milliseconds and medians of the turns are compared: what else the machine
+does then meets both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+from appends import bench_append, bench_commit
+from memory import bench_memory
+from reads import bench_read
+from recovery import bench_partitions, bench_recovery
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("parts", nargs="*", metavar="part", help="append, commit, read, recovery, partitions, memory")
+    arguments.add_argument("--directory", type=Path, help="a folder on the disk to measure (default: the temporary one)")
+    arguments.add_argument("--megabytes", type=int, default=128, help="data for each size of batch")
+    arguments.add_argument("--recover-megabytes", type=int, default=10_240, help="the log to recover")
+    arguments.add_argument("--partitions", type=int, default=1000)
+    chosen = arguments.parse_args()
+    parts = {
+        "append": lambda root: bench_append(root, chosen.megabytes),
+        "commit": bench_commit,
+        "read": lambda root: bench_read(root, chosen.megabytes),
+        "recovery": lambda root: bench_recovery(root, chosen.recover_megabytes),
+        "partitions": lambda root: bench_partitions(root, chosen.partitions),
+        "memory": lambda root: bench_memory(root, chosen.partitions),
+    }
+    unknown = [part for part in chosen.parts if part not in parts]
+    if unknown:
+        arguments.error(f"unknown: {', '.join(unknown)}")
+    for part in chosen.parts or parts:
+        root = Path(tempfile.mkdtemp(prefix="tidegate-bench-", dir=chosen.directory))
+        try:
+            parts[part](root)
+        finally:
+            shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()
