@@ -150,10 +150,9 @@ async def start_tidegate(directory: Path, nodes: int, samples: Samples) -> tuple
     try:
         await cluster.up(120)
         pids = [node.pid for node in cluster.nodes if node.pid is not None]
-        config = {"file.delete.delay.ms": "1000"}
         targets = [
-            Target(TIDEGATE, cluster.bootstrap, pids, replicas, config),
-            Target(TIDEGATE_OS, cluster.bootstrap, pids, replicas, {**config, "flush.policy": "os"}),
+            Target(TIDEGATE, cluster.bootstrap, pids, replicas, {}),
+            Target(TIDEGATE_OS, cluster.bootstrap, pids, replicas, {"flush.policy": "os"}),
         ]
         await asyncio.to_thread(create_topic, targets[0], "ready", 1, 120.0)
     except BaseException:

@@ -315,10 +315,6 @@ class ReplicaManager:
             _log.info("leadership_resumed", leaderships=self.leader_count)
         self._suspended = ""
 
-    @property
-    def is_suspended(self) -> bool:
-        return bool(self._suspended)
-
     # -- writing -------------------------------------------------------------------------------------------------------------
 
     def append_now(
@@ -513,6 +509,8 @@ class ReplicaManager:
         """Answers a fetch of a client or a follower, waiting up to its `max_wait_ms`."""
         if request.replica_id >= 0:
             return await self._follower_fetches.fetch(request)
+        if request.session_epoch > 0:  # clients are never given a session
+            return FetchResult(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return await self._client_fetches.fetch(request)
 
     def list_offsets(

@@ -178,10 +178,6 @@ class Log:
         return len(self._producers)
 
     @property
-    def open_transaction_count(self) -> int:
-        return len(self._producers.open_transactions)
-
-    @property
     def recovery_point(self) -> int:
         """Below it, batches *and everything derived from them* are durable: recovery need not look there."""
         point = self._durability.recovery_point

@@ -252,9 +252,6 @@ class Segments(Sequence[Segment]):
 
     # ------------------------------------------------------------------------------------------------------------ the end
 
-    def snapshot_path(self, offset: int) -> Path:
-        return segment_path(self._directory, offset, "snapshot")
-
     def close(self) -> None:
         for segment in self._list:
             segment.close()

@@ -120,7 +120,6 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = _table(
     _C("cleanup.policy", _T.LIST, "delete", "delete old segments, compact by key, or both", choices=("delete", "compact")),
     _C("compression.type", _T.STRING, "producer", "batches keep the codec of their producer", choices=("producer",)),
     _C("delete.retention.ms", _T.LONG, str(_DAY_MS), "how long tombstones and markers stay readable after compaction", 0),
-    _C("file.delete.delay.ms", _T.LONG, "60000", "how long files of a deleted segment stay on disk", 0),
     _C("flush.policy", _T.STRING, "always", "when an acks=all write counts: flushed by the in-sync replicas, or only replicated",
        choices=("always", "os")),
     _C("index.interval.bytes", _T.INT, "4096", "bytes of data between two entries of the offset index", 0),
@@ -188,7 +187,6 @@ class LogConfig:
     retention_ms: int = 7 * _DAY_MS
     cleanup_policy: frozenset[CleanupPolicy] = frozenset({CleanupPolicy.DELETE})
     delete_retention_ms: int = _DAY_MS
-    file_delete_delay_ms: int = 60_000
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = _INT64_MAX
@@ -230,7 +228,6 @@ class LogConfig:
             retention_ms=number("retention.ms"),
             cleanup_policy=frozenset(CleanupPolicy(part) for part in _split(value("cleanup.policy"))),
             delete_retention_ms=number("delete.retention.ms"),
-            file_delete_delay_ms=number("file.delete.delay.ms"),
             min_cleanable_dirty_ratio=float(value("min.cleanable.dirty.ratio")),
             min_compaction_lag_ms=number("min.compaction.lag.ms"),
             max_compaction_lag_ms=number("max.compaction.lag.ms"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...wire.fetch import FetchRequest, encode_fetch_response, parse_fetch_request
 from ..broker import Broker
-from ..requests import Deferred, Encoded, RequestContext
+from ..requests import Deferred, Encoded, RequestContext, gravest
 
 
 async def handle(broker: Broker, context: RequestContext, body: memoryview) -> Deferred:
@@ -18,4 +18,4 @@ async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest)
     result = await broker.replicas.fetch(request)
     buffers = encode_fetch_response(context.api_version, result.topics, error=result.error, session_id=result.session_id)
     broker.metrics.bytes_out(sum(len(part.records) for _, parts in result.topics for part in parts))
-    return Encoded(buffers)
+    return Encoded(buffers, gravest([result.error, *(part.error for _, parts in result.topics for part in parts)]))
