@@ -22,7 +22,7 @@ from crc32c import crc32c
 
 from ..wire.records import HEADER_BYTES, parse_header
 from .open_files import OpenFiles
-from .segment import Segment, SegmentRead, segment_path
+from .segment import Segment, SegmentRead
 from .segment_swap import decide_swap, finish_swap, swap_path
 from .topic_config import LogConfig
 from .transaction_index import AbortedTransaction, collect_aborted
