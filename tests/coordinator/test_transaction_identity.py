@@ -299,6 +299,29 @@ def test_tv2_may_abort_a_transaction_that_reached_no_partition(coordinator: Coor
     assert coordinator.end(ProducerReply(100, 1), commit=False) == ProducerReply(100, 2)
 
 
+@pytest.mark.parametrize(("committed", "code"), [(True, ErrorCode.INVALID_TXN_STATE), (False, ErrorCode.NONE)])
+def test_an_abort_for_a_transaction_that_never_came_is_answered_as_kafka_does(
+    coordinator: Coordinator, committed: bool, code: ErrorCode
+) -> None:
+    """librdkafka (TV1) sends EndTxn(abort) when it cannot know whether its AddPartitions arrived, and bumps the epoch afterwards.
+
+    After a commit the coordinator cannot tell such an abort from one of the transaction that it committed under the same epoch,
+    whose answer was lost: to say "aborted" would be wrong there.  So it is INVALID_TXN_STATE, which ends that producer; the next
+    one of its transactional id works.
+    """
+    who = coordinator.init()
+    coordinator.begin(who, 1)
+    coordinator.end(who, commit=committed, version=1)
+    # The partitions of the next transaction are sent to a coordinator that is standing still.
+    reply = coordinator.end(who, commit=False, version=1)
+    assert (reply.code if isinstance(reply, KafkaError) else ErrorCode.NONE) is code
+    after = coordinator.init() if committed else coordinator.init(who.producer_id, who.producer_epoch)
+    assert after == ProducerReply(100, 1)
+    coordinator.begin(after, 1)
+    coordinator.end(after, version=1)
+    assert coordinator.entry.state is TransactionState.COMPLETE_COMMIT
+
+
 def test_markers_of_another_transaction_complete_nothing(coordinator: Coordinator) -> None:
     """KAFKA-16352, the coordinator's half: TV1 uses the same producer id and epoch again."""
     who = coordinator.init()
