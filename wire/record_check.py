@@ -17,11 +17,15 @@ Therefore runs of records of one size are followed by strided slices at C's spee
 Measured in us a batch, 2 cores, busy (`validate_batch`, mostly the CRC, takes 1 us for one record, 1.8 for 16 KiB, 41 for 1 MiB):
 
     codec                            none   snappy   lz4   gzip   zstd
-    1 record of 100 B                 1.2      4       8     10     25
-    150 of one size, 16 KiB           7       18      21     41     46
-    150 of 40 to 160 B, 16 KiB       16       23      29     51     54
-    10,000 of one size, 1 MiB       220
-    10,000 of 40 to 160 B, 1 MiB    910
+    1 record of 100 B                 1.2      4       9      9     25
+    150 of one size, 16 KiB           5       16      19     39     45
+    150 of 40 to 160 B, 16 KiB       15       22      28     49     54
+    10,000 of one size, 1 MiB       101
+    10,000 of 40 to 160 B, 1 MiB    717
+
+In all, librdkafka to one node on the same two cores, 100 B, acks=all, medians of five: with records of one size 1.46 instead of
+1.51 M/s and 5 % more of the node's CPU; of 40 to 160 B 1.24 instead of 1.42 M/s and 36 % more.  `record.check=false` on a topic
+spares that.
 """
 
 from __future__ import annotations
@@ -66,18 +70,17 @@ def check_records(view: memoryview, position: int, header: BatchHeader, *, every
         else:
             end = _check_record(payload, 0, 0)
             if count > 1:
-                last = _follow(payload, end, count - 2)
-                end = _check_record(payload, last, header.last_offset_delta)
+                data = bytes(payload)  # reading single bytes of a view takes twice the time, strided slices nine times
+                last = _follow(data, end, count - 2)
+                end = _check_record(data, last, header.last_offset_delta)
     except IndexError:
         raise _invalid(f"the batch claims {count} records and ends within one of them") from None
     if end != len(payload):
         raise _invalid(f"{len(payload) - end} bytes follow the last of {count} records")
 
 
-def _follow(data: memoryview, at: int, count: int) -> int:
+def _follow(data: bytes, at: int, count: int) -> int:
     """The position after `count` records that begin at `at`.  IndexError when it is not in the data."""
-    size = len(data)
-    whole: bytes | None = None
     stretch = _WALK
     while count:
         if count >= _RUN_MIN:
@@ -85,36 +88,36 @@ def _follow(data: memoryview, at: int, count: int) -> int:
             if run >= _RUN_MIN:
                 at, count, stretch = after, count - run, _WALK
                 continue
-        if whole is None:
-            whole = bytes(data)  # reading single bytes of a view takes twice the time
         walked = min(stretch, count)
         stretch *= 2
-        at = _walk(whole, at, walked)
+        at = _walk(data, at, walked)
         count -= walked
-        if at > size:
+        if at > len(data):
             raise IndexError
     return at
 
 
-def _run(data: memoryview, at: int, count: int) -> tuple[int, int]:
+def _run(data: bytes, at: int, count: int) -> tuple[int, int]:
     """How many of at most `count` records from `at` on have the size of the first, and the position after them."""
     first = data[at]
     if first < 0x80:
         step = _ONE[first]
-        run = _same(data[at : at + step * count : step].tobytes())
+        run = _same(data[at : at + step * count : step])
     else:
         step = _LOW[first] + _HIGH[data[at + 1]]
         if step > len(data):
             return 0, at
-        run = _same(data[at : at + step * count : step].tobytes())
+        run = _same(data[at : at + step * count : step])
         if run:
-            run = min(run, _same(data[at + 1 : at + step * run : step].tobytes()))
+            run = min(run, _same(data[at + 1 : at + step * run : step]))
     return run, at + run * step
 
 
 def _same(column: bytes) -> int:
     """How many bytes at the beginning are the same."""
-    return len(column) - len(column.lstrip(column[:1]))
+    first = column[:1]
+    size = len(column)
+    return size if column.count(first) == size else size - len(column.lstrip(first))  # the count is four times as fast
 
 
 def _walk(data: bytes, at: int, count: int) -> int:
