@@ -198,8 +198,8 @@ class Durability:
         if active.size_bytes - self._resume_size >= max(RESUME_BYTES, RESUME_BYTES_PER_PRODUCER * len(producers)):
             obsolete, self._resume = self._resume, segment_path(self._directory, producers.end_offset, "snapshot")
             self._resume_size = active.size_bytes
-            derived.update(active.encoded_indexes())
-            derived[self._resume] = encode_snapshot(producers)
+            for path, data in {**active.encoded_indexes(), self._resume: encode_snapshot(producers)}.items():
+                derived.setdefault(path, data)  # those of a clean close stay the ones that `finish` looks for
         self._ticket = FlushTicket(
             self._disk,
             self._directory,

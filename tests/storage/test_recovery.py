@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
+from tidegate.storage import flush
 from tidegate.storage.flush import FlushTicket
 from tidegate.storage.log import CorruptLog, Log, LogConfig
 from tidegate.storage.producer_state import ProducerState
@@ -35,6 +36,19 @@ def everything(log: Log) -> tuple[object, ...]:
         log.aborted_transactions(0, log.log_end_offset),
         [log.offset_for_timestamp(each.header.max_timestamp, 99) for each in stored(log)],
     )
+
+
+def test_a_log_whose_last_flush_writes_a_snapshot_to_resume_at_closes_cleanly_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both want the same files: every log with 64 MiB in its last segment met this."""
+    monkeypatch.setattr(flush, "RESUME_BYTES", 1000)
+    disk = LyingDisk()
+    log = open_log(disk, config=LogConfig())
+    for sequence in range(20):
+        append(log, batch(1, size=300, pid=1, epoch=0, sequence=sequence))
+    end = log.log_end_offset
+    log.close(clean=True)
+    again = open_log(disk, config=LogConfig(), clean=True, recovery_point=end)
+    assert again.log_end_offset == end and again.producers()[0].last_sequence == 19
 
 
 def test_a_clean_close_needs_no_recovery_and_reads_almost_nothing() -> None:
