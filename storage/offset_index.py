@@ -90,7 +90,7 @@ class OffsetIndex:
             raise ValueError("it is empty and its segment is not")
         if not len(self):
             return
-        if self._offsets[0] or self._positions[0]:
+        if self._positions[0]:  # its offset may be any: a cleaned segment keeps its name when its first batches go
             raise ValueError("its first entry is not the segment's first batch")
         if self._positions[-1] >= segment_bytes:
             raise ValueError(f"its last position, {self._positions[-1]}, is beyond the segment's {segment_bytes} bytes")

@@ -132,7 +132,7 @@ def test_an_offset_index_finds_what_a_scan_finds_and_survives_its_file(steps: li
 
 
 @pytest.mark.parametrize(
-    "data", [b"\0" * 7, b"", b"\0\0\0\1" + b"\0" * 4, b"\0" * 16, (b"\0" * 8) + b"\0\0\0\1\0\0\1\0"], ids=range(5)
+    "data", [b"\0" * 7, b"", b"\0" * 4 + b"\0\0\0\1", b"\0" * 16, (b"\0" * 8) + b"\0\0\0\1\0\0\1\0"], ids=range(5)
 )
 def test_an_offset_index_that_cannot_be_right_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
