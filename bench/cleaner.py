@@ -25,8 +25,8 @@ from tidegate.node.__main__ import SWITCH_INTERVAL_S
 from tidegate.node.log_upkeep import _Pace
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.cleaner import begin_cleaning
-from tidegate.storage.compaction import KeyMap
+from tidegate.storage.cleaning.cleaner import begin_cleaning
+from tidegate.storage.cleaning.compaction import KeyMap
 from tidegate.storage.log import AppendOrigin, Log, LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.compression import Compression

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 if TYPE_CHECKING:
-    from ..storage.inspection_directory import DataFolder
-    from ..storage.inspection_dump import Row
-    from ..storage.inspection_findings import Finding
-    from ..storage.inspection_partition import PartitionReport
+    from ..storage.inspection.directory import DataFolder
+    from ..storage.inspection.dump import Row
+    from ..storage.inspection.findings import Finding
+    from ..storage.inspection.partition import PartitionReport
 
 UNUSABLE: Final = 2
 PROGRESS_BYTES: Final = 256 * 1024 * 1024
@@ -35,7 +35,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines, one
 def _speaking() -> Iterator[None]:
     """What a user can do something about becomes one line; a reader that has gone (head) is no error."""
     from ..runtime import logs
-    from ..storage.inspection_directory import NotInspectable
+    from ..storage.inspection.directory import NotInspectable
 
     logs.configure(level="ERROR")
     try:
@@ -57,7 +57,7 @@ def _speaking() -> Iterator[None]:
 
 
 def _range(text: str) -> tuple[int, int]:
-    from ..storage.inspection_dump import EVERY_OFFSET
+    from ..storage.inspection.dump import EVERY_OFFSET
 
     first, dots, end = text.partition("..")
     try:
@@ -82,7 +82,7 @@ def dump(
     """Show what is in a log's files.  Works on a node that runs, and on what is left of one."""
     from ..runtime.disk import RealDisk
     from ..runtime.lock_probe import is_locked
-    from ..storage import inspection_dump
+    from ..storage.inspection import dump as inspection_dump
     from .log_output import print_json, print_tables
 
     first, end = _range(offsets)
@@ -99,7 +99,7 @@ def dump(
 
 
 def _decoded(rows: Iterator[Row], path: Path, topic: str) -> Iterator[Row]:
-    from ..storage.inspection_directory import NotInspectable
+    from ..storage.inspection.directory import NotInspectable
     from ..storage.log_directory import parse_name
     from .log_decode import TOPICS, decoded
 
@@ -123,9 +123,9 @@ def verify(
     from ..runtime.clock import SystemClock
     from ..runtime.disk import RealDisk
     from ..runtime.lock_probe import is_locked
-    from ..storage.inspection_directory import DataFolder, Manner
-    from ..storage.inspection_directory import verify as look
-    from ..storage.inspection_findings import Severity
+    from ..storage.inspection.directory import DataFolder, Manner
+    from ..storage.inspection.directory import verify as look
+    from ..storage.inspection.findings import Severity
 
     progress = _Progress(is_shown=sys.stderr.isatty() and not json)
     manner = Manner(SystemClock().wall_ms(), is_locked, frozenset(compacted), progress.add)
@@ -158,7 +158,7 @@ def _about(folder: DataFolder) -> str:
 
 
 def _print_report(report: DataFolder | PartitionReport) -> None:
-    from ..storage.inspection_directory import DataFolder
+    from ..storage.inspection.directory import DataFolder
     from .log_output import print_json
 
     if isinstance(report, DataFolder):

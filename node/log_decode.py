@@ -9,7 +9,7 @@ from typing import Any, Final
 from ..coordinator.fields import RecordFormatError
 from ..coordinator.group import records as group_records
 from ..coordinator.transaction import records as transaction_records
-from ..storage.inspection_dump import Row
+from ..storage.inspection.dump import Row
 
 TRANSACTIONS: Final = "__transaction_state"
 GROUPS: Final = "__consumer_offsets"

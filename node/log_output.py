@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from ..storage.inspection_dump import Row
+from ..storage.inspection.dump import Row
 
 TABLE_ROWS: Final = 500
 WIDTH_OF_PIPES: Final = 500

@@ -28,8 +28,9 @@ from ..runtime.clock import Clock
 from ..runtime.disk import Disk
 from ..storage.batch_scan import InvalidBatch
 from ..storage.checkpoint import CheckpointInvalid
-from ..storage.cleaner import Cleaning, CleaningResult, Overtaken, begin_cleaning, cleanable_part
-from ..storage.cleaner_positions import (
+from ..storage.cleaning.cleaner import Cleaning, CleaningResult, Overtaken, begin_cleaning, cleanable_part
+from ..storage.cleaning.plan import Cleanable, dirtiest
+from ..storage.cleaning.positions import (
     CLEANER_CHECKPOINT,
     CleanerPosition,
     PositionKey,
@@ -38,10 +39,9 @@ from ..storage.cleaner_positions import (
     encode_positions,
     position_of,
 )
-from ..storage.compaction_plan import Cleanable, dirtiest
+from ..storage.cleaning.retention import apply_retention
 from ..storage.health import OUT_OF_SPACE
 from ..storage.log import Log
-from ..storage.retention import apply_retention
 from ..storage.segment import Segment
 from ..wire.errors import KafkaError
 from .configuration import Configuration

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.record_check import check_records
 from ..wire.records import HEADER_BYTES, BatchHeader, assign_in_place, set_log_append_time, validate_batch
-from .compaction_records import DELETE_HORIZON
+from .cleaning.records import DELETE_HORIZON
 from .producer_state import AppendOrigin
 from .topic_config import LogConfig, TimestampType
 

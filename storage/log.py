@@ -80,7 +80,7 @@ class Log:
         self.before_cut: Callable[[Log, int], None] | None = None
         """Called before data at or above an offset goes: whoever keeps a recovery point above it must lower it durably first."""
         self.cleaned_to = 0
-        """Below it the cleaner has been (`cleaner.py`, which moves it); falls with what is cut."""
+        """Below it the cleaner has been (`cleaning/cleaner.py`, which moves it); falls with what is cut."""
         self.cuts = 0
         """Grows with every truncation: what was decided by the log's content before is void."""
         self._disk = disk

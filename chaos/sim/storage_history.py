@@ -21,10 +21,10 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from ...storage.cleaner import clean_now
+from ...storage.cleaning.cleaner import clean_now
+from ...storage.cleaning.retention import apply_retention
 from ...storage.log import AppendOrigin, FlushTicket, Log, LogConfig
 from ...storage.log_directory import LogDirectory
-from ...storage.retention import apply_retention
 from ...storage.topic_config import CleanupPolicy
 from ...wire.errors import KafkaError
 from ...wire.records import ControlType, NewRecord, assign_in_place, encode_batch, encode_marker, iterate_headers

@@ -26,7 +26,7 @@ from tidegate.coordinator.transaction.records import encode_key, encode_value
 from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionPartition, TransactionState
 from tidegate.node.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, settings
-from tidegate.storage.cleaner import clean_now
+from tidegate.storage.cleaning.cleaner import clean_now
 from tidegate.storage.log import AppendOrigin, Log, LogConfig
 from tidegate.wire.records import ControlType, NewRecord, encode_batch, encode_marker, iterate_headers
 

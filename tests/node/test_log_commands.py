@@ -16,7 +16,7 @@ from tidegate.coordinator.transaction.state import TransactionMetadata, Transact
 from tidegate.node.log_commands import app
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.checkpoint import encode_checkpoint
-from tidegate.storage.inspection_dump import Selection, dump_segment
+from tidegate.storage.inspection.dump import Selection, dump_segment
 from tidegate.wire.records import Compression, ControlType, NewRecord, assign_in_place, encode_batch, encode_marker
 from typer.testing import CliRunner
 

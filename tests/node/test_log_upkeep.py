@@ -16,7 +16,7 @@ from tidegate.node.log_upkeep import LogUpkeep
 from tidegate.replication.replica import Role
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.cleaner_positions import CLEANER_CHECKPOINT
+from tidegate.storage.cleaning.positions import CLEANER_CHECKPOINT
 from tidegate.storage.group_commit import GroupCommit
 from tidegate.storage.log import AppendOrigin, Log, LogConfig
 from tidegate.storage.log_directory import LogDirectory
@@ -142,7 +142,7 @@ async def test_a_damaged_log_is_left_alone_and_the_others_are_cleaned(folder: Fo
 
 async def test_an_error_that_nobody_foresaw_concerns_one_log_only(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.topic("changes")
-    monkeypatch.setattr("tidegate.storage.cleaner.group_segments", lambda *_: 1 / 0)
+    monkeypatch.setattr("tidegate.storage.cleaning.cleaner.group_segments", lambda *_: 1 / 0)
     assert not await folder.upkeep.clean_once()
     assert folder.upkeep.view().uncleanable_partitions == 1
 
@@ -246,7 +246,7 @@ async def test_only_leaders_decide_what_is_too_old(folder: Folder) -> None:
 
 
 async def test_ablation_a_swap_in_the_wrong_history_would_lose_records(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidegate.storage.cleaner import Cleaning
+    from tidegate.storage.cleaning.cleaner import Cleaning
 
     monkeypatch.setattr(Cleaning, "is_overtaken", lambda self: False)
     with pytest.raises((AssertionError, ValueError)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.cleaner import clean_now
+from tidegate.storage.cleaning.cleaner import clean_now
 from tidegate.storage.log import AppendOrigin, Log
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import ControlType, NewRecord, Record, decode_batch, encode_batch, encode_marker, iterate_headers

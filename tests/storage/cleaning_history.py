@@ -12,7 +12,7 @@ from random import Random
 from typing import NamedTuple
 
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage.cleaner import CleaningResult, clean_now
+from tidegate.storage.cleaning.cleaner import CleaningResult, clean_now
 from tidegate.storage.log import Log, LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.compression import Compression

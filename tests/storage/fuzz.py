@@ -21,7 +21,7 @@ from random import Random
 
 from crc32c import crc32c
 from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
-from tidegate.storage.compaction_records import records_bytes, scan_records
+from tidegate.storage.cleaning.records import records_bytes, scan_records
 from tidegate.storage.offset_index import OffsetIndex
 from tidegate.storage.producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot
 from tidegate.storage.producer_state import BatchMetadata, ProducerEntry, ProducerState

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import PowerCut
-from tidegate.storage.cleaner import Cleaning, clean_now
-from tidegate.storage.compaction import Compaction
+from tidegate.storage.cleaning.cleaner import Cleaning, clean_now
+from tidegate.storage.cleaning.compaction import Compaction
 from tidegate.wire.errors import KafkaError
 
 from .cleaning_history import OPERATIONS, CleaningHistory, Step, random_steps, run, run_seed
@@ -63,7 +63,7 @@ def test_ablation_a_marker_that_goes_before_its_data_is_found(monkeypatch: pytes
 
 
 def test_ablation_a_marker_that_goes_before_its_horizon_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.storage.compaction.delete_horizon_ms", lambda header: 0)
+    monkeypatch.setattr("tidegate.storage.cleaning.compaction.delete_horizon_ms", lambda header: 0)
     assert goes_red(range(20))
 
 
@@ -78,8 +78,8 @@ def test_ablation_a_live_producers_last_marker_that_goes_is_found(monkeypatch: p
 
 
 def test_ablation_aborted_records_in_the_key_map_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidegate.storage import cleaner
-    from tidegate.storage.compaction import AbortedTransactions, note_keys
+    from tidegate.storage.cleaning import cleaner
+    from tidegate.storage.cleaning.compaction import AbortedTransactions, note_keys
 
     monkeypatch.setattr(cleaner, "note_keys", lambda keys, _aborted, *batch: note_keys(keys, AbortedTransactions(()), *batch))
     assert goes_red(range(20))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage.compaction import SLOT_BYTES, AbortedTransactions, Compaction, KeyMap, note_keys
-from tidegate.storage.compaction_plan import Cleanable, SegmentFacts, dirtiest, group_segments, plan_cleaning
-from tidegate.storage.compaction_records import DELETE_HORIZON, delete_horizon_ms, records_bytes, rewritten, scan_records
+from tidegate.storage.cleaning.compaction import SLOT_BYTES, AbortedTransactions, Compaction, KeyMap, note_keys
+from tidegate.storage.cleaning.plan import Cleanable, SegmentFacts, dirtiest, group_segments, plan_cleaning
+from tidegate.storage.cleaning.records import DELETE_HORIZON, delete_horizon_ms, records_bytes, rewritten, scan_records
 from tidegate.storage.log import LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.storage.transaction_index import TransactionIndexEntry

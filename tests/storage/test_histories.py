@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import Lie
 from tidegate.chaos.sim.storage_history import WEIGHTS, Broken, StorageHistory
 from tidegate.storage import segments as segments_module
-from tidegate.storage.cleaner import Cleaning
-from tidegate.storage.compaction import AbortedTransactions, Compaction
+from tidegate.storage.cleaning.cleaner import Cleaning
+from tidegate.storage.cleaning.compaction import AbortedTransactions, Compaction
 from tidegate.storage.flush import Durability, FlushTicket
 from tidegate.storage.producer_state import ProducerEntry, ProducerState
 from tidegate.storage.segment_swap import SEGMENT_SUFFIXES

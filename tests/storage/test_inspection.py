@@ -15,10 +15,10 @@ from crc32c import crc32c
 from tidegate.runtime.disk import RealDisk, RealFile
 from tidegate.runtime.lock_probe import is_locked
 from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
-from tidegate.storage.inspection import FolderState
-from tidegate.storage.inspection_directory import DataFolder, Manner, NotInspectable, verify
-from tidegate.storage.inspection_findings import KINDS, Finding, Severity
-from tidegate.storage.inspection_partition import PartitionReport
+from tidegate.storage.inspection.directory import DataFolder, Manner, NotInspectable, verify
+from tidegate.storage.inspection.findings import KINDS, Finding, Severity
+from tidegate.storage.inspection.partition import PartitionReport
+from tidegate.storage.inspection.verification import FolderState
 from tidegate.storage.segment_swap import decide_swap
 from tidegate.storage.transaction_index import decode_transaction_index
 from tidegate.wire.records import ControlType, NewRecord, assign_in_place, encode_batch, encode_marker, iterate_headers

@@ -10,8 +10,8 @@ import os
 
 import pytest
 from tidegate.chaos.sim.storage_history import NOW_MS, ROOT, Step, StorageHistory
-from tidegate.storage.inspection_directory import Manner, NotInspectable, verify
-from tidegate.storage.inspection_findings import Finding, Severity
+from tidegate.storage.inspection.directory import Manner, NotInspectable, verify
+from tidegate.storage.inspection.findings import Finding, Severity
 
 FIRST_SEED = int(os.environ.get("TIDEGATE_STORAGE_SEED", "0"))
 HISTORIES = int(os.environ.get("TIDEGATE_INSPECTED_HISTORIES", "200"))

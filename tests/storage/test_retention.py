@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidegate.chaos.sim.disk import LyingDisk
+from tidegate.storage.cleaning.retention import apply_retention
 from tidegate.storage.log import Log
-from tidegate.storage.retention import apply_retention
 from tidegate.storage.topic_config import CleanupPolicy
 
 from .workload import FOLDER, NOW_MS, SMALL, append, append_marker, batch, marker, open_log, stored

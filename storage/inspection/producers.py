@@ -15,17 +15,17 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from ..runtime.disk import Disk
-from ..wire.errors import KafkaError
-from ..wire.records import BatchHeader, Marker, decode_marker, next_sequence
-from .batch_scan import ScannedBatch
-from .inspection import StoredBatch
-from .inspection_findings import Finding
-from .producer_snapshot import SnapshotInvalid, decode_snapshot
-from .producer_state import ProducerEntry, ProducerState
-from .recovery import aborted_entries, replay_batch
-from .topic_config import LogConfig
-from .transaction_index import ENTRY_BYTES, TransactionIndexEntry, decode_transaction_index
+from ...runtime.disk import Disk
+from ...wire.errors import KafkaError
+from ...wire.records import BatchHeader, Marker, decode_marker, next_sequence
+from ..batch_scan import ScannedBatch
+from ..producer_snapshot import SnapshotInvalid, decode_snapshot
+from ..producer_state import ProducerEntry, ProducerState
+from ..recovery import aborted_entries, replay_batch
+from ..topic_config import LogConfig
+from ..transaction_index import ENTRY_BYTES, TransactionIndexEntry, decode_transaction_index
+from .findings import Finding
+from .verification import StoredBatch
 
 OPEN_TOO_LONG_MS = 3_600_000
 """No transaction timeout of the default configuration is as long."""

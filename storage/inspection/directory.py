@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
-from ..runtime.disk import Disk
-from .checkpoint import CheckpointInvalid, decode_checkpoint
-from .cleaner_positions import CLEANER_CHECKPOINT, decode_positions
-from .inspection import FolderState
-from .inspection_findings import Finding
-from .inspection_partition import Circumstances, PartitionReport, verify_partition
-from .log_directory import (
+from ...runtime.disk import Disk
+from ..checkpoint import CheckpointInvalid, decode_checkpoint
+from ..cleaning.positions import CLEANER_CHECKPOINT, decode_positions
+from ..log_directory import (
     CLEAN_SHUTDOWN,
     META_PROPERTIES,
     PARTITION_CHECKPOINT,
@@ -28,6 +25,9 @@ from .log_directory import (
     PartitionKey,
     parse_name,
 )
+from .findings import Finding
+from .partition import Circumstances, PartitionReport, verify_partition
+from .verification import FolderState
 
 _IDENTITY = ("version", "cluster.id", "node.id", "directory.id")
 _DELETE_SUFFIX, _DAMAGED_SUFFIX = "-delete", "-damaged"

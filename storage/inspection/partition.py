@@ -20,10 +20,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
-from ..runtime.disk import Disk
-from ..wire.records import BatchHeader
-from .checkpoint import CheckpointInvalid, decode_checkpoint
-from .inspection import (
+from ...runtime.disk import Disk
+from ...wire.records import BatchHeader
+from ..checkpoint import CheckpointInvalid, decode_checkpoint
+from ..log_directory import DAMAGED, PARTITION_METADATA, PartitionCheckpoint, parse_name
+from ..producer_snapshot import SnapshotInvalid, decode_snapshot
+from ..producer_state import ProducerState
+from ..recovery import EPOCH_CHECKPOINT
+from ..stored_config import LOG_CONFIG, decode_config
+from ..topic_config import LogConfig
+from ..transaction_index import TransactionIndexEntry
+from .epochs import EpochHistoryCheck
+from .findings import Finding, Severity
+from .indexes import OffsetIndexCheck, TimeIndexCheck
+from .producers import ProducerReplay
+from .verification import (
     DamagedBytes,
     FolderState,
     PartitionFiles,
@@ -32,17 +43,6 @@ from .inspection import (
     list_partition,
     walk_batches,
 )
-from .inspection_epochs import EpochHistoryCheck
-from .inspection_findings import Finding, Severity
-from .inspection_indexes import OffsetIndexCheck, TimeIndexCheck
-from .inspection_producers import ProducerReplay
-from .log_directory import DAMAGED, PARTITION_METADATA, PartitionCheckpoint, parse_name
-from .producer_snapshot import SnapshotInvalid, decode_snapshot
-from .producer_state import ProducerState
-from .recovery import EPOCH_CHECKPOINT
-from .stored_config import LOG_CONFIG, decode_config
-from .topic_config import LogConfig
-from .transaction_index import TransactionIndexEntry
 
 EVERYTHING = 2**63 - 1
 COMPACTED_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})

@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
 
-from ..wire.records import BatchHeader, decode_marker
-from .compaction_records import delete_horizon_ms, records_bytes, rewritten, scan_records
-from .producer_state import LastBatches
-from .transaction_index import TransactionIndexEntry
+from ...wire.records import BatchHeader, decode_marker
+from ..producer_state import LastBatches
+from ..transaction_index import TransactionIndexEntry
+from .records import delete_horizon_ms, records_bytes, rewritten, scan_records
 
 HASH_BYTES = 16
 SLOT_BYTES = HASH_BYTES + 8

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ..wire.compression import compress, decompress
-from ..wire.errors import ErrorCode, KafkaError
-from ..wire.records import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
+from ...wire.compression import compress, decompress
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
 
 DELETE_HORIZON = 0x40
 _COMPRESSION_MASK = 0x07

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from .compaction_plan import SegmentFacts
-from .log import Log
-from .time_index import NO_TIMESTAMP
-from .topic_config import CleanupPolicy, LogConfig
+from ..log import Log
+from ..time_index import NO_TIMESTAMP
+from ..topic_config import CleanupPolicy, LogConfig
+from .plan import SegmentFacts
 
 
 def retained_start(

@@ -20,21 +20,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..runtime.disk import Disk
-from ..wire.errors import KafkaError
-from ..wire.records import BatchHeader, decode_batch, decode_marker
-from .checkpoint import CheckpointInvalid, decode_checkpoint
-from .cleaner_positions import CLEANER_CHECKPOINT
-from .inspection import DamagedBytes, StoredBatch, list_partition, walk_batches
-from .inspection_directory import NotInspectable, is_partition_folder, looks_like_a_log, read_data_folder
-from .inspection_indexes import OFFSET_ENTRY, TIME_ENTRY
-from .log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_CHECKPOINT, PARTITION_METADATA, parse_name
-from .producer_snapshot import SnapshotInvalid, decode_snapshot
-from .producer_state import ProducerState
-from .recovery import EPOCH_CHECKPOINT
-from .segment_swap import CLEANED, DELETED
-from .stored_config import LOG_CONFIG
-from .transaction_index import ENTRY_BYTES, decode_transaction_index
+from ...runtime.disk import Disk
+from ...wire.errors import KafkaError
+from ...wire.records import BatchHeader, decode_batch, decode_marker
+from ..checkpoint import CheckpointInvalid, decode_checkpoint
+from ..cleaning.positions import CLEANER_CHECKPOINT
+from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_CHECKPOINT, PARTITION_METADATA, parse_name
+from ..producer_snapshot import SnapshotInvalid, decode_snapshot
+from ..producer_state import ProducerState
+from ..recovery import EPOCH_CHECKPOINT
+from ..segment_swap import CLEANED, DELETED
+from ..stored_config import LOG_CONFIG
+from ..transaction_index import ENTRY_BYTES, decode_transaction_index
+from .directory import NotInspectable, is_partition_folder, looks_like_a_log, read_data_folder
+from .indexes import OFFSET_ENTRY, TIME_ENTRY
+from .verification import DamagedBytes, StoredBatch, list_partition, walk_batches
 
 Row = dict[str, Any]
 EVERY_OFFSET = 2**63 - 1

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 
-from ..runtime.disk import Disk
-from ..wire.records import BatchHeader
-from .inspection_findings import Finding
-from .time_index import NO_TIMESTAMP, TimeIndex
+from ...runtime.disk import Disk
+from ...wire.records import BatchHeader
+from ..time_index import NO_TIMESTAMP, TimeIndex
+from .findings import Finding
 
 Report = Callable[[Finding], None]
 OFFSET_ENTRY = Struct(">II")

@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..runtime import faults
-from ..runtime.disk import Disk
-from ..wire.records import BatchHeader
-from .batch_scan import scan_batches
+from ...runtime import faults
+from ...runtime.disk import Disk
+from ...wire.records import BatchHeader
+from ..batch_scan import scan_batches
+from ..log import Log
+from ..segment import Segment
 from .compaction import AbortedTransactions, CleaningCounts, Compaction, KeyMap, note_keys
-from .compaction_plan import Cleanable, SegmentFacts, group_segments, plan_cleaning
-from .log import Log
-from .segment import Segment
+from .plan import Cleanable, SegmentFacts, group_segments, plan_cleaning
 
 READ_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20

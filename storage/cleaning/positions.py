@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
-from .log import Log
+from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from ..log import Log
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 PositionKey = tuple[UUID, int]

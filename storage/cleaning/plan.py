@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from .topic_config import LogConfig
+from ..topic_config import LogConfig
 
 OFFSETS_MAX = 2**31 - 1
 KeyT = TypeVar("KeyT")
