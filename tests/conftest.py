@@ -1,13 +1,27 @@
 """What holds for all tests.
 
 tidegate is imported before anything else can import grpc: the order that `tidegate/__init__.py` asks of every program.  No
-property has a deadline: how long an example takes says something about the machine only.
+property has a deadline: how long an example takes says something about the machine only.  A test that runs a command in this
+process sets up logging as that command does; the next test finds it as it was.
 """
 
+import logging
+from collections.abc import Iterator
+
 import hypothesis
+import pytest
 import tidegate
 
 assert tidegate.__version__
 
 hypothesis.settings.register_profile("tidegate", deadline=None)
 hypothesis.settings.load_profile("tidegate")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers

@@ -185,7 +185,11 @@ async def test_a_frame_that_comes_fast_enough_is_left_alone_while_others_wait() 
             await until(lambda: all(handler.frames for handler in served.handlers), "both frames")
 
 
-@pytest.mark.parametrize("begun", [b"\0\0", framed(bytes(100))[:50], framed(bytes(900_000))[:1000]])
+@pytest.mark.parametrize(
+    "begun",
+    [b"\0\0", framed(bytes(100))[:50], framed(bytes(900_000))[:1000]],
+    ids=["in its length", "a small one", "a large one"],
+)
 async def test_a_frame_that_stands_still_is_closed(begun: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as served:
         with served.dial() as peer:

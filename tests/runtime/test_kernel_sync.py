@@ -79,7 +79,7 @@ async def test_a_file_that_is_not_the_operating_systems_is_left_to_its_own_sync(
             raise AssertionError
 
     assert isinstance(file, RealFile)
-    assert kernel.start(Lying(file.path, file.descriptor), lambda _: None) is None
+    assert kernel.start(Lying(file.path, os.dup(file.descriptor)), lambda _: None) is None
 
 
 async def test_the_number_under_way_is_bounded(kernel: KernelSync, file: File, monkeypatch: pytest.MonkeyPatch) -> None:
