@@ -8,15 +8,18 @@ source's reader does in each worker; together they take a task from 57 to about 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from .java import java_home
 from .source import register
 
 LOOPBACK = "127.0.0.1"
+STOP_TIMEOUT_S = 30.0
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
@@ -34,6 +37,22 @@ def local_session(app_name: str, cores: int = 2) -> SparkSession:
     spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stops the session and the Java that it started, and waits for its end; `stop` alone leaves Java to end some time later."""
+    spark.stop()
+    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+    process = getattr(gateway, "proc", None)
+    if gateway is not None:
+        gateway.shutdown()
+    if process is not None:
+        process.stdin.close()  # the launcher ends Java when this pipe does
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def settings(cores: int) -> dict[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...spark.session import local_session
+from ...spark.session import local_session, stop_session
 from .flights import DailyTotal
 
 SCHEMA = (
@@ -50,7 +50,7 @@ def run_backfill(bootstrap_grpc: str, flights_topic: str, late_topic: str, resul
         late_rows = [(row.id, row.raw) for row in late.select("id", "raw").collect()]
         return Backfill(totals, seen, values, late_rows, len(totals))
     finally:
-        spark.stop()
+        stop_session(spark)
 
 
 def _read(spark: Any, bootstrap: str, topic: str) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 FORK_OFTEN = """
 import asyncio, subprocess
 import tidegate
@@ -31,3 +33,23 @@ def test_children_start_from_a_process_whose_threads_use_grpc() -> None:
     done = subprocess.run([sys.executable, "-c", FORK_OFTEN], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "fork" not in done.stderr, "gRPC's fork handlers ran"
+
+
+START_AND_STOP = """
+import os, subprocess
+from tidegate.spark.session import local_session, stop_session
+
+for count in (3, 4):
+    session = local_session("again")
+    assert session.range(count).count() == count
+    stop_session(session)
+    children = subprocess.run(["ps", "-o", "comm=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
+    assert "java" not in children, children
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_a_stopped_session_leaves_no_java_and_another_may_be_started() -> None:
+    done = subprocess.run([sys.executable, "-c", START_AND_STOP], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from tidegate.node import data_service
-from tidegate.spark import local_session
+from tidegate.spark.session import local_session, stop_session
 from tidegate.storage.bulk_read import BulkRead
 from tidegate.wire.records import NewRecord
 
@@ -28,7 +28,7 @@ STEPS = {partition: history(partition, 250) for partition in range(PARTITIONS)}
 def spark() -> Iterator[SparkSession]:
     session = local_session("tidegate-tests")
     yield session
-    session.stop()
+    stop_session(session)
 
 
 @pytest.fixture(scope="module")
