@@ -169,10 +169,17 @@ class Segment:
         self._files.index_used(self, index.memory_bytes + time_index.memory_bytes)
         return index, time_index
 
+    def _check_first(self, index: OffsetIndex) -> None:
+        """What the first entry says is believed without reading (a hole before it); a cleaned segment may begin late."""
+        first = index.entry(0)[0]
+        if first != self.base_offset and self.file.read_at(0, 8) != first.to_bytes(8, "big"):
+            raise ValueError(f"its first entry, {first}, is not the segment's first batch")
+
     def _check_complete(self, index: OffsetIndex, time_index: TimeIndex) -> None:
         """An index that lacks the end of its segment, or all timestamps, is one of an earlier life.  Raises ValueError."""
         if not len(index):
             return
+        self._check_first(index)
         if not len(time_index) and (self.first_timestamp() or 0) > 0:
             raise ValueError("the time index is empty and the batches have timestamps")
         position = index.entry(-1)[1]
@@ -230,6 +237,7 @@ class Segment:
             time_index = TimeIndex.decode(self._disk.read(self.path("timeindex")), self.base_offset)
             if not len(index):
                 raise ValueError("the index is empty")
+            self._check_first(index)
             position = self._find_end(index, offset)
             kept = [entry for entry in self.transactions if entry.last_offset < offset]
         except (FileNotFoundError, ValueError, InvalidBatch) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from random import Random
 
 import pytest
 
@@ -24,3 +25,9 @@ def test_ablation_a_reader_that_does_not_check_is_found(monkeypatch: pytest.Monk
     monkeypatch.setattr(fuzz, "validate_batch", lambda view, position=0: parse_header(view, position))
     with pytest.raises(fuzz.Found):
         fuzz.run(0, 2000)
+
+
+@pytest.mark.parametrize("seed", [951899])
+def test_damage_that_was_once_believed(seed: int) -> None:
+    """The first entry of an index moved up: what stands before it was taken for a hole."""
+    assert folder_case(Random(seed)) == "folder right"
