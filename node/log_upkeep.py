@@ -18,7 +18,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -70,23 +70,13 @@ class CannotClean(Exception):
         self.is_full = isinstance(origin, OSError) and origin.errno in OUT_OF_SPACE
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class UpkeepView:
-    """What is told of retention and cleaner."""
+    """What is told of retention and cleaner; from `cleanings` on, counters since the start of the node."""
 
     uncleanable_partitions: int = 0
     oldest_dirty_age_s: float = 0.0
     dirty_ratio_max: float = 0.0
-    cleanings: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    seconds: float = 0.0
-    records_removed: int = 0
-    segments_expired: int = 0
-
-
-@dataclass(slots=True)
-class _Counters:
     cleanings: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
@@ -155,7 +145,7 @@ class LogUpkeep:
         self._request_flush = request_flush
         self._known: dict[PositionKey, _Known] = {}
         self._folders: dict[Path, _Folder] = {}
-        self._counters = _Counters()
+        self._counters = UpkeepView()
         self._cleaning: Log | None = None
         self._forget_at_s = clock.monotonic() + UNKNOWN_KEPT_S
         self._stopping = threading.Event()
@@ -180,17 +170,11 @@ class LogUpkeep:
         now_ms = self._clock.wall_ms()
         parts = [known.part for known in self._known.values() if known.part is not None]
         oldest_ms = min((part.oldest_dirty_ms for part in parts if part.oldest_dirty_ms is not None), default=now_ms)
-        counters = self._counters
-        return UpkeepView(
+        return replace(
+            self._counters,
             uncleanable_partitions=sum(bool(known.uncleanable) for known in self._known.values()),
             oldest_dirty_age_s=max(0, now_ms - oldest_ms) / 1000,
             dirty_ratio_max=max((part.dirty_ratio for part in parts), default=0.0),
-            cleanings=counters.cleanings,
-            bytes_read=counters.bytes_read,
-            bytes_written=counters.bytes_written,
-            seconds=counters.seconds,
-            records_removed=counters.records_removed,
-            segments_expired=counters.segments_expired,
         )
 
     # --------------------------------------------------------------------------------------------------------- retention

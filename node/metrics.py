@@ -7,7 +7,7 @@ transactions) is read at the moment of the scrape, on the loop, so that it can n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -51,7 +51,7 @@ class NodeView:
     metadata_index: int
     ready: bool
     connections: int
-    upkeep: UpkeepView = UpkeepView()
+    upkeep: UpkeepView = field(default_factory=UpkeepView)
     offline_replicas: int = 0
     offline_data_folders: int = 0
     under_min_isr: int = 0

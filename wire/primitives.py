@@ -96,6 +96,28 @@ def write_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
+def zigzag(value: int) -> bytes:
+    """A signed varint of up to 64 bits, as records have them."""
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    write_varint(out, rest)
+    return bytes(out)
+
+
+def read_zigzag(data: Data, position: int) -> tuple[int, int]:
+    """(value, position after it) of a signed varint.  IndexError at the end of the data, ValueError for more than ten bytes."""
+    rest = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        rest |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (rest >> 1) ^ -(rest & 1), position
+        shift += 7
+        if shift > 63:
+            raise ValueError("a varint of more than ten bytes")
+
+
 def read_length(data: Data, position: int, flexible: bool) -> tuple[int, int]:
     """The length of an array or byte string, -1 for null; never more than there are bytes left."""
     if flexible:

@@ -35,6 +35,7 @@ from typing import Final
 
 from .compression import decompress
 from .errors import ErrorCode, KafkaError
+from .primitives import read_zigzag
 from .records import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
 
 UNFOLDED_BYTES_MAX: Final = 64 << 20
@@ -75,6 +76,8 @@ def check_records(view: memoryview, position: int, header: BatchHeader, *, every
                 end = _check_record(data, last, header.last_offset_delta)
     except IndexError:
         raise _invalid(f"the batch claims {count} records and ends within one of them") from None
+    except ValueError as error:
+        raise _invalid(str(error)) from None
     if end != len(payload):
         raise _invalid(f"{len(payload) - end} bytes follow the last of {count} records")
 
@@ -135,7 +138,7 @@ def _walk(data: bytes, at: int, count: int) -> int:
             return at
     at = start  # a length of three bytes or more, or a wrong one: once more, with care
     for _ in repeat(None, count):
-        length, at = _read_varint(data, at)
+        length, at = read_zigzag(data, at)
         if length < _RECORD_BYTES_MIN - 1:
             raise _invalid(f"a record of {length} bytes")
         at += length
@@ -151,27 +154,27 @@ def _check_every(data: bytes, count: int) -> int:
 
 def _check_record(data: bytes | memoryview, at: int, offset_delta: int, keyed: bool = False) -> int:
     """Reads the record at `at` in full; the position after it."""
-    length, at = _read_varint(data, at)
+    length, at = read_zigzag(data, at)
     end = at + length
     if length < _RECORD_BYTES_MIN - 1 or end > len(data):
         raise _invalid(f"a record of {length} bytes where {len(data) - at} are left")
-    _, at = _read_varint(data, at + 1)  # the timestamp, after a byte of attributes that nobody uses
-    delta, at = _read_varint(data, at)
+    _, at = read_zigzag(data, at + 1)  # the timestamp, after a byte of attributes that nobody uses
+    delta, at = read_zigzag(data, at)
     if delta != offset_delta:
         raise _invalid(f"a record has the offset delta {delta} where {offset_delta} is due")
-    length, at = _read_varint(data, at)
+    length, at = read_zigzag(data, at)
     if length >= 0:
         at += length
     elif keyed:
         raise _invalid("a record without a key came to a compacted topic: every record needs one there")
     if at >= end:
         raise _invalid("the key of a record ends after it")
-    length, at = _read_varint(data, at)
+    length, at = read_zigzag(data, at)
     if length > 0:
         at += length
     if at >= end:
         raise _invalid("the value of a record ends after it")
-    headers, at = _read_varint(data, at)
+    headers, at = read_zigzag(data, at)
     if headers:
         at = _check_headers(data, at, end, headers)
     if at != end:
@@ -183,36 +186,19 @@ def _check_headers(data: bytes | memoryview, at: int, end: int, count: int) -> i
     if count < 0 or count * 2 > end - at:
         raise _invalid(f"{count} record headers in {end - at} bytes")
     for _ in range(count):
-        length, at = _read_varint(data, at)
+        length, at = read_zigzag(data, at)
         if not 0 <= length <= end - at:
             raise _invalid(f"the name of a record header has {length} bytes where {end - at} are left")
         try:
             str(data[at : at + length], "utf-8")
         except UnicodeDecodeError:
             raise _invalid("the name of a record header is not UTF-8") from None
-        length, at = _read_varint(data, at + length)
+        length, at = read_zigzag(data, at + length)
         if length > 0:
             at += length
         if at > end:
             raise _invalid("the value of a record header ends after its record")
     return at
-
-
-def _read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """(value, position after it) of a zigzag varint of at most ten bytes."""
-    byte = data[at]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    rest = shift = 0
-    while byte >= 0x80:
-        rest |= (byte & 0x7F) << shift
-        shift += 7
-        if shift > 63:
-            raise _invalid("a varint of more than ten bytes")
-        at += 1
-        byte = data[at]
-    rest |= byte << shift
-    return (rest >> 1) ^ -(rest & 1), at + 1
 
 
 def _invalid(message: str) -> KafkaError:

@@ -30,6 +30,7 @@ from crc32c import crc32c
 
 from .compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
 from .errors import ErrorCode, KafkaError
+from .primitives import read_zigzag, zigzag
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -277,19 +278,8 @@ class NewRecord(NamedTuple):
     timestamp_ms: int = -1
 
 
-def _varint(value: int) -> bytes:
-    """Zigzag varint of a 64-bit integer."""
-    rest = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
-
-
-_VARINTS = [_varint(value) for value in range(2048)]  # most lengths and deltas are small: a list look-up instead of a loop
-_NULL = _varint(-1)
+_VARINTS = [zigzag(value) for value in range(2048)]  # most lengths and deltas are small: a list look-up instead of a loop
+_NULL = zigzag(-1)
 
 
 def encode_batch(
@@ -315,21 +305,21 @@ def encode_batch(
         if timestamp_ms > max_timestamp:
             max_timestamp = timestamp_ms
         delta = timestamp_ms - base_timestamp
-        body = b"\x00" + (varints[delta] if 0 <= delta < 2048 else _varint(delta))
-        body += varints[index] if index < 2048 else _varint(index)
+        body = b"\x00" + (varints[delta] if 0 <= delta < 2048 else zigzag(delta))
+        body += varints[index] if index < 2048 else zigzag(index)
         if key is None:
             body += _NULL
         else:
             size = len(key)
-            body += (varints[size] if size < 2048 else _varint(size)) + key
+            body += (varints[size] if size < 2048 else zigzag(size)) + key
         if value is None:
             body += _NULL
         else:
             size = len(value)
-            body += (varints[size] if size < 2048 else _varint(size)) + value
+            body += (varints[size] if size < 2048 else zigzag(size)) + value
         body += _encode_headers(headers) if headers else b"\x00"
         size = len(body)
-        parts.append(varints[size] if size < 2048 else _varint(size))
+        parts.append(varints[size] if size < 2048 else zigzag(size))
         parts.append(body)
     payload = b"".join(parts)
     if compression:
@@ -344,11 +334,11 @@ def encode_batch(
 
 
 def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
-    parts = [_varint(len(headers))]
+    parts = [zigzag(len(headers))]
     for name, value in headers:
         encoded = name.encode()
-        parts += (_varint(len(encoded)), encoded)
-        parts += (_NULL,) if value is None else (_varint(len(value)), value)
+        parts += (zigzag(len(encoded)), encoded)
+        parts += (_NULL,) if value is None else (zigzag(len(value)), value)
     return b"".join(parts)
 
 
@@ -370,22 +360,8 @@ def decode_batch(view: ReadableBuffer, position: int = 0, *, max_bytes: int = DE
         raise _invalid(f"the batch claims {header.record_count} records in {len(payload)} bytes")
     try:
         return _decode_records(bytes(payload), header)
-    except (IndexError, UnicodeDecodeError) as error:
+    except (IndexError, ValueError) as error:
         raise _corrupt(f"a record of the batch at offset {header.base_offset} is cut off or not text: {error}") from error
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """(value, position after it) of a zigzag varint of at most ten bytes; IndexError at the end of the data."""
-    rest = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        rest |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (rest >> 1) ^ -(rest & 1), position
-        shift += 7
-        if shift > 63:
-            raise _corrupt("a varint of more than ten bytes")
 
 
 def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
@@ -406,7 +382,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
             at += 2
             length = ((byte & 0x7F | more << 7) >> 1) ^ -(byte & 1)
         else:
-            length, at = _read_varint(data, at)
+            length, at = read_zigzag(data, at)
         end = at + length
         if length < _RECORD_BYTES_MIN - 1 or end > size:
             raise _corrupt(f"a record of {length} bytes where {size - at} are left")
@@ -419,7 +395,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
             at += 3
             timestamp = ((byte & 0x7F | more << 7) >> 1) ^ -(byte & 1)
         else:
-            timestamp, at = _read_varint(data, at + 1)
+            timestamp, at = read_zigzag(data, at + 1)
         # offset delta
         byte = data[at]
         if byte < 0x80:
@@ -429,14 +405,14 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
             at += 2
             delta = ((byte & 0x7F | more << 7) >> 1) ^ -(byte & 1)
         else:
-            delta, at = _read_varint(data, at)
+            delta, at = read_zigzag(data, at)
         # key
         byte = data[at]
         if byte < 0x80:
             at += 1
             length = (byte >> 1) ^ -(byte & 1)
         else:
-            length, at = _read_varint(data, at)
+            length, at = read_zigzag(data, at)
         if length < 0:
             key = None
         else:
@@ -451,7 +427,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
             at += 2
             length = ((byte & 0x7F | more << 7) >> 1) ^ -(byte & 1)
         else:
-            length, at = _read_varint(data, at)
+            length, at = read_zigzag(data, at)
         if length < 0:
             value = None
         else:
@@ -472,16 +448,16 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
 
 
 def _decode_headers(data: bytes, at: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    count, at = _read_varint(data, at)
+    count, at = read_zigzag(data, at)
     if count < 0 or count * 2 > end - at:
         raise _corrupt(f"{count} record headers in {end - at} bytes")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
-        length, at = _read_varint(data, at)
+        length, at = read_zigzag(data, at)
         if not 0 <= length <= end - at:
             raise _corrupt(f"the name of a record header has {length} bytes where {end - at} are left")
         name = data[at : at + length].decode()
-        length, at = _read_varint(data, at + length)
+        length, at = read_zigzag(data, at + length)
         if length < 0:
             headers.append((name, None))
         else:

@@ -20,6 +20,7 @@ from crc32c import crc32c
 
 from ...wire.compression import compress, decompress
 from ...wire.errors import ErrorCode, KafkaError
+from ...wire.primitives import read_zigzag, zigzag
 from ...wire.records import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
 
 DELETE_HORIZON = 0x40
@@ -63,7 +64,7 @@ def scan_records(data: bytes, header: BatchHeader) -> list[StoredRecord]:
     try:
         for _ in range(header.record_count):
             start = at
-            length, at = _read_varint(data, at)
+            length, at = read_zigzag(data, at)
             body, end = at, at + length
             if length < 6 or end > size:
                 raise _corrupt(header, f"a record of {length} bytes where {size - at} are left")
@@ -71,18 +72,18 @@ def scan_records(data: bytes, header: BatchHeader) -> list[StoredRecord]:
             if byte < 0x80:
                 timestamp, at = (byte >> 1) ^ -(byte & 1), at + 2
             else:
-                timestamp, at = _read_varint(data, at + 1)
+                timestamp, at = read_zigzag(data, at + 1)
             after_timestamp = at
             byte = data[at]
             if byte < 0x80:
                 delta, at = byte >> 1, at + 1
             else:
-                delta, at = _read_varint(data, at)
+                delta, at = read_zigzag(data, at)
             byte = data[at]
             if byte < 0x80:
                 length, at = (byte >> 1) ^ -(byte & 1), at + 1
             else:
-                length, at = _read_varint(data, at)
+                length, at = read_zigzag(data, at)
             key: bytes | None = None
             if length >= 0:
                 key = data[at : at + length]
@@ -94,6 +95,8 @@ def scan_records(data: bytes, header: BatchHeader) -> list[StoredRecord]:
             at = end
     except IndexError:
         raise _corrupt(header, "its last record is cut off") from None
+    except ValueError as error:
+        raise _corrupt(header, str(error)) from None
     if at != size:
         raise _corrupt(header, f"{size - at} bytes follow its last record")
     return records
@@ -135,31 +138,8 @@ def _encode(header: BatchHeader, attributes: int, base_timestamp: int, max_times
 
 
 def _with_timestamp(data: bytes, record: StoredRecord, timestamp_delta: int) -> bytes:
-    body = data[record.body : record.body + 1] + _varint(timestamp_delta) + data[record.after_timestamp : record.end]
-    return _varint(len(body)) + body
-
-
-def _varint(value: int) -> bytes:
-    rest = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    rest = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        rest |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (rest >> 1) ^ -(rest & 1), position
-        shift += 7
-        if shift > 63:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a varint of more than ten bytes")
+    body = data[record.body : record.body + 1] + zigzag(timestamp_delta) + data[record.after_timestamp : record.end]
+    return zigzag(len(body)) + body
 
 
 def _corrupt(header: BatchHeader, reason: str) -> KafkaError:

@@ -17,16 +17,14 @@ from tidegate.wire.api import ApiKey
 
 from .conformance import Asker
 from .protocol_cases import World, produce, records
+from .witness import kept_up
 
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A healthy three-node cluster."""
-    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=3)
-    with asyncio.Runner() as runner:
-        runner.run(cluster.up())
+    with kept_up(LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=3)) as cluster:
         yield cluster
-        runner.run(cluster.down())
 
 
 _numbers = itertools.count()
@@ -63,11 +61,9 @@ async def own_cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
 @pytest.fixture(scope="session")
 def conformance_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One node for the tests that look at single requests and answers."""
-    cluster = LocalCluster(tmp_path_factory.mktemp("conformance"), nodes=1, settings={"group.initial.rebalance.delay.ms": 0})
-    with asyncio.Runner() as runner:
-        runner.run(cluster.up())
+    settings = {"group.initial.rebalance.delay.ms": 0}
+    with kept_up(LocalCluster(tmp_path_factory.mktemp("conformance"), nodes=1, settings=settings)) as cluster:
         yield cluster
-        runner.run(cluster.down())
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import NewRecord, encode_batch
 
-from .witness import Witness, batch, eventually, log_of, raw_bytes, raw_connection, raw_fetch, raw_produce
+from .witness import Witness, batch, eventually, kept_up, log_of, raw_bytes, raw_connection, raw_fetch, raw_produce
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("bad-input"), pytest.mark.timeout(120)]
 
@@ -32,14 +32,8 @@ ATTRIBUTES_AT = 21
 
 @pytest.fixture(scope="module")
 def bad_input_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    cluster = LocalCluster(tmp_path_factory.mktemp("bad-input"), nodes=1)
-    with asyncio.Runner() as runner:
-        runner.run(cluster.up())
-        try:
-            yield cluster
-        finally:
-            codes = runner.run(cluster.down())
-    assert codes == {1: 0}, "after all that, the node still stops cleanly"
+    with kept_up(LocalCluster(tmp_path_factory.mktemp("bad-input"), nodes=1)) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tidegate.client.admin import Admin, NewTopic
 from tidegate.client.local_cluster import LocalCluster, LocalNode
 from tidegate.client.producer import Producer
 
-from .witness import Witness, eventually, log_of, raw_bytes
+from .witness import Witness, eventually, kept_up, log_of, raw_bytes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stop-and-restart"), pytest.mark.timeout(180)]
 
@@ -26,15 +26,8 @@ PAUSE_S_MAX = 8.0
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    cluster = LocalCluster(tmp_path_factory.mktemp("stop"), nodes=3)
-    with asyncio.Runner() as runner:
-        runner.run(cluster.up())
-        try:
-            yield cluster
-        finally:
-            codes = runner.run(cluster.down())
-    assert codes == {1: 0, 2: 0, 3: 0}
-    assert not any(node.running for node in cluster.nodes)
+    with kept_up(LocalCluster(tmp_path_factory.mktemp("stop"), nodes=3)) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from tidegate.client.admin import Admin, NewTopic
@@ -33,6 +33,19 @@ from tidegate.wire.records import NewRecord, encode_batch
 PRODUCE_VERSION = 11
 FETCH_VERSION = 12
 FRAME_BYTES_MAX = 100 << 20
+
+
+@contextmanager
+def kept_up(cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """For fixtures of several tests: the cluster is up, and at the end every node stops cleanly, whatever was done to it."""
+    with asyncio.Runner() as runner:
+        runner.run(cluster.up())
+        try:
+            yield cluster
+        finally:
+            codes = runner.run(cluster.down())
+    assert set(codes.values()) == {0}, codes
+    assert not any(node.running for node in cluster.nodes)
 
 
 @dataclass

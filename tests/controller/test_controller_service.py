@@ -199,3 +199,14 @@ async def test_controllers_that_wait_for_the_first_start_of_others_say_so(tmp_pa
     assert quorum.leader_id == -1 and "not seen yet: 2;" in quorum.waits_for
     await client.close()
     await cluster.stop()
+
+
+async def test_answers_say_how_far_the_metadata_had_been_applied(three: ControllerCluster) -> None:
+    """A broker leads again, and counts with a new ISR, only when it has applied as much."""
+    broker = Broker(three, 1)
+    await broker.start()
+    request = rpc.HeartbeatRequest(node_id=1, broker_epoch=broker.broker_epoch, applied_index=broker.broker_epoch)
+    heartbeat = await broker.client.heartbeat(request)
+    altered = await broker.client.alter_partitions(rpc.AlterPartitionsRequest(node_id=1, broker_epoch=broker.broker_epoch))
+    assert heartbeat.metadata_index >= broker.broker_epoch and altered.metadata_index >= heartbeat.metadata_index
+    await broker.stop()

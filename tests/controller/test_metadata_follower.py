@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -201,3 +202,19 @@ async def test_an_error_of_the_active_controller_is_raised_at_once(one: Controll
     with pytest.raises(KafkaError, match="belongs to cluster green"):
         await client.register_broker(registration(5, cluster_id="green"))
     await client.close()
+
+
+async def test_every_attempt_at_an_isr_change_has_a_number_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By which the controller tells an attempt that was given up from the one that followed."""
+    client = ControllerClient({1: "127.0.0.1:1"}, SystemClock())
+    seen: list[int] = []
+
+    async def answer(request: rpc.AlterPartitionsRequest, timeout: float) -> rpc.AlterPartitionsReply:
+        seen.append(request.attempt)
+        first = len(seen) == 1
+        return rpc.AlterPartitionsReply(status=rpc.Status(error=int(ErrorCode.NOT_CONTROLLER if first else ErrorCode.NONE)))
+
+    monkeypatch.setattr(client, "_stub", lambda node_id: SimpleNamespace(AlterPartitions=answer))
+    for _ in range(2):
+        await client.alter_partitions(rpc.AlterPartitionsRequest())
+    assert seen == [1, 2, 3]

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from coordinator_simulator import Client, Faults, World, batches_are_single
+from coordinator_simulator import Client, World, batches_are_single
+from simulated_partitions import Faults
 from tidegate.coordinator.runtime import CoordinatorRuntime
 from tidegate.coordinator.transaction.events import SendMarkers, TransactionIdentity
 from tidegate.coordinator.transaction.markers import MarkerQueue, MarkerResult

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ MINIMAL: dict[str, Any] = {
     "data.dirs": ["/data"],
     "quorum.voters": ["1@127.0.0.1:9094:9093"],
 }
+
+
+PRODUCT = ("node", "controller", "replication", "coordinator", "storage", "runtime", "wire")
 
 
 def toml(values: dict[str, Any]) -> bytes:
@@ -192,3 +196,16 @@ def test_every_setting_has_a_sentence_and_a_default_within_its_bounds() -> None:
         if setting.kind is int and setting.default is not None:
             assert setting.minimum is not None and setting.maximum is not None
             assert setting.minimum <= setting.default <= setting.maximum, key
+
+
+def test_every_setting_is_read_by_somebody() -> None:
+    """One that is documented, accepted and without effect is a lie that nobody notices."""
+    root = Path(__file__).parents[2]
+    table = (root / "node" / "configuration.py").read_text()
+    start = table.index("SETTINGS: Final")
+    sources = [path.read_text() for name in PRODUCT for path in (root / name).rglob("*.py") if path.name != "configuration.py"]
+    read = "\n".join([*sources, table[:start], table[table.index("\n}\n", start) :]])
+    # internal_topics.py puts the names of the state topics' settings together; configuration.py those of what is advertised.
+    composed = ("transaction.state.log.", "offsets.topic.", "advertised.")
+    unread = [key for key in SETTINGS if f'"{key}"' not in read and not key.startswith(composed)]
+    assert unread == [] and 'f"{prefix}.num.partitions"' in read

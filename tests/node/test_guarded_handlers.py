@@ -7,13 +7,16 @@ from typing import Any, cast
 
 import pytest
 from tidegate.node.coordinator_host import ReplicatedStateLog
+from tidegate.node.group_coordination import GroupCoordination
 from tidegate.node.handlers import produce, write_txn_markers
 from tidegate.node.internal_topics import CONSUMER_OFFSETS
+from tidegate.node.refused_batches import RefusedBatches
+from tidegate.node.requests import Encoded, RequestContext
 from tidegate.node.transaction_coordination import TransactionCoordination
 from tidegate.replication.manager import ReplicaManager
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.produce import ProduceResponsePartition
+from tidegate.wire.produce import ProduceResponsePartition, encode_produce_request
 from tidegate.wire.records import NewRecord, encode_batch, parse_header
 
 
@@ -111,3 +114,52 @@ def test_an_error_of_the_log_reaches_the_coordinator() -> None:
 
     with pytest.raises(KafkaError):
         ReplicatedStateLog("state", cast(ReplicaManager, Full())).append(0, 5, b"")
+
+
+class Moving(Appends):
+    """Refuses the first batch because the node does not lead yet; to the second it is a gap."""
+
+    def append_now(self, topic: str, partition: int, batch: Any, **fields: Any) -> Any:
+        first = not self.made
+        self.made.append(fields)
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER if first else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "refused")
+
+
+async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None:
+    """The wiring of refused_batches.py: out of order would make the client take a new epoch, and repeat what may be written."""
+    broker = cast(
+        Any,
+        SimpleNamespace(
+            replicas=Moving(),
+            refused_batches=RefusedBatches(),
+            clock=ManualClock(),
+            reserve=SimpleNamespace(given_up=False),
+            metrics=SimpleNamespace(bytes_in=lambda count: None),
+        ),
+    )
+    codes = []
+    for sequence in (10, 11):
+        batch = encode_batch([NewRecord(None, b"v", (), 1)], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        body = encode_produce_request(9, [("t", [(0, batch)])], transactional_id=None, acks=-1, timeout_ms=1000)
+        context = RequestContext(0, 9, 1, "client", "127.0.0.1")
+        answer = await produce.handle(broker, context, memoryview(b"".join(bytes(part) for part in body)))
+        assert isinstance(answer, Encoded)
+        codes.append(answer.outcome)
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+
+
+def test_the_group_coordinator_asks_the_metadata_which_topics_are_gone_and_hears_of_failed_shards() -> None:
+    broker = SimpleNamespace(
+        configuration=SimpleNamespace(integer=lambda key: 1000),
+        clock=ManualClock(),
+        replicas=None,
+        state=SimpleNamespace(topics={"kept": None}),
+    )
+    groups = GroupCoordination(cast(Any, broker))
+    runtime = groups._host.runtime
+    shard = cast(Any, runtime)._factory(0, 1)
+    assert shard._missing_topics(frozenset({"kept", "deleted"})) == {"deleted"}
+    told: list[tuple[Any, ...]] = []
+    cast(Any, groups._host).on_failed = lambda *failure: told.append(failure)
+    cast(Any, runtime)._on_failed(3, 9, "a reason")
+    assert told == [(3, 9, "a reason")]

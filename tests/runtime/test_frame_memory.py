@@ -11,7 +11,7 @@ from tidegate.runtime import frames
 from tidegate.runtime.frame_memory import FIRST_BUFFER_BYTES, BufferPool, ByteBudget, FrameLease
 from tidegate.runtime.frames import RATE_MIN, SLOW_FRAME_S, STALLED_FRAME_S
 
-from .test_network import Served, echo, framed, refusals, serving, until
+from .served import Served, echo, framed, refusals, serving, until
 
 MIB = 1 << 20
 
