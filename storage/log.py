@@ -35,7 +35,7 @@ from .health import Health
 from .lookup import OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
 from .open_files import OpenFiles
 from .producer_snapshot import encode_snapshot
-from .producer_state import AppendOrigin, LastBatches, ProducerView, VerificationGuard
+from .producer_state import AppendOrigin, ProducerView, VerificationGuard
 from .recovery import CorruptLog, LoadedLog, aborted_entries, load_log, load_producers_again
 from .segment import Segment, segment_path
 from .segments import Segments, SwapFailed
@@ -377,10 +377,6 @@ class Log:
 
     def producers(self) -> list[ProducerView]:
         return self._producers.views()
-
-    def last_batches(self) -> dict[int, LastBatches]:
-        """What of each producer must stay in the log, however it is cleaned (rule 38)."""
-        return self._producers.last_batches(self._high_watermark)
 
     def expire_producers(self, now_ms: int) -> int:
         """Forgets idle producers without an open transaction; returns how many (rule 10)."""

@@ -178,17 +178,6 @@ class ProducerView:
     current_txn_first_offset: int | None
 
 
-class LastBatches(NamedTuple):
-    """What of one producer the cleaner must leave in the log, so that a replay knows its epoch and sequence (rule 38).
-
-    `last_offsets` are those of the batches to keep, emptied perhaps: the newest one, and the newest that cannot be truncated any
-    more.  Where there is no such batch, the markers of `marker_epoch` are kept; else it is -1.
-    """
-
-    last_offsets: tuple[int, ...]
-    marker_epoch: int
-
-
 @dataclass(slots=True)
 class PreparedAppend:
     """The effect of batches that are checked but not yet written: copies of entries, and transactions that begin and end."""
@@ -406,18 +395,6 @@ class ProducerState:
             )
             for e in self._entries.values()
         ]
-
-    def last_batches(self, high_watermark: int) -> dict[int, LastBatches]:
-        """Of every producer, what has to survive a cleaning."""
-        found: dict[int, LastBatches] = {}
-        for producer_id, entry in self._entries.items():
-            settled = next((b.last_offset for b in reversed(entry.batches) if b.last_offset < high_watermark), None)
-            newest = (entry.batches[-1].last_offset,) if entry.batches else ()
-            if settled is None:
-                found[producer_id] = LastBatches(newest, entry.epoch)
-            else:
-                found[producer_id] = LastBatches(newest if settled in newest else (settled, *newest), NO_EPOCH)
-        return found
 
     @property
     def open_transactions(self) -> dict[int, int]:

@@ -23,11 +23,12 @@ from pathlib import Path
 from ...runtime import faults
 from ...runtime.disk import Disk
 from ...wire.records import BatchHeader
-from ..batch_scan import scan_batches
+from ..batch_scan import CHUNK_BYTES, ScannedBatch, scan_batches
 from ..log import Log
 from ..segment import Segment
 from .compaction import AbortedTransactions, CleaningCounts, Compaction, KeyMap, note_keys
 from .plan import Cleanable, SegmentFacts, group_segments, plan_cleaning
+from .producers import offsets_to_keep
 
 READ_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20
@@ -105,7 +106,7 @@ class Cleaning:
         self._sources = [_Source(*pair) for pair in zip(segments, _facts(segments), strict=True)]
         # Of the whole log: a transaction's marker may stand in a segment that is not cleaned, or not in the same group.
         self._aborted = AbortedTransactions(entry for each in log.segments for entry in each.transactions)
-        self._last_batches = log.last_batches()
+        self._live = frozenset(each.producer_id for each in log.producers())
         self._pending: list[Segment] = [source.segment for source in self._sources]
         self._pace: Pace = lambda _bytes: None
 
@@ -147,7 +148,7 @@ class Cleaning:
         keys = self._read_keys(key_map_bytes)
         sources = [source for source in self._sources if source.facts.base_offset < keys.end_offset]
         assert sources, "the map covers nothing"
-        compaction = self._compaction(keys, sources[-1].facts.next_offset)
+        compaction = self._compaction(keys, sources)
         groups = group_segments([source.facts for source in sources], self._config.segment_bytes)
         for group in groups:
             self._clean_group(disk, publish, compaction, sources[group.start : group.stop])
@@ -156,11 +157,19 @@ class Cleaning:
         self.result.next_horizon_ms = compaction.next_horizon_ms
         self.result.segments_after = self.result.segments_before - len(sources) + len(groups)
 
-    def _compaction(self, keys: KeyMap, end_offset: int) -> Compaction:
+    def _compaction(self, keys: KeyMap, sources: Sequence[_Source]) -> Compaction:
+        walks = (scan_batches(source.segment.file, 0, source.facts.size_bytes) for source in reversed(sources))
         return Compaction(
-            keys, self._aborted, self._last_batches, now_ms=self._now_ms, delete_retention_ms=self._config.delete_retention_ms,
-            end_offset=end_offset,
+            keys, self._aborted, offsets_to_keep(map(self._paced, walks), self._live), now_ms=self._now_ms,
+            delete_retention_ms=self._config.delete_retention_ms, end_offset=sources[-1].facts.next_offset,
         )  # fmt: skip
+
+    def _paced(self, walk: Iterator[ScannedBatch]) -> Iterator[ScannedBatch]:
+        for batch in walk:
+            read = min(batch.header.size_bytes, CHUNK_BYTES)  # of a large batch, no more than a piece is read
+            self.result.bytes_read += read
+            self._pace(read)
+            yield batch
 
     def _read_keys(self, key_map_bytes: int) -> KeyMap:
         """The map over the dirty part, or as much of it as it can hold."""

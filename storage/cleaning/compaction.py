@@ -14,21 +14,20 @@ and codecs never change; records go, and then batches.  Of each batch, in this o
 5. A transaction marker stays as long as batches of its transaction stay, and from then on until its own horizon (37).  Which
    producers have batches since their last marker is carried over segments and groups (40): a marker that went early would
    leave its transaction open for ever.
-6. A live producer's last batch stays, emptied when no record of it does; one that is known by markers only keeps its last marker,
-   whole (38).  The last batch of everything that is cleaned stays likewise, so that the log's end does not fall (39).
+6. What a replay must find of each live producer stays (38, `producers.py`): a batch, emptied when no record of it does, or a
+   marker, whole.  The last batch of everything that is cleaned stays likewise, so that the log's end does not fall (39).
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
 
 from ...wire.records import BatchHeader, decode_marker
-from ..producer_state import LastBatches
 from ..transaction_index import TransactionIndexEntry
 from .records import delete_horizon_ms, records_bytes, rewritten, scan_records
 
@@ -38,7 +37,6 @@ _LOAD_FACTOR = 0.75
 """Above it, look-ups in a table of open addressing become long."""
 _PIECE_SLOTS = 1 << 16
 _HALVES = Struct("<QQ").unpack
-NO_LAST_BATCHES = LastBatches((), -1)
 
 
 class KeyMap:
@@ -168,16 +166,16 @@ class Compaction:
         self,
         keys: KeyMap,
         aborted: AbortedTransactions,
-        last_batches: Mapping[int, LastBatches],
+        kept_offsets: Set[int],
         *,
         now_ms: int,
         delete_retention_ms: int,
         end_offset: int,
     ) -> None:
-        """`last_batches` of `Log.last_batches`; `end_offset` is where the last segment that is rewritten ends."""
+        """`kept_offsets` of `producers.offsets_to_keep`; `end_offset` is where the last segment that is rewritten ends."""
         self._keys = keys
         self._aborted = aborted
-        self._last_batches = last_batches
+        self._kept_offsets = kept_offsets
         self._now_ms = now_ms
         self._horizon_ms = now_ms + delete_retention_ms
         self._end_offset = end_offset
@@ -206,9 +204,7 @@ class Compaction:
 
     def _is_needed(self, header: BatchHeader) -> bool:
         """A data batch that stays even when it is empty."""
-        if header.next_offset >= self._end_offset:
-            return True
-        return header.last_offset in self._last_batches.get(header.producer_id, NO_LAST_BATCHES).last_offsets
+        return header.next_offset >= self._end_offset or header.last_offset in self._kept_offsets
 
     # ------------------------------------------------------------------------------------------------------------ data
 
@@ -273,4 +269,4 @@ class Compaction:
             self.next_horizon_ms = horizon_ms
 
     def _is_last_marker(self, header: BatchHeader) -> bool:
-        return header.producer_epoch == self._last_batches.get(header.producer_id, NO_LAST_BATCHES).marker_epoch
+        return header.last_offset in self._kept_offsets

@@ -139,7 +139,8 @@ def compaction(keys: dict[str, int], end: int, now_ms: int = NOW_MS, retention_m
     for key, offset in keys.items():
         table.put(key.encode(), offset)
     table.end_offset = end
-    return Compaction(table, AbortedTransactions(()), {}, now_ms=now_ms, delete_retention_ms=retention_ms, end_offset=1000)
+    aborted = AbortedTransactions(())
+    return Compaction(table, aborted, frozenset(), now_ms=now_ms, delete_retention_ms=retention_ms, end_offset=1000)
 
 
 def kept(decider: Compaction, data: bytes) -> tuple[bytes, list[Record]]:
