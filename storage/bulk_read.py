@@ -71,13 +71,8 @@ def begin_bulk_read(log: Log, offset: int, max_bytes: int, upper_offset: int) ->
     if offset >= following[0].next_offset:
         following.pop(0)  # a gap between two segments
     segment = following[0]
-    index = segment.index
-    first = max(0, index.floor(offset))
-    start = index.entry(first)[1]
-    # Entries are batch boundaries, and the batch that holds `offset` begins before the next one.
-    last = max(first + 1, index.floor_position(start + max_bytes))
-    if last < len(index) and start + max_bytes < segment.size_bytes:
-        covers_to, end = index.entry(last)
-    else:
-        covers_to, end = segment.next_offset, segment.size_bytes
+    # Up to `upper_offset` the reading thread walks: here both ends are places that the index knows.
+    stretch = segment.index.stretch(offset, max_bytes, segment.next_offset, segment.next_offset, segment.size_bytes)
+    assert stretch is not None
+    _first, _last, _begins_at, start, end, covers_to, _walk_from = stretch
     return BulkRead(segment.file, start, end - start, offset, upper_offset, covers_to)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from ..runtime import faults, logs
 from ..runtime.disk import Disk
@@ -38,6 +38,7 @@ from .producer_snapshot import encode_snapshot
 from .producer_state import AppendOrigin, ProducerView, VerificationGuard
 from .recovery import CorruptLog, LoadedLog, aborted_entries, load_log, load_producers_again
 from .segment import Segment, segment_path
+from .segment_read import ReadResult
 from .segments import Segments, SwapFailed
 from .topic_config import FlushPolicy, LogConfig
 from .transaction_index import AbortedTransaction
@@ -51,14 +52,6 @@ FLUSH_DUE_BYTES = 64 * 1024 * 1024
 """Unflushed bytes at which a background flush pays: the kernel's own write-back comes in bursts that block writers (HOTPATH
 5)."""
 log = logs.get(__name__)
-
-
-class ReadResult(NamedTuple):
-    """Whole batches.  The first may begin below the asked offset; the next read starts at `next_offset`."""
-
-    data: bytes
-    next_offset: int
-    first_offset: int
 
 
 class Log:
@@ -333,11 +326,11 @@ class Log:
             )
         if offset < upper_offset:
             try:
-                data, first, following = self._segments.read(offset, max_bytes, upper_offset)
+                found = self._segments.read(offset, max_bytes, upper_offset)
             except (OSError, InvalidBatch) as error:
                 self._health.fail("a read", error)
-            if first >= 0 and (at_least_one_batch or len(data) <= max_bytes):
-                return ReadResult(data, following, first)
+            if found.first_offset >= 0 and (at_least_one_batch or len(found.data) <= max_bytes):
+                return found
         return ReadResult(b"", offset, offset)
 
     def segments_from(self, offset: int) -> list[Segment]:

@@ -17,15 +17,19 @@ from bisect import bisect_left, bisect_right
 OFFSET_SPAN_MAX = 2**31 - 1
 """How far an offset may lie above its segment's base: anything farther is damage."""
 _ENTRY_BYTES = 8
+_NEAR = 32  # entries among which the end of a stretch is looked for first: a binary search pays for every step
 
 
 class OffsetIndex:
     """Parallel arrays of relative offsets and positions, 8 bytes an entry in memory as on disk."""
 
-    __slots__ = ("base_offset", "_offsets", "_positions")
+    __slots__ = ("base_offset", "proven", "_go_on_at", "_offsets", "_positions")
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
+        self.proven: bytearray | None = None
+        """One byte an entry: whether it was compared with the batches.  None when all are right: made of the batches."""
+        self._go_on_at = 0  # the entry where the last stretch ended: who reads in order asks for it next
         self._offsets = array("I")
         self._positions = array("I")
 
@@ -55,6 +59,48 @@ class OffsetIndex:
     def floor_position(self, position: int) -> int:
         """Index of the last entry whose position is not above `position`; -1 when there is none."""
         return bisect_right(self._positions, position) - 1
+
+    def stretch(
+        self, offset: int, max_bytes: int, upper_offset: int, end_offset: int, end: int
+    ) -> tuple[int, int, int, int, int, int, int] | None:
+        """Which bytes hold the batches from the one with `offset` on, below `upper_offset`; None when there are none.
+
+        (first entry, last entry, offset and byte of the first, byte and offset of the end, byte of the stretch from which to walk
+        over headers, or -1).
+        `end_offset` and `end` are the segment's.  Both ends are batch boundaries; `max_bytes` is exceeded only as far as it must
+        be so that one whole batch is inside.  To walk is needed when `upper_offset` lies between two entries.
+        """
+        offsets, positions, base = self._offsets, self._positions, self.base_offset
+        entries = last = len(offsets)
+        if offset >= end_offset or not entries or upper_offset <= base + offsets[0]:  # a hole may be first
+            return None
+        first = self._go_on_at
+        if first >= entries or offsets[first] != offset - base:
+            first = bisect_right(offsets, offset - base) - 1
+            if first < 0:
+                first = 0
+        start = positions[first]
+        next_offset, walk_from = end_offset, -1
+        if first + 1 < entries:
+            # The first batch may begin anywhere before the next entry: read at least so far.
+            wanted_end, following = start + max_bytes, positions[first + 1]
+            if wanted_end < following:
+                last = first + 1
+            elif wanted_end < end:
+                near = first + _NEAR
+                last = bisect_right(positions, wanted_end, first + 1, near if near < entries else entries) - 1
+                if last == near - 1:
+                    last = bisect_right(positions, wanted_end, near) - 1
+            if last < entries:
+                next_offset, end = base + offsets[last], positions[last]
+        if upper_offset < next_offset:
+            above = bisect_left(offsets, upper_offset - base, first + 1, last)
+            if above < entries:
+                last, next_offset, end = above, base + offsets[above], positions[above]
+            if next_offset != upper_offset:
+                walk_from = positions[above - 1] - start
+        self._go_on_at = last
+        return first, last, base + offsets[first], start, end, next_offset, walk_from
 
     def truncate(self, position: int) -> None:
         """Drops entries at or above `position`."""

@@ -15,31 +15,21 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
-from struct import Struct
-from typing import NamedTuple
 
 from ..runtime import logs
 from ..runtime.disk import File
-from ..wire.records import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, iterate_headers, parse_header
+from ..wire.records import HEADER_BYTES, BatchHeader, iterate_headers, parse_header
 from .batch_scan import CHUNK_BYTES, InvalidBatch, scan_batches
 from .offset_index import OFFSET_SPAN_MAX, OffsetIndex
 from .open_files import OpenFiles
+from .segment_read import NOTHING, ReadResult, begins_with, trim
 from .segment_swap import CLEANED, SEGMENT_SUFFIXES
 from .time_index import NO_TIMESTAMP, TimeIndex
 from .transaction_index import ENTRY_BYTES, TransactionIndexEntry, decode_transaction_index
 
 _TAIL_BYTES_MAX = 1 << 20
 """Behind the last entry of an index there is one batch, or no more than the index interval; this is well above that."""
-_BOUNDS = Struct(">qi4xb6xi").unpack_from  # of a header: base offset, length, magic, last offset delta
 log = logs.get(__name__)
-
-
-class SegmentRead(NamedTuple):
-    """Whole batches from one segment.  `first_offset` is -1 when the segment holds nothing for the asked range."""
-
-    data: bytes
-    first_offset: int
-    next_offset: int
 
 
 def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
@@ -161,6 +151,7 @@ class Segment:
             index = OffsetIndex.decode(self._disk.read(self.path("index")), self.base_offset, self.size_bytes)
             time_index = TimeIndex.decode(self._disk.read(self.path("timeindex")), self.base_offset)
             self._check_complete(index, time_index)
+            index.proven = bytearray(len(index))
         except (FileNotFoundError, ValueError):
             return self.rebuild_indexes()
         self._index, self._time_index, self._index_is_read = index, time_index, True
@@ -196,6 +187,7 @@ class Segment:
     def keep_indexes(self) -> None:
         """The segment takes batches again: its indexes are no longer those on the disk."""
         index, time_index = self.index, self.time_index
+        index.proven = None
         self._index_is_read = False
         self._files.index_gone(self)
         self._index, self._time_index = index, time_index
@@ -350,10 +342,9 @@ class Segment:
         """Where the first batch that ends above `offset` begins; the size when there is none."""
         index = self.index
         at = index.floor(offset)
-        if at >= 0 and self._index_is_read:
-            first, start = index.entry(at)
+        if at >= 0:
             try:
-                self._check_boundary(self.file.read_at(start, HEADER_BYTES), first, start)
+                self._prove(index, at)
             except InvalidBatch as error:
                 log.warning("index_does_not_fit", path=error.path, reason=error.reason)
                 index = self.rebuild_indexes()[0]
@@ -373,67 +364,51 @@ class Segment:
             end = header.next_offset
         return end
 
-    def read(self, offset: int, max_bytes: int, upper_offset: int) -> SegmentRead:
+    def read(self, offset: int, max_bytes: int, upper_offset: int) -> ReadResult:
         """Whole batches from the one that contains (or follows) `offset`, all with offsets below `upper_offset`.
 
         About `max_bytes`, and at least one batch when there is one; a single pread.  The index makes both ends batch boundaries:
         the read begins at an entry and ends at an entry, or at an end that is found by walking over a few batches in memory.
         """
-        try:
-            return self._read(offset, max_bytes, upper_offset)
-        except InvalidBatch as error:
-            if not self._index_is_read:
-                raise
-            log.warning("index_does_not_fit", path=error.path, reason=error.reason)
-            self.rebuild_indexes()
-            return self._read(offset, max_bytes, upper_offset)
-
-    def _read(self, offset: int, max_bytes: int, upper_offset: int) -> SegmentRead:
-        index = self.index
-        if not len(index) or offset >= self.next_offset or upper_offset <= index.entry(0)[0]:  # a hole may be first
-            return SegmentRead(b"", -1, offset)
-        at = max(0, index.floor(offset))
-        found = self._read_from(at, offset, max_bytes, upper_offset)
-        if found.first_offset < 0 and at + 1 < len(index) and index.entry(at + 1)[0] < upper_offset:
-            # A hole of a compacted log: what stood between `offset` and the next entry is gone.
-            return self._read_from(at + 1, offset, max_bytes, upper_offset)
-        return found
-
-    def _read_from(self, at: int, offset: int, max_bytes: int, upper_offset: int) -> SegmentRead:
-        index, size = self.index, self.size_bytes
-        entries = len(index)
-        first_offset, start = index.entry(at)
-        # The first batch may begin anywhere before the next entry: read at least so far, so that one whole batch is there.
-        wanted_end = max(start + max_bytes, index.entry(at + 1)[1] if at + 1 < entries else size)
-        end, next_offset = size, self.next_offset
-        walk_from = -1
-        if upper_offset < next_offset:
-            above = index.ceiling(upper_offset)
-            if above < entries:
-                next_offset, end = index.entry(above)
-            if next_offset != upper_offset:
-                walk_from = index.entry(above - 1)[1]
-        if wanted_end < end:
-            next_offset, end = index.entry(index.floor_position(wanted_end))
-            if end <= walk_from:
-                walk_from = -1
-        file = self.file
+        index = self._index
+        if index is None:
+            index = self._load_indexes()[0]
+        stretch = index.stretch(offset, max_bytes, upper_offset, self.next_offset, self.size_bytes)
+        if stretch is None:
+            return NOTHING
+        first, last, begins_at, start, end, next_offset, walk_from = stretch
+        file = self._dirty_file
+        if file is None:
+            file = self._files.get(self._log_path)
         data = file.read_at(start, end - start)
         if len(data) < end - start:
             raise OSError(errno.EIO, f"{len(data)} of {end - start} bytes at {start} could be read", str(self.path("log")))
-        if self._index_is_read:  # it need not be that of this file: both ends must be the boundaries that it names
-            self._check_boundary(data[:HEADER_BYTES], first_offset, start)
-            if end < size:
-                self._check_boundary(file.read_at(end, HEADER_BYTES), next_offset, end)
         try:
-            return _trim(data, offset, upper_offset, max_bytes, next_offset, walk_from - start if walk_from >= 0 else -1)
+            found = trim(data, begins_at, offset, upper_offset, max_bytes, next_offset, walk_from)
+            if (proven := index.proven) is not None and last < len(proven) and not proven[last]:
+                self._prove(index, last)
         except InvalidBatch as error:
-            raise InvalidBatch(start + error.position, error.reason, self.path("log"), first_offset) from error
+            if not self._index_is_read:
+                raise InvalidBatch(start + error.position, error.reason, self.path("log"), begins_at) from error
+            log.warning("index_does_not_fit", path=self.path("log"), reason=error.reason)
+            self.rebuild_indexes()
+            return self.read(offset, max_bytes, upper_offset)
+        if found.first_offset < 0 and first + 1 < len(index) and index.entry(first + 1)[0] < upper_offset:
+            # A hole of a compacted log: what stood between `offset` and the next entry is gone.
+            return self.read(index.entry(first + 1)[0], max_bytes, upper_offset)
+        return found
 
-    def _check_boundary(self, head: bytes, offset: int, position: int) -> None:
-        base_offset, _length, magic, _delta = _BOUNDS(head) if len(head) == HEADER_BYTES else (-1, 0, 0, 0)
-        if magic != 2 or base_offset != offset:
+    def _prove(self, index: OffsetIndex, entry: int) -> None:
+        """Raises InvalidBatch unless a batch begins where the entry says: an index that was read need not be that of this file.
+
+        An entry is looked at once: as long as this index is held, nothing is written to the file."""
+        proven = index.proven
+        if proven is None or proven[entry]:
+            return
+        offset, position = index.entry(entry)
+        if not begins_with(self.file.read_at(position, HEADER_BYTES), offset):
             raise InvalidBatch(position, f"no batch of offset {offset} begins here", self.path("log"), offset - 1)
+        proven[entry] = 1
 
     # ----------------------------------------------------------------------------------------------------------- changing
 
@@ -511,44 +486,3 @@ class Segment:
         for suffix in SEGMENT_SUFFIXES:
             if self._disk.exists(self.path(suffix)):
                 self._disk.remove(self.path(suffix))
-
-
-def _trim(data: bytes, offset: int, upper_offset: int, max_bytes: int, next_offset: int, walk_from: int) -> SegmentRead:
-    """Cuts from the front the batches that end at or below `offset`; from the end, walking from `walk_from` (-1: no need), those
-    that are not wholly below `upper_offset`, and those beyond `max_bytes` except the first."""
-    size = len(data)
-    begin = 0
-    while True:
-        first_base, first_next, first_end = _batch_at(data, begin)
-        if first_next > offset:
-            break
-        begin = first_end
-        if begin >= size:
-            return SegmentRead(b"", -1, offset)
-    if first_next > upper_offset:
-        return SegmentRead(b"", -1, offset)
-    end = size
-    if end - begin > max_bytes:
-        walk_from = begin
-    if walk_from >= 0:
-        end, next_offset = first_end, first_next
-        if walk_from >= end:
-            end, next_offset = walk_from, _batch_at(data, walk_from)[0]
-        while end < size:
-            _, following, batch_end = _batch_at(data, end)
-            if following > upper_offset or batch_end - begin > max_bytes:
-                break
-            end, next_offset = batch_end, following
-    return SegmentRead(data if not begin and end == size else data[begin:end], first_base, next_offset)
-
-
-def _batch_at(data: bytes, position: int) -> tuple[int, int, int]:
-    """(base offset, next offset, position behind it) of a batch; four fields instead of a whole header, on every read.
-
-    Raises InvalidBatch for bytes that are no batch: a length that is wrong must not lead anywhere."""
-    if position + HEADER_BYTES <= len(data):
-        base_offset, length, magic, last_offset_delta = _BOUNDS(data, position)
-        end = position + LOG_OVERHEAD_BYTES + length
-        if magic == 2 and length >= HEADER_BYTES - LOG_OVERHEAD_BYTES and end <= len(data):
-            return base_offset, base_offset + last_offset_delta + 1, end
-    raise InvalidBatch(position, "no whole batch stands in what was read")

@@ -14,7 +14,9 @@ replaced or removed under the read, and the caller finds out afterwards whether 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, overload
 
@@ -22,13 +24,15 @@ from crc32c import crc32c
 
 from ..wire.records import HEADER_BYTES, parse_header
 from .open_files import OpenFiles
-from .segment import Segment, SegmentRead
+from .segment import Segment
+from .segment_read import NOTHING, ReadResult
 from .segment_swap import decide_swap, finish_swap, swap_path
 from .topic_config import LogConfig
 from .transaction_index import AbortedTransaction, collect_aborted
 
 OFFSETS_MAX = 2**31 - 1
 """Offsets that fit into one segment: the indexes hold 32 bits."""
+_base_offset = attrgetter("base_offset")
 
 
 class Cut(NamedTuple):
@@ -81,31 +85,23 @@ class Segments(Sequence[Segment]):
 
     def index_of(self, offset: int) -> int:
         """Index of the segment that would hold `offset`; the first one for what lies before it."""
-        segments = self._list
-        low, high = 0, len(segments) - 1
-        if offset >= segments[high].base_offset:
-            return high  # most reads are at the end
-        while low < high:
-            middle = (low + high + 1) // 2
-            if segments[middle].base_offset <= offset:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return max(0, bisect_right(self._list, offset, key=_base_offset) - 1)
 
     def starting_at(self, offset: int) -> list[Segment]:
         """The segment that would hold `offset`, and those after it."""
         return self._list[self.index_of(offset) :]
 
-    def read(self, offset: int, max_bytes: int, upper_offset: int) -> SegmentRead:
-        """Whole batches from the first segment that has any in [offset, upper offset); `first_offset` is -1 when none has.
-        Raises OSError."""
+    def read(self, offset: int, max_bytes: int, upper_offset: int) -> ReadResult:
+        """Whole batches from the first segment that has any in [offset, upper offset); NOTHING when none has.  Raises OSError."""
+        active = self.active
+        if offset >= active.base_offset:  # most reads are at the end
+            return active.read(offset, max_bytes, upper_offset)
         segments = self._list
         for at in range(self.index_of(offset), len(segments)):
             found = segments[at].read(offset, max_bytes, upper_offset)
             if found.first_offset >= 0:
                 return found
-        return SegmentRead(b"", -1, offset)
+        return NOTHING
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions with records in [start_offset, upper_offset), by first offset (SEMANTICS 3.2 13, 17)."""

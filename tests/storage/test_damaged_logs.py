@@ -62,6 +62,17 @@ def test_damage_found_by_a_read_takes_only_this_log_out_of_use_and_is_remembered
     assert again.damaged == {("flights", 0): TOPIC} and ("other", 0) in again.logs
 
 
+def test_a_read_never_gives_out_a_first_batch_under_another_offset() -> None:
+    """No checksum covers the base offset: that a batch of this offset begins where the read begins is looked at every time."""
+    disk = LyingDisk()
+    _, log = with_damage(disk)
+    active = log.segments.active
+    disk.flip_bit(active.path("log"), 7)
+    with pytest.raises(KafkaError, match=f"no batch of offset {active.base_offset} begins here"):
+        log.read(active.base_offset, 1 << 20, upper_offset=log.log_end_offset)
+    assert log.is_offline
+
+
 def test_a_damaged_log_is_not_made_anew_until_it_is_set_aside_and_its_files_are_kept() -> None:
     disk = LyingDisk()
     directory, log = with_damage(disk)

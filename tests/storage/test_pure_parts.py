@@ -131,6 +131,43 @@ def test_an_offset_index_finds_what_a_scan_finds_and_survives_its_file(steps: li
     assert [again.entry(i) for i in range(len(again))] == rows
 
 
+READS = st.lists(st.tuples(st.integers(0, 2100), st.integers(0, 60_000), st.integers(0, 2100)), max_size=8)
+
+
+@given(ENTRIES, READS, st.booleans())
+def test_a_stretch_holds_the_asked_batch_and_ends_at_boundaries(
+    steps: list[tuple[int, int]], reads: list[tuple[int, int, int]], many: bool
+) -> None:
+    """Whatever was read before it, and also where a hole comes first: entries, and both ends of the segment, are boundaries."""
+    base, offset, position = 7, 17, 0
+    index, bounds = OffsetIndex(base), []
+    for gap, size in steps * (20 if many else 1):
+        index.append(offset, position)
+        bounds.append((offset, position))
+        offset, position = offset + gap, position + size
+    end_offset, end = offset, position
+    bounds.append((end_offset, end))
+    reads = [(base + asked, most, base + upper) for asked, most, upper in reads]
+    for asked, most, upper in [*reads, *reads]:
+        found = index.stretch(asked, most, upper, end_offset, end)
+        if not steps or asked >= end_offset or upper <= 17:
+            assert found is None
+            continue
+        upper = max(upper, asked + 1)
+        found = index.stretch(asked, most, upper, end_offset, end)
+        assert found is not None
+        first, last, begins_at, start, stop, following, walk_from = found
+        assert bounds[first] == (begins_at, start) and bounds[last] == (following, stop) and first < last
+        assert bounds[first + 1][0] > asked and (bounds[first][0] <= asked or not first)
+        assert stop - start <= most or last == first + 1
+        tight = last + 1 == len(bounds) or bounds[last + 1][1] - start > most or following >= upper
+        assert tight, "it could have been longer"
+        if following > upper:
+            assert bounds[last - 1][0] < upper and walk_from == bounds[last - 1][1] - start
+        else:
+            assert walk_from == -1
+
+
 @pytest.mark.parametrize(
     "data", [b"\0" * 7, b"", b"\0" * 4 + b"\0\0\0\1", b"\0" * 16, (b"\0" * 8) + b"\0\0\0\1\0\0\1\0"], ids=range(5)
 )

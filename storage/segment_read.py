@@ -1,0 +1,85 @@
+"""What a read cuts from the bytes that it took out of a segment: whole batches, and only those that were asked for.  Pure.
+
+On the way of every fetch, so it costs by the read and not by the batch: one header is looked at when the index made both ends
+batch boundaries, and headers are walked over only where it could not (`OffsetIndex.stretch`).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from ..wire.records import HEADER_BYTES, LOG_OVERHEAD_BYTES
+from .batch_scan import InvalidBatch
+
+_BOUNDS = Struct(">qi4xb6xi").unpack_from  # of a header: base offset, length, magic, last offset delta
+_LENGTH_MIN = HEADER_BYTES - LOG_OVERHEAD_BYTES
+
+
+class ReadResult(NamedTuple):
+    """Whole batches.  The first may begin below the asked offset; the next read starts at `next_offset`.
+
+    Where there was nothing to read, `first_offset` is -1.
+    """
+
+    data: bytes
+    next_offset: int
+    first_offset: int
+
+
+NOTHING = ReadResult(b"", -1, -1)
+_new = tuple.__new__  # a quarter of a microsecond less than the class's own
+
+
+def batch_at(data: bytes, position: int) -> tuple[int, int, int]:
+    """(base offset, next offset, position behind it) of a batch; four fields instead of a whole header.
+
+    Raises InvalidBatch for bytes that are no batch: a length that is wrong must not lead anywhere."""
+    if position + HEADER_BYTES <= len(data):
+        base_offset, length, magic, last_offset_delta = _BOUNDS(data, position)
+        end = position + LOG_OVERHEAD_BYTES + length
+        if magic == 2 and length >= _LENGTH_MIN and end <= len(data):
+            return base_offset, base_offset + last_offset_delta + 1, end
+    raise InvalidBatch(position, "no whole batch stands in what was read")
+
+
+def begins_with(head: bytes, offset: int) -> bool:
+    """Whether a batch of this base offset begins here."""
+    if len(head) < HEADER_BYTES:
+        return False
+    base_offset, _length, magic, _delta = _BOUNDS(head)
+    return bool(magic == 2 and base_offset == offset)
+
+
+def trim(
+    data: bytes, begins_at: int, offset: int, upper_offset: int, max_bytes: int, next_offset: int, walk_from: int
+) -> ReadResult:
+    """Cuts from the front the batches that end at or below `offset`; from the end, walking from `walk_from` (-1: no need), those
+    that are not wholly below `upper_offset`, and those beyond `max_bytes` except the first.
+
+    Raises InvalidBatch when what it walks over is no batch, or the first one does not begin at the offset `begins_at`."""
+    size = len(data)
+    begin = 0
+    first_base, first_next, first_end = batch_at(data, 0)
+    if first_base != begins_at:
+        raise InvalidBatch(0, f"no batch of offset {begins_at} begins here")
+    while first_next <= offset:
+        begin = first_end
+        if begin >= size:
+            return NOTHING
+        first_base, first_next, first_end = batch_at(data, begin)
+    if first_next > upper_offset:
+        return NOTHING
+    end = size
+    if end - begin > max_bytes:
+        walk_from = begin
+    if walk_from >= 0:
+        end, next_offset = first_end, first_next
+        if walk_from >= end:
+            end, next_offset = walk_from, batch_at(data, walk_from)[0]
+        while end < size:
+            _, following, batch_end = batch_at(data, end)
+            if following > upper_offset or batch_end - begin > max_bytes:
+                break
+            end, next_offset = batch_end, following
+    return _new(ReadResult, (data if not begin and end == size else data[begin:end], next_offset, first_base))
