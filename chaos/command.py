@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from .outcome import Outcome
+    from .sim.runs import RunsReport
 
 ALL = "all"
 SEED_BITS = 32
@@ -70,17 +71,15 @@ def simulate_storage(
     json: Json = False,
 ) -> None:
     """Random histories of one log on a disk that lies, held against a model.  Exit code 1 when a promise does not hold."""
-    from ..client.command_output import complain, show_json
-    from .sim.storage_runs import run_histories
+    from .sim.runs import run_seeds
+    from .sim.storage_history import StorageHistory
 
-    report = run_histories(first, seeds, length)
-    if json:
-        show_json(report.document())
-    else:
-        print(report.describe())
-    if report.broken:
-        complain(f"repeat one with: tidegate chaos sim storage --seeds 1 --length {length} --first {report.broken[0][0]}")
-        raise typer.Exit(1)
+    def history(seed: int) -> dict[str, int]:
+        storage = StorageHistory(seed, length=length)
+        storage.run()
+        return {"crashes": storage.crashes}
+
+    _show_runs(run_seeds(first, seeds, history), f"storage --length {length}", json)
 
 
 @app.command("check")
@@ -104,6 +103,19 @@ def check_again(
     else:
         print(report.describe())
     if not report.valid:
+        raise typer.Exit(1)
+
+
+def _show_runs(report: RunsReport, simulator: str, json: bool) -> None:
+    """Prints what a run of seeds found, and how to repeat the first history that is broken."""
+    from ..client.command_output import complain, show_json
+
+    if json:
+        show_json(report.document())
+    else:
+        print(report.describe())
+    if report.broken:
+        complain(f"repeat one with: tidegate chaos sim {simulator} --seeds 1 --first {report.broken[0][0]}")
         raise typer.Exit(1)
 
 

@@ -30,6 +30,7 @@ from ...wire.errors import KafkaError
 from ...wire.records import ControlType, NewRecord, assign_in_place, encode_batch, encode_marker, iterate_headers
 from .cleaning_checks import adopt_cleaned, check_aborted_are_gone
 from .disk import Lie, LyingDisk, PowerCut
+from .runs import Broken
 from .storage_checks import check_log, check_survivors, read_all
 from .storage_model import LogModel
 
@@ -54,10 +55,6 @@ _CUTTABLE = (
     "checkpoint", "clean", "clean", "close",
 )  # fmt: skip
 """What may be interrupted by a power cut, or meet a full disk."""
-
-
-class Broken(AssertionError):
-    """A promise does not hold; the message tells how to repeat it."""
 
 
 def random_steps(seed: int, length: int, *, cleaning: bool = False) -> list[Step]:

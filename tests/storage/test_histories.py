@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import Lie
-from tidegate.chaos.sim.storage_history import WEIGHTS, Broken, StorageHistory
+from tidegate.chaos.sim.runs import Broken
+from tidegate.chaos.sim.storage_history import WEIGHTS, StorageHistory
 from tidegate.storage import segments as segments_module
 from tidegate.storage.cleaning.cleaner import Cleaning
 from tidegate.storage.cleaning.compaction import AbortedTransactions, Compaction
