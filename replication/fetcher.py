@@ -5,7 +5,8 @@ out on the log; flush the logs that got data (one group commit for all of them) 
 the promise that everything below it is durable here.
 
 Within a fetch session (KIP-227, `fetch_session`) a fetch lists only the partitions in `_due`: newly assigned ones, those whose
-log an answer changed, those that rested after an error.  A fetch that fails in any way ends the session; the next one lists all.
+log an answer changed, those that rested after an error.  A fetch that fails in any way ends the session; the next one lists all,
+`FetcherLimits.listed_max` at a time: a request of more entries than the wire allows would be refused for ever.
 
 Bounded: one fetch in flight per leader, plus at most one for partitions that were assigned while it waits; pauses after errors
 grow to a limit; a partition with an error rests alone, the others go on.
@@ -14,6 +15,7 @@ grow to a limit; a partition with an error rests alone, the others go on.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -53,6 +55,7 @@ class FetcherLimits:
     wait_max_ms: int = 500
     response_max_bytes: int = 10 * 1024 * 1024
     partition_max_bytes: int = 1024 * 1024
+    listed_max: int = 10_000
     answer_timeout_s: float = 10.0
     backoff_first_s: float = 0.02
     backoff_max_s: float = 1.0
@@ -165,7 +168,7 @@ class LeaderFetcher:
             await self._wake.wait()
             return True
         if self._session_epoch == FULL_EPOCH:
-            self._due = dict.fromkeys(self._followed)
+            self._due = self._due | dict.fromkeys(self._followed)  # those not listed yet stay in front
         chosen, rest_s = self._take_due()
         if not chosen and not self._positions:
             await self._pause(rest_s)
@@ -197,6 +200,8 @@ class LeaderFetcher:
                 self.remove(key)  # offline, or another role
             elif followed.rests_until_s > now_s:
                 rest_s = min(rest_s, followed.rests_until_s - now_s)
+            elif len(chosen) == self._limits.listed_max:
+                return chosen, 0.0  # the leader answers at once, and the next fetch lists on
             else:
                 del self._due[key]
                 chosen.append(followed)
@@ -224,7 +229,8 @@ class LeaderFetcher:
         try:
             await asyncio.sleep(0)  # metadata is applied in one go: take all that it assigns
             while self._fresh:
-                keys, self._fresh = self._fresh, set()
+                keys = set(itertools.islice(self._fresh, self._limits.listed_max))
+                self._fresh -= keys
                 chosen = [self._followed[key] for key in keys if key in self._followed]
                 positions = await self._positions_to_send(chosen)
                 response = await self._ask(self._request(positions, 0)) if positions else None

@@ -73,7 +73,7 @@ class WireTransport:
 class Cluster:
     """Managers by node id, and a controller that accepts what its compare-and-set allows."""
 
-    def __init__(self, directory: Path, *, lag_max_ms: int = 30_000, wait_max_ms: int = 500) -> None:
+    def __init__(self, directory: Path, *, lag_max_ms: int = 30_000, wait_max_ms: int = 500, listed_max: int = 10_000) -> None:
         self.directory = directory
         self.managers: dict[int, ReplicaManager] = {}
         self.directories: dict[int, LogDirectory] = {}
@@ -91,7 +91,9 @@ class Cluster:
         self.broker_epochs: dict[int, int] = {}
         self._config = ReplicationConfig(
             replica_lag_time_max_ms=lag_max_ms,
-            fetcher=FetcherLimits(wait_max_ms=wait_max_ms, answer_timeout_s=5.0, backoff_first_s=0.005, backoff_max_s=0.05),
+            fetcher=FetcherLimits(
+                wait_max_ms=wait_max_ms, listed_max=listed_max, answer_timeout_s=5.0, backoff_first_s=0.005, backoff_max_s=0.05
+            ),
         )
 
     def start(self, node: int, *, disk: Disk | None = None) -> ReplicaManager:

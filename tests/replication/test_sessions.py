@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from tidegate.replication.fetch_session import SessionTable
 from tidegate.storage.log import AppendOrigin
 from tidegate.wire.errors import ErrorCode
@@ -125,25 +127,47 @@ async def test_what_the_byte_budget_left_out_comes_next(cluster: Cluster) -> Non
 # -- at the follower -----------------------------------------------------------------------------------------------------------
 
 
-async def test_an_idle_follower_lists_nothing(cluster: Cluster) -> None:
-    listed: list[int] = []
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many partitions each fetch of a follower named."""
+    counts: list[int] = []
     original = WireTransport.fetch
 
     async def counting(transport: WireTransport, request: FetchRequest) -> object:
-        listed.append(sum(len(specs) for _, specs in request.topics))
+        counts.append(sum(len(specs) for _, specs in request.topics))
         return await original(transport, request)
 
-    WireTransport.fetch = counting  # type: ignore[assignment,method-assign]
+    monkeypatch.setattr(WireTransport, "fetch", counting)
+    return counts
+
+
+async def test_an_idle_follower_lists_nothing(cluster: Cluster, listed: list[int]) -> None:
+    cluster.create(partitions=30)
+    await asyncio.gather(*(write(cluster, p) for p in range(30)))
+    await eventually(lambda: all(cluster.log(3, "t", p).high_watermark == 1 for p in range(30)), "everything is replicated")
+    listed.clear()
+    await write(cluster, 5)
+    await eventually(lambda: all(cluster.log(node, "t", 5).high_watermark == 2 for node in (2, 3)), "replicated")
+    assert sum(listed) <= 8, listed
+
+
+@pytest.mark.parametrize("sessions", [True, False], ids=["in a session", "where the leader opens no session"])
+async def test_what_does_not_fit_into_one_fetch_is_listed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: list[int], sessions: bool
+) -> None:
+    if not sessions:
+        monkeypatch.setattr("tidegate.replication.fetch_session.SESSIONS_MAX", 0)
+    cluster = Cluster(tmp_path, listed_max=4)
+    for node in (1, 2, 3):
+        cluster.start(node)
     try:
         cluster.create(partitions=30)
-        await asyncio.gather(*(write(cluster, p) for p in range(30)))
-        await eventually(lambda: all(cluster.log(3, "t", p).high_watermark == 1 for p in range(30)), "everything is replicated")
-        listed.clear()
-        await write(cluster, 5)
-        await eventually(lambda: all(cluster.log(node, "t", 5).high_watermark == 2 for node in (2, 3)), "replicated")
-        assert sum(listed) <= 8, listed
+        for _ in range(2):
+            assert set(await asyncio.gather(*(write(cluster, p) for p in range(30)))) == {ErrorCode.NONE}
+            cluster.elect(1, partition=7)  # assigned anew: a fetch aside
+        assert max(listed) <= 4
     finally:
-        WireTransport.fetch = original  # type: ignore[method-assign]
+        await cluster.stop_all()
 
 
 async def test_a_broken_connection_ends_the_session_and_replication_goes_on(cluster: Cluster) -> None:
