@@ -1,9 +1,9 @@
 """Keeps the logs of this node small: retention by time and size, and the cleaner of compacted topics.
 
 Both run from time to time, as tasks on the node's loop.  Retention is short work, done there, a segment at a time.  A cleaning
-reads, decides and writes in a thread of its own; only taking down what to clean, and each swap of segments, happen on the loop.
-The thread gives way after every piece of work (it holds Python's lock while it decides about records) and keeps to
-`log.cleaner.io.max.bytes.per.second`, reads and writes together.
+reads, decides, writes, syncs and renames in a thread of its own; only taking down what to clean, and putting new segments into
+the place of old ones in memory, happen on the loop.  The thread gives way after every piece of work (it holds Python's lock
+while it decides about records) and keeps to `log.cleaner.io.max.bytes.per.second`, reads and writes together.
 
 One log is cleaned at a time: one past its `max.compaction.lag.ms`, then the one with the greatest share of dirty bytes.  A log
 that cannot be cleaned (damage, a failing disk) is left alone from then on, with an error in the node's log and in the metric, and
@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from ..replication.replica import Replica, Role
 from ..runtime import logs
@@ -42,11 +42,11 @@ from ..storage.cleaning.positions import (
 from ..storage.cleaning.retention import apply_retention
 from ..storage.health import OUT_OF_SPACE
 from ..storage.log import Log
-from ..storage.segment import Segment
 from ..wire.errors import KafkaError
 from .configuration import Configuration
 
 log = logs.get(__name__)
+T = TypeVar("T")
 
 FULL_DISK_PAUSE_S: Final = 60.0
 LOGS_AT_ONCE: Final = 100
@@ -319,19 +319,19 @@ class LogUpkeep:
         configuration = self._configuration
         pace = _Pace(self._clock, configuration.integer("log.cleaner.io.max.bytes.per.second"), self._stopping)
 
-        def publish(old: Sequence[Segment], new: Segment) -> list[Path]:
-            swap: Future[list[Path]] = Future()
-            loop.call_soon_threadsafe(_swap_now, swap, cleaning, old, new)
+        def on_loop(work: Callable[[], T]) -> T:
+            turn: Future[T] = Future()
+            loop.call_soon_threadsafe(_take_turn, turn, work)
             while True:
                 try:
-                    return swap.result(timeout=1.0)
+                    return turn.result(timeout=1.0)
                 except TimeoutError:
-                    if swap.done():
-                        raise  # the swap's own
-                    if self._stopping.is_set() and swap.cancel():
+                    if turn.done():
+                        raise  # its own
+                    if self._stopping.is_set() and turn.cancel():
                         raise Stopped("the node stops") from None
 
-        cleaning.run(self._disk, publish, pace, configuration.integer("log.cleaner.dedupe.buffer.size"))
+        cleaning.run(self._disk, on_loop, pace, configuration.integer("log.cleaner.dedupe.buffer.size"))
 
     # --------------------------------------------------------------------------------------------------------- positions
 
@@ -381,11 +381,11 @@ class LogUpkeep:
                 folder.written, folder.noted = data, positions
 
 
-def _swap_now(swap: Future[list[Path]], cleaning: Cleaning, old: Sequence[Segment], new: Segment) -> None:
+def _take_turn(turn: Future[T], work: Callable[[], T]) -> None:
     """On the loop."""
-    if not swap.set_running_or_notify_cancel():
+    if not turn.set_running_or_notify_cancel():
         return
     try:
-        swap.set_result(cleaning.publish(old, new))
+        turn.set_result(work())
     except Exception as error:
-        swap.set_exception(error)
+        turn.set_exception(error)

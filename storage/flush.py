@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ..runtime import faults, logs
@@ -68,6 +69,7 @@ class FlushTicket:
         self._active = active
         self._lock = threading.Lock()
         self._cancelled = False
+        self._dropped: set[Path] = set()
         self._sync: Sync | None = None
 
     def run(self) -> None:
@@ -84,8 +86,9 @@ class FlushTicket:
                 self._disk.sync_directory(self._directory)
             try:
                 for path, data in self.derived.items():
-                    self._disk.write_atomic(path, data)
-                    self.written.append(path)
+                    if path not in self._dropped:
+                        self._disk.write_atomic(path, data)
+                        self.written.append(path)
                 if self.obsolete is not None and self._disk.exists(self.obsolete):
                     self._disk.remove(self.obsolete)
             except OSError as error:
@@ -109,8 +112,16 @@ class FlushTicket:
         self._sync = kernel.start(active.file, over)
         return self._sync is not None
 
+    def forget(self, path: Path) -> None:
+        """This derived file is of no use any more, and is not written from now on."""
+        self._dropped.add(path)
+
+    def apart(self) -> AbstractContextManager[object]:
+        """For whoever changes names of files that this flush may use: not while it is running."""
+        return self._lock
+
     def cancel(self) -> None:
-        """Waits until a running flush is over; one that has not begun will do nothing.  For truncation, close and removal."""
+        """Waits until a running flush is over; one that has not begun will do nothing.  For truncation and close."""
         if self._sync is not None:
             self._sync.wait()
         with self._lock:
@@ -161,30 +172,31 @@ class Durability:
     def epochs_changed(self, offset: int) -> None:
         self._epochs_from = offset if self._epochs_from is None else min(self._epochs_from, offset)
 
-    def write_waiting(self, path: Path, below: Sequence[Segment]) -> None:
-        """Writes this snapshot at once when it is not on the disk yet, and first, because it vouches for them, syncs the segments
-        below it.  On a full disk it goes on waiting.  Raises OSError."""
-        data = self._derived.get(path)
-        if data is None:
-            return
-        for segment in below:
-            segment.sync()
-        self._disk.sync_directory(self._directory)
-        try:
-            self._disk.write_atomic(path, data)
-        except OSError as error:
-            if error.errno not in OUT_OF_SPACE:
-                raise
-            log.warning("derived_files_not_written", directory=self._directory, reason=error)
-        else:
-            del self._derived[path]
+    def take_waiting(self, path: Path) -> tuple[Path, bytes] | None:
+        """The derived file at `path`, when it is not on the disk yet: to be written by the caller, or to `wait_for` again."""
+        data = self._derived.pop(path, None)
+        return None if data is None else (path, data)
+
+    def wait_for(self, path: Path, data: bytes) -> None:
+        self._derived.setdefault(path, data)
+
+    @property
+    def running(self) -> FlushTicket | None:
+        """The flush that has begun and is not finished."""
+        return self._ticket
 
     def forget(self, segment: Segment) -> None:
-        """The segment is about to be removed."""
+        """The segment is about to be removed.  Raises OSError."""
         if segment in self.complete:
+            segment.hold()  # a flush may have yet to sync it
             self.complete.remove(segment)
+        self.flushed_size = max(0, self.flushed_size - segment.size_bytes)
+        if self._ticket is not None:
+            self._ticket.end_size = max(0, self._ticket.end_size - segment.size_bytes)
         for suffix in ("index", "timeindex"):
             self._derived.pop(segment.path(suffix), None)
+            if self._ticket is not None:
+                self._ticket.forget(segment.path(suffix))
 
     # -------------------------------------------------------------------------------------------------------- one flush
 
@@ -268,6 +280,11 @@ class Durability:
                 self._derived.pop(self._directory / name, None)
                 if name in names:
                     self._disk.remove(self._directory / name)
+
+    def drop_waiting_snapshots(self, below: int) -> None:
+        """Those that are not written yet and need not be: what they say is not what a replay finds any more."""
+        for path in [path for path in self._derived if path.suffix == ".snapshot" and int(path.stem) < below]:
+            del self._derived[path]
 
     def after_cut(self, segments: Sequence[Segment], end_offset: int, size_bytes: int) -> None:
         """The log ends at `end_offset` now, durably; its last segment takes batches again."""

@@ -19,7 +19,7 @@ Offsets, in the order that always holds: log_start <= last_stable <= high_waterm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,9 +37,11 @@ from .open_files import OpenFiles
 from .producer_snapshot import encode_snapshot
 from .producer_state import AppendOrigin, ProducerView, VerificationGuard
 from .recovery import CorruptLog, LoadedLog, aborted_entries, load_log, load_producers_again
+from .removal import Removals
+from .replacement import Replacements
 from .segment import Segment, segment_path
 from .segment_read import ReadResult
-from .segments import Segments, SwapFailed
+from .segments import Segments
 from .topic_config import FlushPolicy, LogConfig
 from .transaction_index import AbortedTransaction
 
@@ -87,6 +89,8 @@ class Log:
         self._health = Health(self.name, directory)
         self._health.on_offline = self._went_offline
         self._durability = Durability(disk, directory, self._log_end, self._segments.size_bytes)
+        parts = disk, directory, self._segments, self._durability, self._health
+        self.replacements, self.removals = Replacements(*parts), Removals(*parts)
 
     @classmethod
     def open(
@@ -179,6 +183,10 @@ class Log:
     @property
     def is_offline(self) -> bool:
         return self._health.offline is not None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._health.closed
 
     @property
     def needs_flush(self) -> bool:
@@ -451,6 +459,8 @@ class Log:
         self._producers.set_high_watermark(self._high_watermark)
 
     def _before_cut(self, end: int) -> None:
+        self.replacements.settle()
+        self.removals.settle()
         self._durability.cancel()
         self.cuts += 1
         self.cleaned_to = min(self.cleaned_to, end)
@@ -498,40 +508,10 @@ class Log:
         if self._epochs.truncate_from_start(offset):
             self._durability.epochs_changed(self._log_end)
         old = self._segments.wholly_below(offset)
-        if not old:
-            return
-        with self._health.disk_at_work("a removal of old segments"):
-            self._durability.cancel()
-            # What is known of producers by batches that go now must be on the disk first: no replay will find it again.
-            self._durability.write_waiting(segment_path(self.directory, old[-1].next_offset, "snapshot"), old)
-            for gone in old:
-                self._durability.forget(gone)
-                self._segments.remove_first()
-            first = self._segments[0].base_offset
-            self._durability.drop_snapshots(lambda snapshot: snapshot < first)
-
-    def replace_segments(self, old: Sequence[Segment], new: Segment) -> list[Path]:
-        """Puts a cleaned segment into the place of durable old ones, atomically (`Segments.replace`); offsets do not change.
-
-        Returns the old files, to be unlinked in any thread.  Raises ValueError when they are gone, active or not yet durable, and
-        KAFKA_STORAGE_ERROR; then nothing changed, or the log is offline.
-        """
-        self._health.require()
-        if old and old[-1].next_offset > self.recovery_point:
-            raise ValueError(f"offsets up to {old[-1].next_offset} are to be replaced, durable is {self.recovery_point}")
-        try:
-            before = self._segments.size_bytes
-            doomed = self._segments.replace(old, new)
-            self._durability.flushed_size = max(0, self._durability.flushed_size + self._segments.size_bytes - before)
-            # A snapshot with an open transaction whose marker was cleaned away would keep it open for ever: only those of later
-            # segments stay, and the newest one is the active segment's.
-            cleaned_end = old[-1].next_offset
-            self._durability.drop_snapshots(lambda snapshot: snapshot < cleaned_end)
-        except SwapFailed as error:
-            self._health.fail("a replacement of segments", error.cause)
-        except OSError as error:
-            self._health.refuse("a replacement of segments", error)
-        return doomed
+        if old:
+            with self._health.disk_at_work("a removal of old segments"):
+                self.replacements.settle()
+            self.removals.remove_front(old)
 
     # ------------------------------------------------------------------------------------------------------------- the end
 
@@ -550,6 +530,8 @@ class Log:
             return
         try:
             if clean and self._health.offline is None:
+                with self._health.disk_at_work("a removal of old segments"):
+                    self.removals.settle()
                 active, snapshot = self._segments.active, segment_path(self.directory, self._log_end, "snapshot")
                 # As if the active segment were complete: its derived files are written and synced with it.
                 self._durability.add_complete(active, {**active.encoded_indexes(), snapshot: encode_snapshot(self._producers)})
@@ -559,6 +541,8 @@ class Log:
                     raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: no room for the files of a clean close")
         finally:
             self._durability.cancel()
+            self.replacements.abandon()
+            self.removals.abandon()
             self._health.close()
             self._segments.close()
 

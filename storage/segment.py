@@ -23,7 +23,7 @@ from .batch_scan import CHUNK_BYTES, InvalidBatch, scan_batches
 from .offset_index import OFFSET_SPAN_MAX, OffsetIndex
 from .open_files import OpenFiles
 from .segment_read import NOTHING, ReadResult, begins_with, trim
-from .segment_swap import CLEANED, SEGMENT_SUFFIXES
+from .segment_swap import CLEANED, DELETED, SEGMENT_SUFFIXES
 from .time_index import NO_TIMESTAMP, TimeIndex
 from .transaction_index import ENTRY_BYTES, TransactionIndexEntry, decode_transaction_index
 
@@ -82,7 +82,7 @@ class Segment:
 
     @classmethod
     def create_cleaned(cls, files: OpenFiles, directory: Path, base_offset: int, index_interval_bytes: int) -> Segment:
-        """A new segment that is not of the log yet: `Segments.replace` puts it into the place of others (`segment_swap`)."""
+        """A new segment that is not of the log yet: a `Replacement` puts it into the place of others."""
         segment = cls(files, directory, base_offset, index_interval_bytes, CLEANED)
         segment._discard_files()
         segment._dirty_file = files.get(segment.path("log"), create=True)
@@ -461,13 +461,23 @@ class Segment:
         self._disk.sync_directory(self.directory)
         self.written_is_durable(transactions_too=True)
 
-    def adopt(self, next_offset: int) -> None:
-        """The files of a cleaned segment have their final names; it ends, for look-ups, where those ended that it replaces."""
-        assert next_offset >= self.next_offset
+    def hold(self) -> None:
+        """Keeps the file open, whatever happens to its name.  Raises OSError."""
+        self._dirty_file = self.file
+
+    def stand_in(self, next_offset: int) -> None:
+        """A cleaned segment takes the place of others, and ends, for look-ups, where they ended.  Its files may be renamed at any
+        time from now on, so it holds on to them until `adopt`.  Raises OSError with nothing changed."""
+        assert next_offset >= self.next_offset and self._extension
+        self.hold()
+        self.next_offset = next_offset
+
+    def adopt(self) -> None:
+        """The files of a cleaned segment have their final names."""
         self.close()
         self._extension = ""
         self._log_path = self.path("log")
-        self.next_offset = next_offset
+        self._files.forget(self._log_path)  # whoever looked at the old segment once more has opened the old file
         self.indexes_are_durable()
 
     def close(self) -> None:
@@ -481,6 +491,17 @@ class Segment:
         """Removes all files of the segment, the data first: what is left of a crash in between has no meaning without it."""
         self.close()
         self._discard_files()
+
+    def take_name_away(self) -> list[Path]:
+        """The data loses its name, which can be repeated, and the derived files go.  Returns what is left to unlink.  Any
+        thread."""
+        path = self.path("log")
+        gone = path.with_name(path.name + DELETED)
+        if self._disk.exists(path):
+            self._disk.rename(path, gone)
+        self.close()
+        self._discard_files()
+        return [gone]
 
     def _discard_files(self) -> None:
         for suffix in SEGMENT_SUFFIXES:

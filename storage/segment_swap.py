@@ -8,7 +8,8 @@ Order:
 
 1. all `.cleaned` files are written and synced, and the folder, so that they have their names;
 2. `<base>.swap` is written atomically and durably: from here on the new segment is the log's, whatever happens;
-3. old files become `.deleted`, `.cleaned` files lose that suffix, the folder is synced;
+3. old files become `.deleted`, `.cleaned` files lose that suffix, producer snapshots below the end of the cleaned part go (one
+   with an open transaction whose marker was cleaned away would keep it open for ever), the folder is synced;
 4. `<base>.swap` is removed, the folder is synced; `.deleted` files are unlinked some time later.
 
 Steps 3 and 4 can be repeated: opening a log does so when it finds a `.swap` (`finish_swaps`), and before that nothing else of the
@@ -77,11 +78,22 @@ def finish_swap(disk: Disk, directory: Path, path: Path) -> list[Path]:
         cleaned = _file(directory, new_base, suffix + CLEANED)
         if disk.exists(cleaned):
             disk.rename(cleaned, _file(directory, new_base, suffix))
+    _drop_snapshots(disk, directory, max(old))
     disk.sync_directory(directory)
     faults.point("log.swap_renamed", directory=directory.name)
     disk.remove(path)
     disk.sync_directory(directory)
     return doomed
+
+
+def _drop_snapshots(disk: Disk, directory: Path, last_base: int) -> None:
+    """Those below the first segment behind the cleaned ones; there always is one, as the active segment is never cleaned."""
+    names = disk.list_names(directory)
+    bases = [int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit()]
+    end = min((base for base in bases if base > last_base), default=0)
+    for name in names:
+        if name.endswith(".snapshot") and name[:-9].isdigit() and int(name[:-9]) < end:
+            disk.remove(directory / name)
 
 
 def _read(disk: Disk, path: Path) -> tuple[list[int], list[str]]:

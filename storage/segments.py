@@ -4,9 +4,10 @@ Promises
 
 * There is always at least one segment; the last one, `active`, is the only one that takes batches.
 * Base offsets rise; every segment but the active one ends, for look-ups, where the next begins (a cleaned one may hold less).
-* `remove_before` works from the front, `cut` from the back, each durably segment by segment: a crash leaves no hole.
-* `replace` is atomic: after a crash, the log has all old segments, or the new one in their place (`segment_swap`, where the names
-  on the disk are explained).
+* Removal works from the front (`drop_first`, `removal`), `cut` from the back, each durably segment by segment: a crash leaves no
+  hole.
+* A replacement is atomic: after a crash, the log has all old segments, or the new one in their place (`replacement`, and
+  `segment_swap`, where the names on the disk are explained).
 
 Called from the loop's thread.  Whoever reads in another thread holds the open file: it stays readable when the segment is
 replaced or removed under the read, and the caller finds out afterwards whether the bytes still count (`bulk_read`).
@@ -26,7 +27,6 @@ from ..wire.records import HEADER_BYTES, parse_header
 from .open_files import OpenFiles
 from .segment import Segment
 from .segment_read import NOTHING, ReadResult
-from .segment_swap import decide_swap, finish_swap, swap_path
 from .topic_config import LogConfig
 from .transaction_index import AbortedTransaction, collect_aborted
 
@@ -43,14 +43,6 @@ class Cut(NamedTuple):
     position: int
     end_offset: int
     data_end: int
-
-
-class SwapFailed(Exception):
-    """A replacement failed and it is not known what is on the disk: the log must go offline."""
-
-    def __init__(self, cause: OSError) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
 
 
 class Segments(Sequence[Segment]):
@@ -187,41 +179,33 @@ class Segments(Sequence[Segment]):
             count += 1
         return self._list[:count]
 
-    def remove_first(self) -> None:
-        """Removes the first segment, durably: one by one, so that a crash leaves no hole.  Raises OSError."""
-        assert len(self._list) > 1
-        gone = self._list.pop(0)
-        self.size_bytes -= gone.size_bytes
-        gone.remove()
-        self._disk.sync_directory(self._directory)
+    def drop_first(self, count: int) -> None:
+        """The first segments are not the log's any more; `removal` takes them off the disk."""
+        assert count < len(self._list)
+        self.size_bytes -= sum(segment.size_bytes for segment in self._list[:count])
+        del self._list[:count]
 
     # --------------------------------------------------------------------------------------------------------- replacing
 
-    def replace(self, old: Sequence[Segment], new: Segment) -> list[Path]:
-        """Puts `new` (made by `create_cleaned`, sealed by `Segment.seal_cleaned`) into the place of `old`, atomically.
+    def switch(self, old: Sequence[Segment], new: Segment) -> None:
+        """In memory, `new` (made by `create_cleaned`, sealed) takes the place of `old`; on the disk, `replacement` does it.
 
-        `old` are neighbours, not the active segment, and `new` begins where they begin.  Returns the files of the old segments,
-        for the caller to unlink in any thread.  ValueError when `old` is not in the list any more (truncated, removed): then
-        nothing changed.  OSError: nothing changed.  SwapFailed: the log must go offline.
+        Raises OSError with nothing changed.
         """
+        at = self.require_replaceable(old, new)
+        new.stand_in(old[-1].next_offset)
+        for segment in old:
+            segment.close()
+        self._list[at : at + len(old)] = [new]
+        self._count()
+
+    def require_replaceable(self, old: Sequence[Segment], new: Segment) -> int:
+        """Where `old` begin: neighbours in the list, not the active segment, and `new` begins where they do.  ValueError when
+        that is not so (any more: truncated, removed)."""
         at = self._position_of(old)
         if new.base_offset != old[0].base_offset:
             raise ValueError(f"the new segment begins at {new.base_offset}, the old ones at {old[0].base_offset}")
-        try:
-            decision = decide_swap(self._disk, self._directory, [segment.base_offset for segment in old], new.base_offset)
-        except OSError as error:
-            self._withdraw(new, error)
-            raise
-        try:
-            doomed = finish_swap(self._disk, self._directory, decision)
-        except OSError as error:
-            raise SwapFailed(error) from error
-        for segment in old:
-            segment.close()
-        new.adopt(old[-1].next_offset)
-        self._list[at : at + len(old)] = [new]
-        self._count()
-        return doomed
+        return at
 
     def _position_of(self, old: Sequence[Segment]) -> int:
         at = self.index_of(old[0].base_offset) if old else 0
@@ -231,17 +215,6 @@ class Segments(Sequence[Segment]):
         if self.active is old[-1]:
             raise ValueError("the active segment is never replaced")
         return at
-
-    def _withdraw(self, new: Segment, error: OSError) -> None:
-        """A decision that could not be written whole may be on the disk even so: it must be gone before anything else
-        happens."""
-        path = swap_path(self._directory, new.base_offset)
-        try:
-            if self._disk.exists(path):
-                self._disk.remove(path)
-            self._disk.sync_directory(self._directory)
-        except OSError as second:
-            raise SwapFailed(second) from error
 
     def _count(self) -> None:
         self.size_bytes = sum(segment.size_bytes for segment in self._list)

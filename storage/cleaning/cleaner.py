@@ -1,8 +1,8 @@
 """Cleaning one log: reads its segments in a thread, writes what stays into new ones, and has them swapped in on the loop.
 
     cleaning = begin_cleaning(log, now_ms)      on the loop: takes down which segments, and all that decides about their batches
-    cleaning.run(publish, pace, ...)            any thread: per group of segments, one new segment, sealed (durable); then
-    cleaning.publish(old, new)                    on the loop: the swap, unless the log was cut meanwhile
+    cleaning.run(disk, on_loop, ...)            any thread: per group of segments, one new segment, sealed (durable), which then
+                                                takes their place (`replacement`), unless the log was cut meanwhile
     cleaning.finish()                           on the loop: only now does the log count as clean up to there
 
 Groups are swapped in the order of offsets.  So when a delete horizon is in the log, whatever the tombstone or the marker speaks
@@ -19,12 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from ...runtime import faults
 from ...runtime.disk import Disk
 from ...wire.records import BatchHeader
 from ..batch_scan import CHUNK_BYTES, ScannedBatch, scan_batches
 from ..log import Log
+from ..replacement import Replacement, Stage
 from ..segment import Segment
 from .compaction import AbortedTransactions, CleaningCounts, Compaction, KeyMap, note_keys
 from .plan import Cleanable, SegmentFacts, group_segments, plan_cleaning
@@ -33,9 +35,15 @@ from .producers import offsets_to_keep
 READ_BYTES = 1 << 20
 WRITE_BYTES = 1 << 20
 KEY_MAP_BYTES = 128 << 20
+T = TypeVar("T")
 
-Publish = Callable[[Sequence[Segment], Segment], list[Path]]
 Pace = Callable[[int], None]
+
+
+class OnLoop(Protocol):
+    """Calls something on the loop and waits for what it returns or raises."""
+
+    def __call__(self, work: Callable[[], T], /) -> T: ...
 
 
 class Overtaken(Exception):
@@ -115,22 +123,30 @@ class Cleaning:
     def is_overtaken(self) -> bool:
         """Whether what was taken down at the beginning does not hold any more."""
         log = self.log
-        if log.is_offline or log.cuts != self._cuts or len(log.segments) < len(self._pending):
+        if log.is_offline or log.is_closed or log.cuts != self._cuts or len(log.segments) < len(self._pending):
             return True
         there = {id(segment) for segment in log.segments}
         return any(id(segment) not in there for segment in self._pending)
 
-    def publish(self, old: Sequence[Segment], new: Segment) -> list[Path]:
-        """Swaps `new` in and returns the files to unlink.  Raises Overtaken, KAFKA_STORAGE_ERROR."""
+    def _require_unchanged(self) -> None:
         if self.is_overtaken():
             raise Overtaken(f"{self.log.name} was cut while it was cleaned")
+
+    def _begin_replacement(self, old: Sequence[Segment], new: Segment) -> Replacement:
+        self._require_unchanged()
         try:
-            doomed = self.log.replace_segments(old, new)
+            return self.log.replacements.begin(old, new)
         except ValueError as error:
             raise Overtaken(str(error)) from error
-        gone = {id(segment) for segment in old}
+
+    def _switch(self, replacement: Replacement) -> None:
+        self._require_unchanged()
+        try:
+            self.log.replacements.switch(replacement)
+        except ValueError as error:
+            raise Overtaken(str(error)) from error
+        gone = {id(segment) for segment in replacement.old}
         self._pending = [segment for segment in self._pending if id(segment) not in gone]
-        return doomed
 
     def finish(self) -> CleaningResult:
         """After `run` returned: the log is clean up to the map's end.  Raises Overtaken when it was cut since."""
@@ -141,9 +157,9 @@ class Cleaning:
 
     # ------------------------------------------------------------------------------------------------------ in a thread
 
-    def run(self, disk: Disk, publish: Publish, pace: Pace | None = None, key_map_bytes: int = KEY_MAP_BYTES) -> None:
-        """Any thread.  `publish` calls this object's own on the loop and waits; `pace` is told of every piece of work (bytes),
-        and may wait, or raise to end it.  Raises what reading, writing and publishing raise."""
+    def run(self, disk: Disk, on_loop: OnLoop, pace: Pace | None = None, key_map_bytes: int = KEY_MAP_BYTES) -> None:
+        """Any thread.  `pace` is told of every piece of work (bytes), and may wait, or raise to end it.  Raises Overtaken,
+        OSError, InvalidBatch, KafkaError."""
         self._pace = pace or self._pace
         keys = self._read_keys(key_map_bytes)
         sources = [source for source in self._sources if source.facts.base_offset < keys.end_offset]
@@ -151,7 +167,7 @@ class Cleaning:
         compaction = self._compaction(keys, sources)
         groups = group_segments([source.facts for source in sources], self._config.segment_bytes)
         for group in groups:
-            self._clean_group(disk, publish, compaction, sources[group.start : group.stop])
+            self._clean_group(disk, on_loop, compaction, sources[group.start : group.stop])
         self.result.cleaned_to = keys.end_offset
         self.result.counts = compaction.counts
         self.result.next_horizon_ms = compaction.next_horizon_ms
@@ -195,7 +211,7 @@ class Cleaning:
             self._pace(len(view))
             yield view, header
 
-    def _clean_group(self, disk: Disk, publish: Publish, compaction: Compaction, sources: Sequence[_Source]) -> None:
+    def _clean_group(self, disk: Disk, on_loop: OnLoop, compaction: Compaction, sources: Sequence[_Source]) -> None:
         old = [source.segment for source in sources]
         new = self.log.segments.create_cleaned(old[0].base_offset, self._config.index_interval_bytes)
         try:
@@ -214,13 +230,33 @@ class Cleaning:
             self._discard(new)
             raise
         faults.point("log.cleaned_unpublished", topic=self.log.topic, partition=self.log.partition)
+        for path in self._replace(on_loop, old, new):
+            try:
+                disk.remove(path)
+            except FileNotFoundError:
+                continue  # the log was deleted meanwhile
+
+    def _replace(self, on_loop: OnLoop, old: Sequence[Segment], new: Segment) -> list[Path]:
+        """Puts `new` into the place of `old`; returns the files to unlink."""
+        log = self.log
         try:
-            doomed = publish(old, new)
-        except Overtaken:
+            replacement = on_loop(lambda: self._begin_replacement(old, new))
+        except BaseException:
             self._discard(new)
-            raise  # after any other error the swap may have been decided: then the log's only copy is in the new segment
-        for path in doomed:
-            disk.remove(path)
+            raise
+        try:
+            replacement.decide()
+            faults.point("log.swap_unswitched", topic=log.topic, partition=log.partition)
+            on_loop(lambda: self._switch(replacement))
+            replacement.carry_out()
+        except OSError as error:
+            failure = error
+            on_loop(lambda: log.replacements.failed(replacement, failure))
+        finally:
+            if replacement.stage is Stage.WITHDRAWN:
+                self._discard(new)  # else it may have been decided: then the log's only copy is in the new segment
+        on_loop(lambda: log.replacements.finish(replacement))
+        return replacement.doomed
 
     def _fill(self, new: Segment, compaction: Compaction, sources: Sequence[_Source]) -> bool:
         """Writes what stays of `sources`; whether that is anything else than they are."""
@@ -259,5 +295,5 @@ def clean_now(
     cleaning = begin_cleaning(log, now_ms, horizon_ms)
     if cleaning is None:
         return None
-    cleaning.run(disk, cleaning.publish, key_map_bytes=key_map_bytes)
+    cleaning.run(disk, lambda work: work(), key_map_bytes=key_map_bytes)
     return cleaning.finish()

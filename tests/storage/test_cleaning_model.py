@@ -49,9 +49,9 @@ def goes_red(seeds: range, history: type[CleaningHistory] = CleaningHistory) -> 
 def test_ablation_transaction_state_that_is_not_carried_over_groups_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     carried = Cleaning._clean_group
 
-    def forgetful(self: Cleaning, disk, publish, compaction, sources) -> None:  # type: ignore[no-untyped-def]
+    def forgetful(self: Cleaning, disk, on_loop, compaction, sources) -> None:  # type: ignore[no-untyped-def]
         compaction._with_batches.clear()
-        carried(self, disk, publish, compaction, sources)
+        carried(self, disk, on_loop, compaction, sources)
 
     monkeypatch.setattr(Cleaning, "_clean_group", forgetful)
     assert goes_red(range(20))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import Lie
 from tidegate.chaos.sim.runs import Broken
 from tidegate.chaos.sim.storage_history import WEIGHTS, StorageHistory
-from tidegate.storage import segments as segments_module
+from tidegate.storage import replacement
 from tidegate.storage.cleaning.cleaner import Cleaning
 from tidegate.storage.cleaning.compaction import AbortedTransactions, Compaction
 from tidegate.storage.flush import Durability, FlushTicket
@@ -158,7 +158,7 @@ def test_ablation_a_swap_without_a_decision_is_found(monkeypatch: pytest.MonkeyP
     decided: dict[object, list[int]] = {}
 
     def decide(disk, directory, old_bases, new_base):  # type: ignore[no-untyped-def]
-        path = segments_module.swap_path(directory, new_base)
+        path = replacement.swap_path(directory, new_base)
         decided[path] = list(old_bases)
         return path
 
@@ -176,8 +176,8 @@ def test_ablation_a_swap_without_a_decision_is_found(monkeypatch: pytest.MonkeyP
         disk.sync_directory(directory)
         return []
 
-    monkeypatch.setattr(segments_module, "decide_swap", decide)
-    monkeypatch.setattr(segments_module, "finish_swap", finish)
+    monkeypatch.setattr(replacement, "decide_swap", decide)
+    monkeypatch.setattr(replacement, "finish_swap", finish)
     assert first_broken(Compacted) is not None
 
 
@@ -185,11 +185,11 @@ def test_ablation_transactions_that_are_known_of_one_group_only_are_found(monkey
     """KAFKA-8351: the marker of a transaction stands in another group than its records."""
     whole = Cleaning._clean_group
 
-    def alone(self, disk, publish, compaction, sources):  # type: ignore[no-untyped-def]
+    def alone(self, disk, on_loop, compaction, sources):  # type: ignore[no-untyped-def]
         entries = [entry for source in sources for entry in source.segment.transactions]
         compaction._aborted = AbortedTransactions(entries)
         compaction._with_batches.clear()
-        whole(self, disk, publish, compaction, sources)
+        whole(self, disk, on_loop, compaction, sources)
 
     monkeypatch.setattr(Cleaning, "_clean_group", alone)
     assert first_broken(Compacted) is not None

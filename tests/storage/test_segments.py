@@ -56,7 +56,7 @@ def test_a_replacement_keeps_offsets_and_survives_a_restart() -> None:
     old = log.segments[1:3]
     before, end, size = offsets(log), log.log_end_offset, log.size_bytes
     new = clean(log, disk, old)
-    doomed = log.replace_segments(old, new)
+    doomed = log.replacements.replace_now(old, new)
     after = offsets(log)
     assert set(after) < set(before) and log.log_end_offset == end and log.size_bytes < size
     assert log.size_bytes == sum(segment.size_bytes for segment in log.segments)
@@ -85,7 +85,7 @@ def crash_everywhere(power: bool, check: Callable[[list[int], list[int], list[in
         disk.cut_after = cut
         done = False
         try:
-            for path in log.replace_segments(old, new):
+            for path in log.replacements.replace_now(old, new):
                 disk.remove(path)
             done = True
         except PowerCut:
@@ -136,9 +136,9 @@ def test_a_replacement_of_segments_that_were_truncated_changes_nothing() -> None
     log.truncate_to(old[1].base_offset)
     before = offsets(log)
     with pytest.raises(ValueError):
-        log.replace_segments(old, new)
+        log.replacements.replace_now(old, new)
     with pytest.raises(ValueError, match="active"):
-        log.replace_segments(log.segments[-2:], new)
+        log.replacements.replace_now(log.segments[-2:], new)
     assert offsets(log) == before and not log.is_offline
 
 
@@ -149,7 +149,7 @@ def test_a_replacement_waits_until_the_old_segments_are_durable() -> None:
     log.roll()
     old = log.segments[-3:-1]
     with pytest.raises(ValueError, match="durable"):
-        log.replace_segments(old, clean(log, disk, old))
+        log.replacements.replace_now(old, clean(log, disk, old))
 
 
 def test_a_full_disk_refuses_the_replacement_and_leaves_no_decision_behind() -> None:
@@ -159,10 +159,10 @@ def test_a_full_disk_refuses_the_replacement_and_leaves_no_decision_behind() -> 
     new = clean(log, disk, old)
     disk.capacity = 0
     with pytest.raises(KafkaError):
-        log.replace_segments(old, new)
+        log.replacements.replace_now(old, new)
     assert offsets(log) == before and not log.is_offline and not disk.exists(swap_path(FOLDER, old[0].base_offset))
     disk.capacity = None
-    log.replace_segments(old, new)
+    log.replacements.replace_now(old, new)
     assert offsets(log) != before
 
 
