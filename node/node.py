@@ -36,6 +36,7 @@ from ..runtime.http import HttpServer, Page, serve_pages
 from ..runtime.kernel_sync import KernelSync
 from ..runtime.network import FrameServer, bind_grpc, grpc_server
 from ..storage.data_folders import DataFolders
+from ..storage.eraser import Eraser
 from ..storage.group_commit import GroupCommit
 from ..storage.log import Log
 from ..storage.log_directory import DirectoryRefused
@@ -126,6 +127,7 @@ class Node:
             lambda: str(self._clock.uuid()),
             files_max=configuration.integer("log.open.files.max"),
             recovery_threads=configuration.integer("num.recovery.threads.per.data.dir"),
+            eraser=Eraser(),
         )
         report = self._directory.open_all(now_ms=self._clock.wall_ms())
         self._recovered_logs = len(report.recovered)

@@ -20,6 +20,7 @@ from ..runtime import logs
 from ..runtime.disk import Disk
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from .eraser import Eraser
 from .log import CorruptLog, Log, LogConfig
 from .log_directory import DirectoryRefused, LogDirectory, OpenReport, PartitionKey, parse_name
 from .open_files import OPEN_FILES_MAX
@@ -42,13 +43,18 @@ class DataFolders:
         *,
         files_max: int = OPEN_FILES_MAX,
         recovery_threads: int = 1,
+        eraser: Eraser | None = None,
     ) -> None:
-        """`files_max` and `recovery_threads` are for each folder; `fresh_id` names a new folder."""
+        """`files_max` and `recovery_threads` are for each folder; `eraser` is for all, and is closed with them; `fresh_id` names
+        a new folder."""
         assert paths
         self._disk = disk
         self._fresh_id = fresh_id
+        self._eraser = eraser
         self.folders = [
-            LogDirectory(disk, path, cluster_id, node_id, fresh_id(), files_max=files_max, recovery_threads=recovery_threads)
+            LogDirectory(
+                disk, path, cluster_id, node_id, fresh_id(), files_max=files_max, recovery_threads=recovery_threads, eraser=eraser
+            )
             for path in paths
         ]
         for folder in self.folders:
@@ -219,6 +225,8 @@ class DataFolders:
 
     def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
         """Closes every folder.  Raises the first KAFKA_STORAGE_ERROR or OSError that kept one from closing cleanly."""
+        if self._eraser is not None:
+            self._eraser.close()
         failure: KafkaError | OSError | None = None
         for folder in self.folders:
             try:

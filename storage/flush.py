@@ -194,9 +194,12 @@ class Durability:
         if self._ticket is not None:
             self._ticket.end_size = max(0, self._ticket.end_size - segment.size_bytes)
         for suffix in ("index", "timeindex"):
-            self._derived.pop(segment.path(suffix), None)
-            if self._ticket is not None:
-                self._ticket.forget(segment.path(suffix))
+            self._drop(segment.path(suffix))
+
+    def _drop(self, path: Path) -> None:
+        self._derived.pop(path, None)
+        if self._ticket is not None:
+            self._ticket.forget(path)
 
     # -------------------------------------------------------------------------------------------------------- one flush
 
@@ -284,7 +287,7 @@ class Durability:
     def drop_waiting_snapshots(self, below: int) -> None:
         """Those that are not written yet and need not be: what they say is not what a replay finds any more."""
         for path in [path for path in self._derived if path.suffix == ".snapshot" and int(path.stem) < below]:
-            del self._derived[path]
+            self._drop(path)
 
     def after_cut(self, segments: Sequence[Segment], end_offset: int, size_bytes: int) -> None:
         """The log ends at `end_offset` now, durably; its last segment takes batches again."""

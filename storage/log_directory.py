@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -31,9 +32,11 @@ from ..runtime import logs
 from ..runtime.disk import Disk, FileLock
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from .eraser import Eraser
 from .health import OUT_OF_SPACE
 from .log import CorruptLog, Log, LogConfig
 from .open_files import OPEN_FILES_MAX, OpenFiles
+from .removal import Removal
 from .stored_config import LOG_CONFIG, decode_config, encode_config
 
 META_PROPERTIES = "meta.properties"
@@ -95,9 +98,11 @@ class LogDirectory:
         *,
         files_max: int = OPEN_FILES_MAX,
         recovery_threads: int = 1,
+        eraser: Eraser | None = None,
     ) -> None:
         """`fresh_directory_id` is written into a new folder and names it for good: a wiped or replaced disk gets another.
-        `files_max`: open files of segments without unsynced writes.  `recovery_threads`: logs opened at the same time."""
+        `files_max`: open files of segments without unsynced writes.  `recovery_threads`: logs opened at the same time.
+        `eraser`: unlinks in its thread; without one, whoever removes waits."""
         self.path = path
         self.directory_id = fresh_directory_id
         self.cluster_id = cluster_id
@@ -120,6 +125,7 @@ class LogDirectory:
         self._written: dict[PartitionKey, PartitionCheckpoint] = {}
         self._recovery_threads = recovery_threads
         self._configs_due: set[PartitionKey] = set()
+        self._eraser = eraser
 
     # ----------------------------------------------------------------------------------------------------------- opening
 
@@ -289,6 +295,7 @@ class LogDirectory:
         opened.on_offline = self._log_failed
         opened.before_cut = self._lower_recovery_point
         opened.on_config = self._note_config
+        opened.removals.in_background = partial(self._remove_in_background, opened)
         self.logs[key] = opened
 
     def _log_path(self, key: PartitionKey) -> Path:
@@ -340,6 +347,8 @@ class LogDirectory:
     def delete(self, topic: str, partition: int) -> None:
         """Closes the log and removes its folder: first it loses its name, durably, then its content.  Also for unusable ones.
 
+        The content goes in the eraser's thread, if there is one.
+
         It must succeed on a full disk, which it is to make emptier: then its row in the checkpoint goes at last, or with the next
         checkpoint; `create` begins no log of the same name before.
         """
@@ -356,7 +365,7 @@ class LogDirectory:
         if not self._disk.exists(path):
             return
         try:
-            self._disk.remove_tree(self._take_name_away(key, _DELETE_SUFFIX))
+            self._remove_tree(self._take_name_away(key, _DELETE_SUFFIX))
             self._forget_checkpoint_if_room(key)
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} could not be deleted: {error}") from error
@@ -388,6 +397,23 @@ class LogDirectory:
         self._disk.rename(self._log_path(key), target)
         self._disk.sync_directory(self.path)
         return target
+
+    def _remove_tree(self, path: Path) -> None:
+        """A folder that has lost its name.  Raises OSError when there is no eraser."""
+
+        def done(error: Exception | None) -> None:
+            if error is not None:
+                log.warning("deleted_log_not_removed", path=path, reason=error, consequence="it goes at the next start")
+
+        if self._eraser is None or not self._eraser.submit(lambda: self._disk.remove_tree(path), done):
+            self._disk.remove_tree(path)
+
+    def _remove_in_background(self, owner: Log, removal: Removal) -> bool:
+        def work() -> None:
+            removal.run()
+            removal.unlink()
+
+        return self._eraser is not None and self._eraser.submit(work, lambda error: owner.removals.finish(removal, error))
 
     def _note_config(self, changed: Log) -> None:
         """Writes a log's new configuration beside it; when that fails, again with the next checkpoint."""

@@ -483,6 +483,9 @@ class Segment:
     def close(self) -> None:
         """Lets go of files and indexes; a file is closed when nobody else, in another thread, reads it."""
         self._dirty_file = self._dirty_transactions = None
+        self._forget_files()
+
+    def _forget_files(self) -> None:
         self._files.forget(self.path("log"))
         self._files.forget(self.path("txnindex"))
         self._files.index_gone(self)
@@ -499,7 +502,7 @@ class Segment:
         gone = path.with_name(path.name + DELETED)
         if self._disk.exists(path):
             self._disk.rename(path, gone)
-        self.close()
+        self._forget_files()  # and no more: a flush that has yet to begin may hold on to them
         self._discard_files()
         return [gone]
 
