@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.chaos.sim.storage_history import Broken, StorageHistory
+from tidegate.chaos.sim.runs import Broken
+from tidegate.chaos.sim.storage_history import StorageHistory
 from tidegate.storage.batch_scan import ScannedBatch
 from tidegate.storage.cleaning import cleaner
 from tidegate.storage.cleaning.cleaner import clean_now
