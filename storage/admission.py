@@ -18,6 +18,8 @@ NO_APPEND_TIME = -1
 """The records keep their producer's timestamps."""
 CLIENT_BATCHES_MAX = 16
 """In one append of a client; Kafka takes one."""
+_CLIENT = AppendOrigin.CLIENT  # through the enumeration it takes as long to name as a header to unpack
+_LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
 _COPY_WHOLE_BYTES = 16 * 1024
 """Up to this size a read-only batch is copied to be stamped; above it, only its header, and both parts are written together."""
 
@@ -27,7 +29,7 @@ def check_batches(view: memoryview, origin: AppendOrigin, config: LogConfig, now
 
     Raises CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
     """
-    from_client = origin is AppendOrigin.CLIENT
+    from_client = origin is _CLIENT
     checked: list[tuple[int, BatchHeader]] = []
     position, size = 0, len(view)
     while True:
@@ -55,7 +57,7 @@ def _check_horizon(header: BatchHeader) -> None:
 def _check_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
     if header.is_log_append_time:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not mark its batch as stamped by the broker")
-    if config.timestamp_type is TimestampType.LOG_APPEND_TIME or header.max_timestamp < 0:
+    if config.timestamp_type is _LOG_APPEND_TIME or header.max_timestamp < 0:
         return
     ahead, behind = header.max_timestamp - now_ms, now_ms - header.base_timestamp
     if ahead > config.timestamp_after_max_ms or behind > config.timestamp_before_max_ms:

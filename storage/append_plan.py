@@ -16,6 +16,10 @@ from .admission import NO_APPEND_TIME, check_batches, stamp_batches
 from .producer_state import AppendOrigin, PreparedAppend, ProducerState, VerificationGuard
 from .topic_config import LogConfig, TimestampType
 
+_new = tuple.__new__
+_CLIENT = AppendOrigin.CLIENT  # for what is asked at every append, see `admission`
+_LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
+
 
 class AppendInfo(NamedTuple):
     """What an append did.  `append_time_ms` is -1 unless the broker stamps records; a duplicate has the original's offsets."""
@@ -62,9 +66,9 @@ def plan_leader_append(
     log_start_offset: int,
 ) -> AppendPlan | AppendInfo:
     """The plan, or what the original append of a duplicate did.  Raises KafkaError; see `Log.append_leader`."""
-    append_time_ms = now_ms if config.timestamp_type is TimestampType.LOG_APPEND_TIME else NO_APPEND_TIME
+    append_time_ms = now_ms if config.timestamp_type is _LOG_APPEND_TIME else NO_APPEND_TIME
     checked = check_batches(view, origin, config, now_ms)
-    if origin is AppendOrigin.CLIENT and checked[0][1].producer_id >= 0:
+    if origin is _CLIENT and checked[0][1].producer_id >= 0:
         duplicate = _find_duplicate(checked, config, producers, log_start_offset)
         if duplicate is not None:
             return duplicate
@@ -78,7 +82,7 @@ def plan_leader_append(
             if prepared is None:
                 prepared = producers.prepare(origin, guard, transaction_version)
             prepared.check_batch(header, offset, decode_marker(view, position) if header.is_control else None)
-        placed.append(Placed(header, offset, header.max_timestamp, leader_epoch))
+        placed.append(_new(Placed, (header, offset, header.max_timestamp, leader_epoch)))
         offset += header.last_offset_delta + 1
     buffers = stamp_batches(view, checked, base_offset, leader_epoch, append_time_ms)
     return AppendPlan(placed, buffers, offset, prepared, append_time_ms)
@@ -97,7 +101,7 @@ def _find_duplicate(
         if following is None:
             return None
         last = following
-    time_ms = last.timestamp_ms if config.timestamp_type is TimestampType.LOG_APPEND_TIME else NO_APPEND_TIME
+    time_ms = last.timestamp_ms if config.timestamp_type is _LOG_APPEND_TIME else NO_APPEND_TIME
     return AppendInfo(first.first_offset, last.last_offset, time_ms, True, log_start_offset, last.last_offset + 1)
 
 

@@ -118,12 +118,17 @@ class Segments(Sequence[Segment]):
         first_ms = active.first_timestamp_ms
         if first_ms is None:
             first_ms = active.first_timestamp()
-        return first_ms is not None and max_timestamp_ms - first_ms > config.segment_ms - self._jitter_ms(config)
+        if first_ms is None:
+            return False
+        age_max_ms = config.segment_ms
+        if config.segment_jitter_ms:
+            age_max_ms -= self._jitter_ms(config)
+        return max_timestamp_ms - first_ms > age_max_ms
 
     def _jitter_ms(self, config: LogConfig) -> int:
         """How much earlier than its age says this segment ends: another number for each, and the same after a restart."""
         most = min(config.segment_jitter_ms, config.segment_ms)
-        return crc32c(f"{self._directory.name}/{self.active.base_offset}".encode()) % (most + 1) if most else 0
+        return crc32c(f"{self._directory.name}/{self.active.base_offset}".encode()) % (most + 1)
 
     def create_cleaned(self, base_offset: int, index_interval_bytes: int) -> Segment:
         """A new segment for `replace`, not in the list: fill it by `append_batches` and `append_transactions`."""

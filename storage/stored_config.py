@@ -19,7 +19,7 @@ _ENUMS: dict[str, type[Enum]] = {"flush_policy": FlushPolicy, "timestamp_type": 
 
 
 def encode_config(config: LogConfig) -> bytes:
-    return encode_checkpoint((field.name, _text(getattr(config, field.name))) for field in fields(config))
+    return encode_checkpoint((field.name, _text(getattr(config, field.name))) for field in fields(config) if field.init)
 
 
 def _text(value: object) -> str:
@@ -35,7 +35,7 @@ def decode_config(data: bytes) -> LogConfig:
     except CheckpointInvalid as error:
         raise ValueError(str(error)) from error
     defaults = LogConfig()
-    known = {field.name for field in fields(LogConfig)}
+    known = {field.name for field in fields(LogConfig) if field.init}
     return LogConfig(**{name: _value(name, text, getattr(defaults, name)) for name, text in rows if name in known})
 
 

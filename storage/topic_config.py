@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from ..wire.errors import ErrorCode, KafkaError
@@ -194,10 +194,11 @@ class LogConfig:
     unclean_leader_election: bool = False
     record_check: bool = True
 
-    @property
-    def is_compacted(self) -> bool:
-        """Compacted logs have holes between batches."""
-        return CleanupPolicy.COMPACT in self.cleanup_policy
+    is_compacted: bool = field(init=False)
+    """Compacted logs have holes between batches.  Follows from the cleanup policy; asked at every append."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_compacted", CleanupPolicy.COMPACT in self.cleanup_policy)
 
     @staticmethod
     def from_topic_config(

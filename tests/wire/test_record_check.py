@@ -95,6 +95,16 @@ def test_lengths_that_no_record_has_are_refused(wrong: bytes, position: int, siz
     assert refused(with_payload(b"".join(parts), 100)).code is ErrorCode.INVALID_RECORD
 
 
+def test_a_length_of_three_bytes_is_never_followed_as_one_of_two() -> None:
+    """Everything about this run is right, if only the first two bytes of its lengths counted."""
+    false = b"\xa8\x81\x01" + bytes(83)  # 20 + 64 + 8192 bytes follow; without the third byte, and minding no flag, 84
+    ends = encode_batch(records([30] * 42))[61:]
+    first, last = ends[: len(ends) // 42], ends[-(len(ends) // 42) :]
+    assert "ends within" in refused(with_payload(first + false * 40 + last, 42)).message
+    true = b"\xa8\x01" + bytes(84)
+    check(with_payload(first + true * 40 + last, 42))
+
+
 GOOD = encode_batch(records([30, 30, 30]))[61:]
 LONG_VARINT = b"\xff" * 10 + b"\x01"
 
@@ -152,10 +162,10 @@ def test_runs_of_one_size_are_not_walked_one_by_one(monkeypatch: pytest.MonkeyPa
     walked = 0
     walk = record_check._walk
 
-    def counted(data: bytes, at: int, count: int) -> int:
+    def counted(data: bytes | memoryview, following: bytes | memoryview, at: int, count: int) -> int:
         nonlocal walked
         walked += count
-        return walk(data, at, count)
+        return walk(data, following, at, count)
 
     monkeypatch.setattr(record_check, "_walk", counted)
     check(encode_batch([NewRecord(None, b"v" * 100, (), 1)] * 10_000))
