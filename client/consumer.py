@@ -51,6 +51,7 @@ class Consumer:
     """See the module's text.  Partitions are `(topic, number)`.  All methods belong to one task at a time.
 
     `auto_offset_reset` (earliest, latest, none) says where to begin when nothing is committed or the position is out of the log.
+    `rack` names where this consumer runs: it then reads from an in-sync replica there, if there is one (KIP-392).
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Consumer:
         group_id: str | None = None,
         group_instance_id: str | None = None,
         client_id: str = "tidegate-consumer",
+        rack: str = "",
         isolation: str = "read_committed",
         auto_offset_reset: str = "latest",
         auto_commit: bool = True,
@@ -95,7 +97,7 @@ class Consumer:
             self._cluster,
             FetchSettings(
                 self._read_committed, fetch_max_wait_ms, fetch_min_bytes, fetch_max_bytes, fetch_partition_bytes, buffer_bytes,
-                request_timeout_s,
+                request_timeout_s, rack,
             ),
         )  # fmt: skip
         self._membership_settings = MembershipSettings(

@@ -1,6 +1,8 @@
 """The consumer's engine: positions of the assigned partitions, and prefetching from many leaders at once.
 
-One fetch at a time per leader, for all its partitions whose buffer has room; answers are kept undecoded until they are taken.
+One fetch at a time per node, for all its partitions whose buffer has room; answers are kept undecoded until they are taken.
+A consumer that names its `rack` is sent by a leader to a replica nearby (KIP-392), and comes back to the leader when that one
+fails or does not have what is wanted, and every `NEARBY_S`: another replica may be the better one by then.
 An answer counts only if the partition is still assigned and was not sought meanwhile (`turn`).  A partition whose offset is out
 of range, or that has no position yet, waits for the consumer to give it one (`without_position`).
 
@@ -31,6 +33,7 @@ log = logs.get(__name__)
 # How long a leader may wait for data while one of its partitions is left out because its buffer is full.
 CROWDED_WAIT_MS: Final = 20
 RETRY_DELAY_S: Final = 0.1
+NEARBY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class FetchSettings:
     partition_bytes: int = 1 << 20
     buffer_bytes: int = 64 << 20
     request_timeout_s: float = 30.0
+    rack: str = ""
 
 
 @dataclass(slots=True)
@@ -60,6 +64,13 @@ class _Partition:
     failure: KafkaError | None = None
     high_watermark: int = -1
     last_stable_offset: int = -1
+    nearby: int = NO_LEADER  # the replica to read from instead of the leader,
+    nearby_until_s: float = 0.0  # and for how long
+
+    def read_from_leader(self) -> bool:
+        """Gives up the replica nearby; False when there was none."""
+        was, self.nearby = self.nearby, NO_LEADER
+        return was != NO_LEADER
 
     @property
     def buffered_bytes(self) -> int:
@@ -191,7 +202,7 @@ class Fetcher:
     # ------------------------------------------------------------------ fetching
 
     def pump(self) -> None:
-        """Starts a fetch at every leader that has none and can be asked for something."""
+        """Starts a fetch at every node that has none and can be asked for something."""
         if self._closed:
             return
         now_s = self._cluster.clock.monotonic()
@@ -203,20 +214,24 @@ class Fetcher:
         for state in self._partitions.values():
             if state.position is None or state.paused or state.failure is not None:
                 continue
-            leader = self._cluster.view.leader(state.topic, state.partition)
-            if leader == NO_LEADER:
+            if state.nearby_until_s <= now_s or state.nearby not in self._cluster.view.brokers:
+                state.read_from_leader()
+            node_id = state.nearby
+            if node_id == NO_LEADER:
+                node_id = self._cluster.view.leader(state.topic, state.partition)
+            if node_id == NO_LEADER:
                 leaderless.add(state.topic)
             elif state.not_before_s > now_s:
                 wait_s = min(wait_s or 60.0, state.not_before_s - now_s)
             elif state.buffered_bytes >= self._settings.partition_bytes or held >= self._settings.buffer_bytes:
-                crowded.add(leader)
+                crowded.add(node_id)
             else:
-                groups[leader].append(state)
-        for leader, group in groups.items():
-            if leader not in self._fetching:
-                wait_ms = CROWDED_WAIT_MS if leader in crowded else self._settings.max_wait_ms
-                task = asyncio.create_task(self._fetch(leader, group, wait_ms), name=f"fetch-{leader}")
-                self._fetching[leader] = task
+                groups[node_id].append(state)
+        for node_id, group in groups.items():
+            if node_id not in self._fetching:
+                wait_ms = CROWDED_WAIT_MS if node_id in crowded else self._settings.max_wait_ms
+                task = asyncio.create_task(self._fetch(node_id, group, wait_ms), name=f"fetch-{node_id}")
+                self._fetching[node_id] = task
         if leaderless:
             self._want_metadata(leaderless)
         if wait_s is not None:
@@ -289,17 +304,24 @@ class Fetcher:
             max_bytes=settings.max_bytes,
             isolation_level=1 if settings.read_committed else 0,
             topics=list(topics.items()),
+            rack_id=settings.rack,
         )
 
     def _answered(self, state: _Partition, entry: FetchResponsePartition) -> None:
         code = entry.error
         if code is ErrorCode.NONE:
+            if entry.preferred_read_replica != NO_LEADER:
+                state.nearby, state.nearby_until_s = entry.preferred_read_replica, self._cluster.clock.monotonic() + NEARBY_S
+                return
             state.high_watermark, state.last_stable_offset = entry.high_watermark, entry.last_stable_offset
             aborted = list(entry.aborted or ()) if self._settings.read_committed else None
             part = FetchedRecords(state.topic, state.partition, state.fetch_offset, entry.records, aborted)
             if part.next_fetch_offset > state.fetch_offset:
                 state.fetch_offset = part.next_fetch_offset
                 state.buffered.append(part)
+        elif code is ErrorCode.OFFSET_OUT_OF_RANGE and state.read_from_leader():
+            log.debug("offset_not_at_replica", topic=state.topic, partition=state.partition, offset=state.fetch_offset)
+            state.not_before_s = self._cluster.clock.monotonic() + RETRY_DELAY_S
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             if not state.buffered:  # else what is here is delivered first; the next fetch asks again
                 log.warning("offset_out_of_range", topic=state.topic, partition=state.partition, offset=state.fetch_offset)
@@ -316,6 +338,7 @@ class Fetcher:
         """Not before a moment has passed and the metadata are fresh."""
         delay_s = Backoff(self._cluster.clock, RETRY_DELAY_S).next_s()
         for state in states:
+            state.read_from_leader()
             state.not_before_s = self._cluster.clock.monotonic() + delay_s
         self._want_metadata({state.topic for state in states})
 

@@ -369,6 +369,7 @@ class LocalCluster:
             "cluster.id": self.cluster_id,
             "roles": ["broker", "controller"] if node.ports in voters else ["broker"],
             "data.dirs": [str(node.data_path)],
+            "rack": f"rack-{node.id}",
             "listeners.kafka": node.kafka_address,
             "listeners.grpc": node.grpc_address,
             "listeners.quorum": f"{HOST}:{node.ports.quorum}",

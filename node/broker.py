@@ -83,6 +83,11 @@ class Broker:
     def controller_id(self) -> int:
         return -1 if self.controller.active_id is None else self.controller.active_id
 
+    def rack_of(self, node_id: int) -> str:
+        """The rack of a broker that is up; empty when it has none."""
+        broker = self.state.brokers.get(node_id)
+        return "" if broker is None or broker.fenced else broker.rack
+
     def on_metadata(self, state: ClusterState, result: ApplyResult) -> None:
         """Called once for every applied entry, in order.  Nothing is acted on before this life's own registration: older
         metadata may name this node leader by what its former life had."""

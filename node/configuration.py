@@ -52,6 +52,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "data.dirs": Setting(list, None, "Folders of the partitions' data, one a disk; the first has the metadata quorum's too."),
     "metadata.reserve.bytes": _int(8 << 20, "Disk space kept back: a full disk must not end the metadata quorum; 0: none."),
     "rack": Setting(str, "", "Replicas of a partition are spread over racks."),
+    "fetch.from.closest.replica": Setting(bool, True, "A consumer that names a rack reads from an in-sync replica of that rack."),
     "listeners.kafka": Setting(str, "127.0.0.1:9092", "host:port of the Kafka protocol, for clients and followers."),
     "listeners.grpc": Setting(str, "127.0.0.1:9093", "host:port of the gRPC services: data (Spark), controller, admin."),
     "listeners.quorum": Setting(str, "127.0.0.1:9094", "host:port of the metadata quorum (controllers only)."),

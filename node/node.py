@@ -190,6 +190,7 @@ class Node:
             config=ReplicationConfig(
                 replica_lag_time_max_ms=configuration.integer("replica.lag.time.max.ms"),
                 producer_id_expiration_ms=configuration.integer("producer.id.expiration.ms"),
+                rack_of=self._broker.rack_of if configuration.flag("fetch.from.closest.replica") else None,
                 fetcher=FetcherLimits(
                     wait_max_ms=configuration.integer("replica.fetch.wait.max.ms"),
                     response_max_bytes=configuration.integer("replica.fetch.max.bytes"),

@@ -6,6 +6,8 @@ aborted transactions of the range.  A fetch waits until `min_bytes` are there, a
 
 The byte budget is given out from another partition on each time, and the first partition that has records always gets one whole
 batch, however large: nobody starves.  Clients get no fetch sessions (session id 0): the protocol lets a broker decline.
+
+A client that names its rack is sent to a replica there, and served by a follower, when the node has them do so (`nearby`).
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from ..runtime.clock import Clock
-from ..wire.errors import KafkaError
+from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import AbortedTransaction, FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
 from .delayed import FetchWaiter
 from .history import find_divergence
+from .nearby import NONE, RackOf, nearby_replica
 from .reading import failed_answer, read_batches
 from .replica import Replica
 
@@ -29,11 +32,17 @@ class ClientFetches:
     """Serves fetches of consumers."""
 
     def __init__(
-        self, clock: Clock, lookup: Callable[[str, int], Replica], *, on_storage_failure: Callable[[Replica, str], None]
+        self,
+        clock: Clock,
+        lookup: Callable[[str, int], Replica],
+        on_storage_failure: Callable[[Replica, str], None],
+        rack_of: RackOf | None = None,
     ) -> None:
+        """Without `rack_of`, leaders alone serve clients."""
         self._clock = clock
         self._lookup = lookup
         self._on_storage_failure = on_storage_failure
+        self._rack_of = rack_of
         self._rotation = 0
         self._waiting = 0
 
@@ -81,7 +90,7 @@ class ClientFetches:
             budget = min(spec.max_bytes, request.max_bytes - total)
             try:
                 answer = self._answer(request, topic, spec, budget, total == 0)
-                ready = ready or answer.diverging_epoch is not None
+                ready = ready or answer.diverging_epoch is not None or answer.preferred_read_replica != NONE
             except KafkaError as error:
                 answer, ready = failed_answer(self._lookup, (topic, spec.partition), error), True
             answers[index] = answer
@@ -92,18 +101,25 @@ class ClientFetches:
         self, request: FetchRequest, topic: str, spec: FetchPartition, budget: int, at_least_one: bool
     ) -> FetchResponsePartition:
         replica = self._lookup(topic, spec.partition)
-        leader = replica.require_leader_at(spec.current_leader_epoch)
+        rack_of = self._rack_of if request.rack_id else None
+        replica.require_reader_at(spec.current_leader_epoch, nearby=rack_of is not None)
         log = replica.log
         committed_only = request.isolation_level == READ_COMMITTED
         answer = FetchResponsePartition(
             spec.partition,
-            high_watermark=leader.high_watermark,
+            high_watermark=log.high_watermark,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
             aborted=() if committed_only else None,
             diverging_epoch=find_divergence(log, spec.fetch_offset, spec.last_fetched_epoch, follower=False),
         )
-        upper = answer.last_stable_offset if committed_only else leader.high_watermark
+        if replica.leader is None and answer.diverging_epoch is not None:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "this follower does not hold what was read: ask the leader")
+        if replica.leader is not None and rack_of is not None and answer.diverging_epoch is None:
+            answer.preferred_read_replica = nearby_replica(replica.leader, request.rack_id, spec.fetch_offset, rack_of)
+            if answer.preferred_read_replica != NONE:
+                return answer
+        upper = answer.last_stable_offset if committed_only else log.high_watermark
         if answer.diverging_epoch is None and spec.fetch_offset < upper and (budget > 0 or at_least_one):
             answer.records, next_offset = read_batches(
                 replica, spec.fetch_offset, budget, upper, at_least_one, self._on_storage_failure

@@ -92,6 +92,14 @@ class AlterOutcome(enum.Enum):
     STALE = "stale"
 
 
+def check_epoch(own: int, current_leader_epoch: int, *, required: bool) -> None:
+    """See `PartitionLeader.check_epoch`: a replica of leader epoch `own` is asked by somebody who believes in another."""
+    if current_leader_epoch == own or (current_leader_epoch < 0 and not required):
+        return
+    code = ErrorCode.FENCED_LEADER_EPOCH if current_leader_epoch < own else ErrorCode.UNKNOWN_LEADER_EPOCH
+    raise KafkaError(code, f"request is for leader epoch {current_leader_epoch}, this replica's is {own}")
+
+
 class PartitionLeader:
     """The state of one leadership; see the module's docstring for the rules."""
 
@@ -197,12 +205,7 @@ class PartitionLeader:
 
         Raises KafkaError FENCED_LEADER_EPOCH (the sender is behind) or UNKNOWN_LEADER_EPOCH (we are).
         """
-        if current_leader_epoch == self.leader_epoch or (current_leader_epoch < 0 and not required):
-            return
-        code = ErrorCode.FENCED_LEADER_EPOCH
-        if current_leader_epoch > self.leader_epoch:
-            code = ErrorCode.UNKNOWN_LEADER_EPOCH
-        raise KafkaError(code, f"request is for leader epoch {current_leader_epoch}, this leader's is {self.leader_epoch}")
+        check_epoch(self.leader_epoch, current_leader_epoch, required=required)
 
     def check_before_append(self, required_acks: int) -> None:
         """Raises KafkaError NOT_ENOUGH_REPLICAS when acks=all could not be honoured at all (46)."""

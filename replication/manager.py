@@ -41,6 +41,7 @@ from .fetcher import FetcherLimits, LeaderFetcher, TransportFactory
 from .follower_fetches import FollowerFetches
 from .isr import AlterPartition, IsrChanges
 from .leader import PartitionLeader
+from .nearby import RackOf
 from .offsets import OffsetAnswer
 from .record_deletion import RecordDeletions
 from .replica import Replica, Role, RoleChange
@@ -66,6 +67,7 @@ class ReplicationConfig:
     waiting_acks_max: int = 100_000
     producer_id_expiration_ms: int = 86_400_000
     fetcher: FetcherLimits = field(default_factory=FetcherLimits)
+    rack_of: RackOf | None = None  # None: clients read from leaders only
 
 
 def _ignore_offline(topic: str, partition: int, reason: str) -> None:
@@ -106,7 +108,7 @@ class ReplicaManager:
         self._lag_max_s = self._config.replica_lag_time_max_ms / 1000
         self._replicas: dict[Key, Replica] = {}
         self._fetchers: dict[int, LeaderFetcher] = {}
-        self._client_fetches = ClientFetches(clock, self.replica, on_storage_failure=self.storage_failed)
+        self._client_fetches = ClientFetches(clock, self.replica, self.storage_failed, self._config.rack_of)
         self._follower_fetches = FollowerFetches(
             clock, self.replica, on_progress=self._follower_progressed, on_storage_failure=self.storage_failed
         )

@@ -21,7 +21,7 @@ from .assignment import NO_LEADER, Assignment
 from .delayed import AckWaiters, FetchWatchers
 from .follower import Append, FetchPosition, PartitionFollower, Restart, Truncate
 from .history import find_divergence
-from .leader import PartitionLeader
+from .leader import PartitionLeader, check_epoch
 
 _log = logs.get(__name__)
 
@@ -135,6 +135,13 @@ class Replica:
         if leader_epoch is not None:
             leader.check_epoch(leader_epoch, required=False)
         return leader
+
+    def require_reader_at(self, leader_epoch: int, *, nearby: bool) -> None:
+        """What a client's fetch needs: the leader, or with `nearby` a follower, too (KIP-392), of the epoch it believes in."""
+        if nearby and self.follower is not None:
+            check_epoch(self.follower.leader_epoch, leader_epoch, required=False)
+        else:
+            self.require_leader_at(leader_epoch)
 
     def _not_leader(self) -> KafkaError:
         if self.role is Role.OFFLINE:
@@ -286,6 +293,7 @@ class Replica:
                     log.append_follower(records)
                 if high_watermark > log.high_watermark:
                     log.set_high_watermark(min(high_watermark, log.log_end_offset))
+                    self.watchers.high_watermark_moved()
                 if log.log_start_offset < leader_log_start <= log.high_watermark:
                     log.advance_log_start(leader_log_start)
                 return bool(records)

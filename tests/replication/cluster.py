@@ -74,6 +74,7 @@ class Cluster:
     """Managers by node id, and a controller that accepts what its compare-and-set allows."""
 
     def __init__(self, directory: Path, *, lag_max_ms: int = 30_000, wait_max_ms: int = 500, listed_max: int = 10_000) -> None:
+        """Every node has a rack of its own: "rack-<node>"."""
         self.directory = directory
         self.managers: dict[int, ReplicaManager] = {}
         self.directories: dict[int, LogDirectory] = {}
@@ -91,6 +92,7 @@ class Cluster:
         self.broker_epochs: dict[int, int] = {}
         self._config = ReplicationConfig(
             replica_lag_time_max_ms=lag_max_ms,
+            rack_of=lambda node: "" if node in self.fenced else f"rack-{node}",
             fetcher=FetcherLimits(
                 wait_max_ms=wait_max_ms, listed_max=listed_max, answer_timeout_s=5.0, backoff_first_s=0.005, backoff_max_s=0.05
             ),
