@@ -6,6 +6,18 @@ between neighbours is at most `index.interval.bytes`, or exactly one batch: read
 boundary.
 
 The index is derived data: one that is missing or not sane is built again from the batch headers.
+
+Why arrays in memory and a plain file, and no mapping of the file as in Kafka.  `python bench/storage index` measures both:
+
+* an entry costs 0.1 us instead of 0.25, a look-up 0.7 us instead of 5: Kafka's byte order, which the files keep, makes every
+  step of the search unpack (in the machine's own order a mapping is as fast as the arrays, but no faster);
+* 10,000 mapped indexes hold 10,000 mappings and files open, and the same 80 MB in the page cache that the arrays take from the
+  heap, where they are bounded (`open_files`);
+* an error of the disk, or no room, under a mapping is SIGBUS: the node dies where it should refuse one write or one log.  And no
+  simulated disk can lie to a mapping.
+
+The price is the first use of a complete segment's index, which is read and checked as a whole: 0.1 ms for 1,024 entries, 1.5 ms
+for 16 Ki, 30 ms for 256 Ki (1 GiB in small batches).  A mapping has 0.05 ms, and would have to doubt every entry for ever.
 """
 
 from __future__ import annotations
@@ -13,6 +25,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from operator import lt
 
 OFFSET_SPAN_MAX = 2**31 - 1
 """How far an offset may lie above its segment's base: anything farther is damage."""
@@ -142,5 +155,5 @@ class OffsetIndex:
             raise ValueError(f"its last position, {self._positions[-1]}, is beyond the segment's {segment_bytes} bytes")
         for column in (self._offsets, self._positions):
             values = column.tolist()
-            if any(left >= right for left, right in zip(values, values[1:], strict=False)):
+            if not all(map(lt, values, values[1:])):
                 raise ValueError("its entries do not rise")

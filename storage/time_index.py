@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left
+from operator import lt
 
 _ENTRY_BYTES = 12
 _HIGH = 1 if sys.byteorder == "little" else 0  # where the high half of a 64-bit number stands in memory
@@ -82,6 +83,6 @@ class TimeIndex:
         index._offsets = words[2::3]
         for column in (index._timestamps, index._offsets):
             values = column.tolist()
-            if any(left >= right for left, right in zip(values, values[1:], strict=False)):
+            if not all(map(lt, values, values[1:])):
                 raise ValueError("its entries do not rise")
         return index

@@ -32,10 +32,15 @@ def bench_append(root: Path, megabytes: int) -> None:
                 f"{turns.ratio:6.2f}"
             )
 
-
     size = SIZES["64 KiB"]
     print(f"\nappend, no flush, 64 KiB\n{'records':>20} {'checked':>8} {'us/batch':>9} {'raw us':>8} {'ratio':>6}")
-    for records, data in ((1, batch_of(size)), (64, batch_of_records(size, 1024)), (655, batch_of_records(size, 100))):
+    each_way: dict[str, bytearray] = {
+        "1": batch_of(size),
+        "64 of 1 KiB": batch_of_records(size, [1024]),
+        "655 of 100 B": batch_of_records(size, [100]),
+        "655 of 40 to 160 B": batch_of_records(size, range(40, 161)),
+    }
+    for records, data in each_way.items():
         for checked in (True, False):
             each = TURN_BYTES // size
             turns = _alternate(root, data, each, (megabytes << 20) // TURN_BYTES, 0, replace(CONFIG, record_check=checked))

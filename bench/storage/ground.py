@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,9 +25,13 @@ def batch_of(size: int) -> bytearray:
     return data
 
 
-def batch_of_records(size: int, record_bytes: int) -> bytearray:
-    """A batch of about `size` bytes, in records of about `record_bytes`."""
-    records = [NewRecord(b"key-%08d" % number, b"v" * (record_bytes - 22), (), NOW_MS) for number in range(size // record_bytes)]
+def batch_of_records(size: int, record_bytes: Sequence[int]) -> bytearray:
+    """A batch of about `size` bytes, in records whose sizes are drawn from these."""
+    draw, records = random.Random(1), []
+    while size > 0:
+        length = draw.choice(record_bytes)
+        records.append(NewRecord(b"key-%08d" % len(records), b"v" * (length - 22), (), NOW_MS))
+        size -= length
     return bytearray(encode_batch(records))
 
 
