@@ -13,7 +13,7 @@ from tidegate.runtime.disk import RealDisk
 from tidegate.storage.group_commit import GroupCommit
 from tidegate.storage.log import LogConfig
 
-TURN_BYTES = 4 << 20
+TURN_BYTES = 256 << 10  # short: what else the machine runs then falls into few of them
 POLICIES = {"flush.policy=os (no flush)": 0, "a flush every 16 batches": 16, "a flush for every batch": 1}
 SYNCED_BATCHES = {16: 640, 1: 150}
 
