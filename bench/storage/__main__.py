@@ -4,8 +4,8 @@
                          [--directory DIR] [--megabytes 128] [--recover-megabytes 10240] [--partitions 1000]
 
 Without a name, all of them.  Beside every figure stands a raw loop of the same size in the same run (pwrite, fdatasync, pread),
-and their ratio.  Log and raw loop take turns, within a millisecond where nothing is flushed, and medians of the turns are compared:
-what else the machine does then meets both alike.
+and their ratio.  Log and raw loop take turns, within a millisecond where nothing is flushed, and medians of the turns are
+compared: what else the machine does then meets both alike.
 """
 
 from __future__ import annotations
