@@ -9,6 +9,9 @@ epoch), and repeats, chunk by chunk:
 2. back on the loop, look again: still the leader of the pinned epoch, and the log not cut above the position meanwhile?
 3. only then send what was read; gRPC's flow control holds the stream until the reader takes it.
 
+A count of a range is made in the same three steps, piece by piece: what a piece has found out about the segments stays known, so
+a caller who gives up and asks again does not begin anew.
+
 So a reader gets nothing that was read while this node ceased to lead.  The aborted transactions of the *whole* range go with the
 first chunk: the list cannot change later, since the range ends at or below the last stable offset.
 """
@@ -33,6 +36,7 @@ from ..replication.offsets import LATEST
 from ..replication.replica import Replica
 from ..runtime import logs
 from ..storage.bulk_read import begin_bulk_read
+from ..storage.counting import CountOvertaken, begin_count, count_stop
 from ..wire.errors import ErrorCode, KafkaError
 
 log = logs.get(__name__)
@@ -45,6 +49,7 @@ CHUNK_BYTES_MAX: Final = 8 << 20  # but one batch may be larger, and is then sen
 TARGET_BYTES_MIN: Final = 1 << 10
 READ_THREADS: Final = 2
 STREAMS_MAX: Final = 128
+COUNT_ATTEMPTS: Final = 5  # the cleaner or a truncation may change the log while it is counted
 RANGES_MAX: Final = 100_000  # of one answer
 
 _STATUS: Final = {
@@ -75,10 +80,14 @@ class DataService(data_pb2_grpc.DataServicer):
         self._cluster = cluster
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="bulk-read")
         self._streams = 0
+        # One at a time, and not in the threads of the reads: a log that an older version has written is walked over.
+        self._counts = ThreadPoolExecutor(1, thread_name_prefix="count")
+        self._counts_turn = asyncio.Lock()
 
     def close(self) -> None:
         """Lets go of the threads; streams in progress fail."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._counts):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     # --- the calls ----------------------------------------------------------------------------------------------------------
 
@@ -102,6 +111,11 @@ class DataService(data_pb2_grpc.DataServicer):
 
     async def PlanRanges(self, request: pb.PlanRangesRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.PlanRangesReply:
         return await self._answer(context, request.topic, request.partition, self._plan_ranges(request))
+
+    async def CountRecords(
+        self, request: pb.CountRecordsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CountRecordsReply:
+        return await self._answer(context, request.topic, request.partition, self._count(request))
 
     async def ReadRange(
         self, request: pb.ReadRangeRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -167,6 +181,37 @@ class DataService(data_pb2_grpc.DataServicer):
             )
         return pb.PlanRangesReply(ranges=[pb.Range(start=start, end=end, bytes_estimated=size) for start, end, size in ranges])
 
+    async def _count(self, request: pb.CountRecordsRequest) -> pb.CountRecordsReply:
+        replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
+        committed = request.isolation == pb.READ_COMMITTED
+        bound = replica.log.last_stable_offset if committed else replica.log.high_watermark
+        self._require_range(replica, request.start, request.end, bound)
+        pinned = _Pinned(replica, replica.leader_epoch)
+        position = request.start
+        records = attempts = 0
+        while position < request.end:
+            try:
+                stop = count_stop(replica.log, position, request.end)
+                records += await self._count_piece(request, pinned, position, stop)
+            except CountOvertaken as error:
+                attempts += 1
+                if attempts == COUNT_ATTEMPTS:
+                    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{error}, {attempts} times: try again") from error
+            else:
+                position, attempts = stop, 0
+        return pb.CountRecordsReply(records=records)
+
+    async def _count_piece(self, request: pb.CountRecordsRequest, pinned: _Pinned, start: int, end: int) -> int:
+        async with self._counts_turn:
+            self._require_still_pinned(request, pinned, start)
+            counting = begin_count(pinned.replica.log, start, end, committed=request.isolation == pb.READ_COMMITTED)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._counts, counting.run)
+            finally:  # as with reads: what happened meanwhile is the better answer
+                self._require_still_pinned(request, pinned, start)
+                counting.require_unchanged()
+            return counting.finish()
+
     async def _chunks(self, request: pb.ReadRangeRequest) -> AsyncIterator[pb.RangeChunk]:
         replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
         committed = request.isolation == pb.READ_COMMITTED
@@ -190,7 +235,9 @@ class DataService(data_pb2_grpc.DataServicer):
             position = next_offset
             self._require_still_pinned(request, pinned, position)  # the reader may have taken its time
 
-    def _require_still_pinned(self, request: pb.ReadRangeRequest, pinned: _Pinned, position: int) -> None:
+    def _require_still_pinned(
+        self, request: pb.ReadRangeRequest | pb.CountRecordsRequest, pinned: _Pinned, position: int
+    ) -> None:
         now = self._leading(request.topic, request.topic_id, request.partition, pinned.leader_epoch)
         if now is not pinned.replica:
             raise KafkaError(

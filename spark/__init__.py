@@ -4,6 +4,9 @@
     spark = local_session("backfill")
     flights = spark.read.format("tidegate").option("bootstrap", "localhost:9192").option("subscribe", "flights").load()
 
+    from tidegate.spark import count_committed
+    count_committed("localhost:9192", "flights")        # from indexes, without Spark and without reading data
+
 Importing this package does not import pyspark, so that `python -m tidegate.spark.java` works before anything else does.
 """
 
@@ -11,8 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .counting import count_committed
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+__all__ = ["count_committed", "local_session", "register"]
 
 
 def register(spark: SparkSession) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -25,9 +25,12 @@ from ..wire.errors import ErrorCode
 
 log = get(__name__)
 
+Reply = TypeVar("Reply")
+
 ERROR_DETAIL_KEY = "tidegate-error-bin"
 CALL_TIMEOUT_S = 30.0
 DESCRIBE_TIMEOUT_S = 5.0  # any node can answer: one that is silent is passed over soon
+COUNT_TIMEOUT_S = 60.0  # the first count of a log that an older version has written takes its time, and goes on when asked again
 STREAM_TIMEOUT_S = 60.0  # a stream that is cut here resumes: this bounds how long a frozen leader is waited for
 UNKNOWN_TOPIC_PATIENCE_S = 5.0  # a topic made a moment ago may be unknown to the node that is asked
 # How long one attempt to connect may take (gRPC's name is misleading).  The brokers' 100 ms among themselves are too short here:
@@ -292,32 +295,44 @@ class DataClient:
 
     def plan_ranges(self, topic: TopicView, partition: int, start: int, end: int, target_bytes: int) -> list[SplitRange]:
         """Splits [start, end) by stored bytes; the ranges adjoin and cover it exactly."""
+        request = data_pb2.PlanRangesRequest(
+            topic=topic.name, topic_id=topic.topic_id, partition=partition, start=start, end=end, target_bytes=target_bytes
+        )
+
+        def ask(stub: data_pb2_grpc.DataStub, leader_epoch: int) -> data_pb2.PlanRangesReply:
+            request.leader_epoch = leader_epoch
+            return stub.PlanRanges(request, timeout=CALL_TIMEOUT_S)
+
+        reply = self._of_leader(topic.name, partition, ask)
+        ranges = [SplitRange(part.start, part.end, part.bytes_estimated) for part in reply.ranges]
+        edges = [start, *(part.end for part in ranges)]
+        if [part.start for part in ranges] != edges[:-1] or edges[-1] != end or edges != sorted(set(edges)):
+            raise ReadError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{topic.name}-{partition}: the split of [{start}, {end}) has gaps")
+        return ranges
+
+    def count_records(self, topic: str, topic_id: bytes, partition: int, start: int, end: int, *, read_committed: bool) -> int:
+        """How many records a read of [start, end) would yield."""
+        request = data_pb2.CountRecordsRequest(
+            topic=topic, topic_id=topic_id, partition=partition, start=start, end=end, isolation=_isolation(read_committed)
+        )
+
+        def ask(stub: data_pb2_grpc.DataStub, leader_epoch: int) -> data_pb2.CountRecordsReply:
+            request.leader_epoch = leader_epoch
+            return stub.CountRecords(request, timeout=COUNT_TIMEOUT_S)
+
+        return self._of_leader(topic, partition, ask).records
+
+    def _of_leader(self, topic: str, partition: int, ask: Callable[[data_pb2_grpc.DataStub, int], Reply]) -> Reply:
+        """The answer of the partition's leader to a call that can be repeated."""
         patience = self.patience()
         while True:
-            leader, problem = self._leader(topic.name, partition)
+            leader, problem = self._leader(topic, partition)
             if leader is not None:
-                request = data_pb2.PlanRangesRequest(
-                    topic=topic.name,
-                    topic_id=topic.topic_id,
-                    partition=partition,
-                    leader_epoch=leader.leader_epoch,
-                    start=start,
-                    end=end,
-                    target_bytes=target_bytes,
-                )
                 try:
-                    reply = self._stub(leader.endpoint).PlanRanges(request, timeout=CALL_TIMEOUT_S)
+                    return ask(self._stub(leader.endpoint), leader.leader_epoch)
                 except grpc.RpcError as failure:
                     problem = _problem_of(failure, leader.endpoint)
-                    self._forget(topic.name, partition, problem)
-                else:
-                    ranges = [SplitRange(part.start, part.end, part.bytes_estimated) for part in reply.ranges]
-                    edges = [start, *(part.end for part in ranges)]
-                    if [part.start for part in ranges] != edges[:-1] or edges[-1] != end or edges != sorted(set(edges)):
-                        raise ReadError(
-                            ErrorCode.UNKNOWN_SERVER_ERROR, f"{topic.name}-{partition}: the split of [{start}, {end}) has gaps"
-                        )
-                    return ranges
+                    self._forget(topic, partition, problem)
             if problem is not None and (not problem.curable or not patience.wait()):
                 raise problem.error()
 

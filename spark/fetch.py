@@ -70,7 +70,7 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
         except StreamLost as problem:
             lost = problem.error
         except ReadError as problem:
-            position = _skip_lost_records(request, position, problem)
+            position = where_to_resume(request, position, problem)
             continue
         if position >= request.end:
             return
@@ -107,7 +107,7 @@ def check_chunk(request: RangeRequest, chunk: data_pb2.RangeChunk, position: int
     return FetchedChunk(chunk.records, visible)
 
 
-def _skip_lost_records(request: RangeRequest, position: int, problem: ReadError) -> int:
+def where_to_resume(request: RangeRequest, position: int, problem: ReadError) -> int:
     """Where to go on when records below the log's start are gone and the user said that this is acceptable."""
     gone = problem.code == ErrorCode.OFFSET_OUT_OF_RANGE and problem.log_start_offset > position
     if not gone or request.fail_on_data_loss:

@@ -134,7 +134,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     """Reads and checks all options; raises OptionError."""
     given = _normalise(options)
     return ReadOptions(
-        bootstrap=_bootstrap(given),
+        bootstrap=parse_bootstrap(given.get("bootstrap", "")),
         selection=_selection(given),
         starting=_bound(given, "starting"),
         ending=_bound(given, "ending"),
@@ -171,8 +171,9 @@ def _unknown(name: str) -> str:
     return f"unknown option {name!r}: the options are {', '.join(_NAMES)}"
 
 
-def _bootstrap(given: Mapping[str, str]) -> tuple[str, ...]:
-    endpoints = tuple(part.strip() for part in given.get("bootstrap", "").split(",") if part.strip())
+def parse_bootstrap(text: str) -> tuple[str, ...]:
+    """The endpoints of host:port,host:port; raises OptionError."""
+    endpoints = tuple(part.strip() for part in text.split(",") if part.strip())
     if not endpoints:
         raise OptionError("option 'bootstrap' is missing: give the gRPC listeners of one or more nodes, as host:port,host:port")
     for endpoint in endpoints:

@@ -1,6 +1,7 @@
 """The columns of the source, and the Arrow schema that Spark demands of every batch.
 
-A user's `.schema("value binary")` is a projection: any of the columns, in any order, with exactly these types.  Spark refuses a
+A user's `.schema("value binary")` is a projection: any of the columns, in any order, with exactly these types.  One without any
+column, `.schema(StructType())`, asks for rows only: they are counted where they are, and not read.  Spark refuses a
 batch whose Arrow schema differs in any way, so the Arrow types here are Spark's own translation, spelled out.
 """
 
@@ -45,9 +46,7 @@ def spark_schema(*, include_headers: bool) -> StructType:
 
 
 def projected_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns of a user's schema, in its order; raises SchemaError when it is more than a projection."""
-    if not schema.fields:
-        raise SchemaError(f"the schema has no column: choose from {', '.join(COLUMNS)}")
+    """The columns of a user's schema, in its order, or none; raises SchemaError when it is more than a projection."""
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise SchemaError(f"the source has no column {field.name!r}: its columns are {', '.join(COLUMNS)}")

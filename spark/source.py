@@ -3,6 +3,9 @@
 The driver parses the options and freezes the ranges; each task then fetches its range from the partition's leader over gRPC and
 yields Arrow batches.  Filters are deliberately not pushed down: in PySpark 4.3 an implementation of `pushFilters` makes every
 read fail by default, and gives wrong results where it is switched on.  Bounds are options instead.
+
+Aggregates cannot be pushed down to a Python source at all.  But a schema without columns, `.schema(StructType())`, asks for rows
+that hold nothing: those are counted by the leader, from indexes, so that `.count()` reads no data.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from ..runtime.logs import configure
 from .connection import DataClient
+from .counting import count_range
 from .decode import Target, decode_batches
 from .fetch import RangeRequest, fetch_range
 from .options import ReadOptions, parse_options
@@ -32,6 +36,7 @@ FORMAT = "tidegate"
 ROWS_MIN = 10_000  # smaller Arrow batches cost Spark more than joining them costs us
 ROWS_MAX = 50_000
 JOINED_BYTES_MAX = 16 << 20
+EMPTY_ROWS_MAX = 1 << 20  # without columns they weigh nothing
 
 
 @dataclass(frozen=True)
@@ -83,13 +88,22 @@ class TidegateReader(DataSourceReader):
             return
         client = self._connect()
         try:
-            yield from join_small_batches(self._decoded(client, partition.value))
+            if self._columns:
+                yield from join_small_batches(self._decoded(client, partition.value))
+            else:
+                yield from empty_rows(count_range(client, self._request(client, partition.value)))
         finally:
             client.close()
 
     def _decoded(self, client: DataClient, part: PlannedRange) -> Iterator[pa.RecordBatch]:
         target = Target(part.topic, part.partition, self._columns, part.start, part.end)
-        request = RangeRequest(
+        for chunk in fetch_range(client, self._request(client, part)):
+            yield from decode_batches(target, chunk.records, chunk.visible)
+
+    def _request(self, client: DataClient, part: PlannedRange) -> RangeRequest:
+        if part.leader is not None:
+            client.remember_leader(part.topic, part.partition, part.leader)
+        return RangeRequest(
             topic=part.topic,
             topic_id=part.topic_id,
             partition=part.partition,
@@ -98,10 +112,6 @@ class TidegateReader(DataSourceReader):
             read_committed=self._options.read_committed,
             fail_on_data_loss=self._options.fail_on_data_loss,
         )
-        if part.leader is not None:
-            client.remember_leader(part.topic, part.partition, part.leader)
-        for chunk in fetch_range(client, request):
-            yield from decode_batches(target, chunk.records, chunk.visible)
 
     def _connect(self) -> DataClient:
         if not logging.getLogger().handlers:
@@ -121,6 +131,13 @@ def join_small_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
             yield from _emit(held)
             held, rows, size = [], 0, 0
     yield from _emit(held)
+
+
+def empty_rows(count: int) -> Iterator[pa.RecordBatch]:
+    """Batches without columns, that have nothing but their length."""
+    for start in range(0, count, EMPTY_ROWS_MAX):
+        rows = min(EMPTY_ROWS_MAX, count - start)
+        yield pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
 
 
 def _emit(held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ log goes offline, and whoever reads the data must take it from another replica.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -26,16 +26,20 @@ from ..runtime import faults, logs
 from ..runtime.disk import Disk
 from ..runtime.kernel_sync import KernelSync, Sync
 from .checkpoint import encode_checkpoint
+from .count_index import CountIndex
 from .epoch_cache import EpochCache
 from .health import OUT_OF_SPACE
 from .producer_snapshot import encode_snapshot
 from .producer_state import ProducerState
 from .recovery import EPOCH_CHECKPOINT
 from .segment import Segment, segment_path
+from .segment_swap import INDEX_SUFFIXES
 
 RESUME_BYTES = 64 * 1024 * 1024
 RESUME_BYTES_PER_PRODUCER = 4096
 """Many producers make a snapshot dear: it is then written less often."""
+LATE_COUNTS_MAX = 8
+"""Count indexes of a log that were built late and wait, in memory, for a flush; more are built again when they are needed."""
 log = logs.get(__name__)
 
 
@@ -147,6 +151,7 @@ class Durability:
         self._resume_size = 0
         self._epochs_from: int | None = None  # from this offset on, the epoch history on the disk may be incomplete
         self._folder_changed = False
+        self._late_counts: dict[Path, Segment] = {}
         self._ticket: FlushTicket | None = None
 
     @property
@@ -193,13 +198,31 @@ class Durability:
         self.flushed_size = max(0, self.flushed_size - segment.size_bytes)
         if self._ticket is not None:
             self._ticket.end_size = max(0, self._ticket.end_size - segment.size_bytes)
-        for suffix in ("index", "timeindex"):
+        for suffix in INDEX_SUFFIXES:
             self._drop(segment.path(suffix))
+        self._late_counts.pop(segment.path("countindex"), None)
 
     def _drop(self, path: Path) -> None:
         self._derived.pop(path, None)
         if self._ticket is not None:
             self._ticket.forget(path)
+
+    def add_counts(self, segment: Segment, counts: CountIndex, data: bytes) -> None:
+        """A count index that was missing.  Nothing waits for it: it goes with the next flush, unless too many do."""
+        if len(self._late_counts) < LATE_COUNTS_MAX:
+            path = segment.path("countindex")
+            self._derived[path], self._late_counts[path], segment.counts = data, segment, counts
+
+    def withdraw_counts(self, segments: Iterable[Segment]) -> bool:
+        """Another segment is about to take their names; False when a flush may be writing such a file just now."""
+        for segment in segments:
+            path = segment.path("countindex")
+            if self._ticket is not None and path in self._ticket.derived:
+                return False
+            self._derived.pop(path, None)
+            if self._late_counts.pop(path, None) is not None:
+                segment.counts_are_durable()
+        return True
 
     # -------------------------------------------------------------------------------------------------------- one flush
 
@@ -246,6 +269,8 @@ class Durability:
                     self._epochs_from = None
             elif self._derived.get(path) is ticket.derived[path]:
                 del self._derived[path]
+        for path in [path for path in self._late_counts if path not in self._derived]:
+            self._late_counts.pop(path).counts_are_durable()
         waiting: list[Segment] = []
         for each in self.complete:
             if each not in ticket.complete or self._has_pending(each):
@@ -258,7 +283,7 @@ class Durability:
             active.written_is_durable(transactions_too=False)
 
     def _has_pending(self, segment: Segment) -> bool:
-        return segment.path("index") in self._derived or segment.path("timeindex") in self._derived
+        return any(segment.path(suffix) in self._derived for suffix in INDEX_SUFFIXES)
 
     def cancel(self) -> None:
         """Waits for a running flush and takes its result away; one that waits in a queue will do nothing."""
@@ -294,7 +319,8 @@ class Durability:
         kept = set(segments[:-1])
         self.complete = [segment for segment in self.complete if segment in kept]
         self._resume, self._resume_size = None, 0
-        wanted = {segment.path(suffix) for segment in self.complete for suffix in ("index", "timeindex")}
+        self._late_counts.clear()
+        wanted = {segment.path(suffix) for segment in self.complete for suffix in INDEX_SUFFIXES}
         self._derived = {path: data for path, data in self._derived.items() if path in wanted or path.suffix == ".snapshot"}
         self.flushed_end = min(self.flushed_end, end_offset)
         self.flushed_size = min(self.flushed_size, size_bytes)

@@ -29,6 +29,7 @@ from ..wire.errors import ErrorCode, KafkaError
 from .admission import NO_APPEND_TIME
 from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_leader_append
 from .batch_scan import InvalidBatch
+from .count_index import CountIndex
 from .epoch_cache import EpochEnd
 from .flush import Durability, FlushTicket
 from .health import Health
@@ -285,6 +286,8 @@ class Log:
         segments.size_bytes += size
         self._log_end = plan.next_offset
         if prepared is not None:
+            if prepared.completed and segment.counts is not None:
+                segment.counts.end_transactions(prepared.completed)
             self._producers.publish(prepared, plan.next_offset)
         else:
             self._producers.end_offset = plan.next_offset
@@ -420,6 +423,10 @@ class Log:
         with self._health.disk_at_work("a flush"):
             ticket.run()
         self.finish_flush(ticket)
+
+    def add_counts(self, segment: Segment, counts: CountIndex, data: bytes) -> None:
+        """A count index that was missing, of a complete segment."""
+        self._durability.add_counts(segment, counts, data)
 
     # ------------------------------------------------------------------------------------------------------------- cutting
 

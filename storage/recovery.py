@@ -354,7 +354,9 @@ def _take_batch(loaded: LoadedLog, segment: Segment, batch: ScannedBatch, aborte
     segment.note_batch(header, header.base_offset, header.max_timestamp, batch.position, header.size_bytes)
     loaded.epochs.assign(header.partition_leader_epoch, header.base_offset)
     prepared = replay_batch(loaded.producers, batch)
-    if prepared is not None:
+    if prepared is not None and prepared.completed:
+        if segment.counts is not None:
+            segment.counts.end_transactions(prepared.completed)
         aborted += aborted_entries(prepared)
 
 

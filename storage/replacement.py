@@ -150,6 +150,8 @@ class Replacements:
         durable = self._durability.recovery_point
         if old[-1].next_offset > durable:
             raise ValueError(f"offsets up to {old[-1].next_offset} are to be replaced, durable is {durable}")
+        if not self._durability.withdraw_counts(old):
+            raise ValueError("a late count index of theirs is on its way to the disk")
         self._current = Replacement(self._disk, self._directory, old, new)
         return self._current
 

@@ -6,6 +6,7 @@ Files of a segment whose first offset is 42 (names are Kafka's):
     00000000000000000042.index      offset index        written when the segment is complete, or at a clean close
     00000000000000000042.timeindex  time index          likewise
     00000000000000000042.txnindex   aborted transactions whose marker is here; made at the first one, written at once
+    00000000000000000042.countindex data records, written with the offset index, and never needed (`count_index`)
 
 `Segment` only ever appends whole batches and cuts at batch boundaries; `size_bytes` is the end of what was published, and bytes
 of the file beyond it mean nothing.  Of a complete segment the indexes are read when first needed.
@@ -17,9 +18,11 @@ import errno
 from pathlib import Path
 
 from ..runtime import logs
-from ..runtime.disk import File
-from ..wire.records import HEADER_BYTES, BatchHeader, iterate_headers, parse_header
+from ..runtime.disk import Disk, File
+from ..wire.records import HEADER_BYTES, BatchHeader, decode_marker, iterate_headers, parse_header
 from .batch_scan import CHUNK_BYTES, InvalidBatch, scan_batches
+from .count_file import encoded_counts, load_counts
+from .count_index import INTERVALS_PER_ENTRY, NEEDS_TAKE, CountIndex, CountIndexInvalid, Total
 from .offset_index import OFFSET_SPAN_MAX, OffsetIndex
 from .open_files import OpenFiles
 from .segment_read import NOTHING, ReadResult, begins_with, trim
@@ -42,8 +45,8 @@ class Segment:
 
     __slots__ = (
         "_dirty_file", "_dirty_transactions", "_disk", "_extension", "_files", "_index", "_index_is_read", "_interval",
-        "_last_indexed", "_log_path", "_time_index", "_transactions", "base_offset", "directory", "first_timestamp_ms",
-        "max_timestamp_ms", "next_offset", "offset_of_max_timestamp", "size_bytes", "transactions_dirty",
+        "_last_indexed", "_log_path", "_time_index", "_transactions", "base_offset", "counts", "directory", "first_timestamp_ms",
+        "max_timestamp_ms", "next_offset", "offset_of_max_timestamp", "size_bytes", "total", "transactions_dirty",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +72,10 @@ class Segment:
         self._interval = index_interval_bytes
         self._last_indexed = 0
         self.transactions_dirty = False
+        self.counts: CountIndex | None = None
+        """While batches are appended, and until the file is written; None: what the file says, or nobody knows."""
+        self.total: Total | None = None
+        """Of a complete segment, once somebody has asked for it."""
 
     @classmethod
     def create(cls, files: OpenFiles, directory: Path, base_offset: int, index_interval_bytes: int) -> Segment:
@@ -78,6 +85,7 @@ class Segment:
         segment._dirty_file = files.get(segment.path("log"), create=True)
         segment._dirty_file.truncate(0)  # a leftover of a segment that was removed may not shine through
         segment._index, segment._time_index, segment._transactions = OffsetIndex(base_offset), TimeIndex(base_offset), []
+        segment.counts = CountIndex(base_offset)
         return segment
 
     @classmethod
@@ -87,6 +95,7 @@ class Segment:
         segment._discard_files()
         segment._dirty_file = files.get(segment.path("log"), create=True)
         segment._index, segment._time_index, segment._transactions = OffsetIndex(base_offset), TimeIndex(base_offset), []
+        segment.counts = CountIndex(base_offset)
         return segment
 
     @classmethod
@@ -96,6 +105,10 @@ class Segment:
         segment.next_offset = next_offset
         segment.size_bytes = files.disk.size(segment.path("log"))
         return segment
+
+    @property
+    def disk(self) -> Disk:
+        return self._disk
 
     def path(self, suffix: str) -> Path:
         return segment_path(self.directory, self.base_offset, suffix + self._extension)
@@ -191,16 +204,30 @@ class Segment:
         self._index_is_read = False
         self._files.index_gone(self)
         self._index, self._time_index = index, time_index
+        self.counts, self.total = self.counts or self._load_counts(self.size_bytes), None
+
+    def _load_counts(self, size_bytes: int) -> CountIndex | None:
+        """What the file knows of the first `size_bytes`; a count finds out what it does not know."""
+        try:
+            return load_counts(self._disk, self.path("countindex"), self.file, self.base_offset, size_bytes)
+        except (OSError, CountIndexInvalid):
+            return None
 
     def indexes_are_durable(self) -> None:
         """The index files of a complete segment are written: memory need not hold them."""
         if self._index is not None and self._time_index is not None:
             self._index_is_read = True
             self._files.index_used(self, self._index.memory_bytes + self._time_index.memory_bytes)
+        self.counts_are_durable()
+
+    def counts_are_durable(self) -> None:
+        self.counts, self.total = None, self.counts.total() if self.counts is not None and self.counts.is_whole else self.total
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Builds offset and time index from the headers of the batches below `size_bytes`.  Raises InvalidBatch."""
+        counts, total = self.counts, self.total
         self.reset_indexes()
+        self.counts = None
         index, time_index = self._index, self._time_index
         assert index is not None and time_index is not None
         end, next_offset = self.size_bytes, self.next_offset
@@ -215,6 +242,7 @@ class Segment:
                 self.note_batch(header, header.base_offset, header.max_timestamp, position, header.size_bytes)
         finally:
             self.size_bytes, self.next_offset = end, next_offset  # of a cleaned segment, the end may lie behind its last batch
+            self.counts, self.total = counts, total
         time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
         return index, time_index
 
@@ -238,7 +266,7 @@ class Segment:
         index.truncate(position)
         time_index.truncate(offset)
         self.reset_indexes()
-        self._index, self._time_index = index, time_index
+        self._index, self._time_index, self.counts = index, time_index, self._load_counts(position)
         if len(kept) < len(self.transactions):
             self._transactions = kept
             self.cut_transactions()
@@ -264,6 +292,7 @@ class Segment:
         self._index_is_read = False
         self._files.index_gone(self)
         self.max_timestamp_ms, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
+        self.counts, self.total = CountIndex(self.base_offset), None
 
     def reset_transactions(self) -> None:
         """Empties the transaction index, in memory and on disk: recovery builds it again."""
@@ -273,9 +302,13 @@ class Segment:
             self.transactions_dirty = True
 
     def encoded_indexes(self) -> dict[Path, bytes]:
-        """Both index files of a segment that is complete, or about to be closed."""
+        """The index files of a segment that is complete, or about to be closed."""
         self.time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
-        return {self.path("index"): self.index.encode(), self.path("timeindex"): self.time_index.encode()}
+        counts = encoded_counts(self.counts, self.file, self.size_bytes)
+        return {
+            self.path("index"): self.index.encode(), self.path("timeindex"): self.time_index.encode(),
+            self.path("countindex"): counts,
+        }  # fmt: skip
 
     def load_max_timestamp(self) -> int:
         """The greatest timestamp of the segment, from the index when the segment was attached."""
@@ -297,19 +330,30 @@ class Segment:
         if self.first_timestamp_ms is None:
             self.first_timestamp_ms = max_timestamp_ms
         end = position + size
+        counts = self.counts
         if end - self._last_indexed > self._interval or not position:
             index.append(base_offset, position)
             self._time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
             self._last_indexed = position
+            if counts is not None and (position - counts.last_position >= INTERVALS_PER_ENTRY * self._interval or not position):
+                counts.mark(base_offset, position)
+        if counts is not None:
+            if header.attributes & NEEDS_TAKE:
+                counts.take(header, base_offset, position)
+            else:
+                counts.records += header.record_count
         self.size_bytes = end
         self.next_offset = base_offset + header.last_offset_delta + 1
 
     def append_batches(self, data: bytes | bytearray | memoryview) -> None:
         """Writes whole batches, which keep their offsets, behind those that are there: for the cleaner.  Raises OSError."""
-        view, position = memoryview(data), self.size_bytes
-        self.file_to_write.write_at(position, view)
-        for _, header in iterate_headers(view):
+        view = memoryview(data)
+        self.file_to_write.write_at(self.size_bytes, view)
+        for position, header in iterate_headers(view):
             self.note_batch(header, header.base_offset, header.max_timestamp, self.size_bytes, header.size_bytes)
+            marker = decode_marker(view, position) if header.is_control else None
+            if marker is not None and self.counts is not None:
+                self.counts.end_transaction(marker)
 
     def append_transactions(self, entries: list[TransactionIndexEntry]) -> None:
         """Writes entries behind the ones that are there.  OSError leaves memory unchanged; call `cut_transactions` then."""
@@ -427,6 +471,8 @@ class Segment:
             self.transactions_dirty = False
         self.written_is_durable(transactions_too=True)
         self.size_bytes, self.next_offset = position, next_offset
+        # Perhaps markers were cut whose committed transactions are not among the runs any more: a count begins anew.
+        self.counts = None if position else CountIndex(self.base_offset)
         if not position:
             self.first_timestamp_ms = None
         self._restore_max_timestamp()

@@ -27,7 +27,9 @@ from ..runtime import faults, logs
 from ..runtime.disk import Disk
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 
-SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
+INDEX_SUFFIXES = ("index", "timeindex", "countindex")
+"""Written when a segment is complete; built again when they are missing."""
+SEGMENT_SUFFIXES = ("log", *INDEX_SUFFIXES, "txnindex")
 CLEANED = ".cleaned"
 DELETED = ".deleted"
 _SWAP = ".swap"

@@ -7,6 +7,7 @@ from random import Random
 from ...storage.batch_scan import scan_batches
 from ...storage.log import Log, LogConfig
 from ...wire.records import iterate_headers
+from .count_checks import check_counts
 from .storage_model import LogModel, ModelProducer, StoredBatch
 
 
@@ -60,6 +61,7 @@ def check_log(log: Log, model: LogModel, config: LogConfig, random: Random) -> N
     _check_epochs(log, model)
     _check_indexes(log, model, config)
     _check_times(log, model, random)
+    check_counts(log, model, random)
 
 
 def _check_data(log: Log, model: LogModel, random: Random) -> None:

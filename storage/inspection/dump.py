@@ -3,6 +3,7 @@
     segment (.log)            batch, record, marker, damaged        by `Selection`: batches, records or both; a range of offsets
     .index .timeindex         offset_entry, time_entry
     .txnindex                 aborted_transaction
+    .countindex               counts, count_entry, count_run
     .snapshot                 producer, undecided
     leader-epoch-checkpoint   epoch              partition-checkpoint, cleaner-offset-checkpoint, clean-shutdown,
     .swap                     replacement        partition.metadata, log-config, meta.properties          rows of their own names
@@ -25,6 +26,7 @@ from ...wire.errors import KafkaError
 from ...wire.records import BatchHeader, decode_batch, decode_marker
 from ..checkpoint import CheckpointInvalid, decode_checkpoint
 from ..cleaning.positions import CLEANER_CHECKPOINT
+from ..count_index import CountIndexInvalid, decode_count_index
 from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_CHECKPOINT, PARTITION_METADATA, parse_name
 from ..producer_snapshot import SnapshotInvalid, decode_snapshot
 from ..producer_state import ProducerState
@@ -93,8 +95,8 @@ def dump_file(disk: Disk, path: Path, selection: Selection) -> Iterator[Row]:
         yield from _DERIVED[suffix](disk, path, int(stem), selection)
     else:
         raise NotInspectable(
-            f"{path.name}: no such file of a log is known; known are .log, .index, .timeindex, .txnindex, .snapshot, .swap, "
-            f"{', '.join(sorted({*_ROWS_OF_CHECKPOINTS, META_PROPERTIES} - {'swap'}))}"
+            f"{path.name}: no such file of a log is known; known are .log, .index, .timeindex, .txnindex, .countindex, "
+            f".snapshot, .swap, {', '.join(sorted({*_ROWS_OF_CHECKPOINTS, META_PROPERTIES} - {'swap'}))}"
         )
 
 
@@ -228,6 +230,24 @@ def _dump_transaction_index(disk: Disk, path: Path, _base: int, selection: Selec
             yield {"type": "aborted_transaction", **entry._asdict()}
 
 
+def _dump_count_index(disk: Disk, path: Path, base: int, selection: Selection) -> Iterator[Row]:
+    data = disk.read(path)
+    if not data:
+        return  # nothing is known
+    try:
+        stored, index = decode_count_index(data, base)
+    except CountIndexInvalid as error:
+        yield {"type": "damaged", "position": 0, "reason": str(error), "resumed_at": None}
+        return
+    yield {"type": "counts", "records": stored.total.records, "segment_bytes": stored.segment_bytes, "entries": stored.entries}
+    for entry in index.entries():
+        if selection.first <= entry.offset < selection.end:
+            yield {"type": "count_entry", **entry._asdict()}
+    for run in stored.total.runs:
+        if run.last >= selection.first and run.first < selection.end:
+            yield {"type": "count_run", **run._asdict()}
+
+
 def _rest(data: bytes, whole: int) -> Iterator[Row]:
     if whole < len(data):
         yield {"type": "damaged", "position": whole, "reason": f"{len(data) - whole} bytes of an entry", "resumed_at": None}
@@ -255,6 +275,7 @@ _DERIVED: dict[str, Callable[[Disk, Path, int, Selection], Iterator[Row]]] = {
     "index": _dump_offset_index,
     "timeindex": _dump_time_index,
     "txnindex": _dump_transaction_index,
+    "countindex": _dump_count_index,
     "snapshot": _dump_snapshot,
 }
 

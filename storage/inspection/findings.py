@@ -84,6 +84,8 @@ KINDS: dict[str, Kind] = {
     "offset-index-wrong": _violation("an entry of the offset index points at no batch, or at another one", _REBUILT),
     "time-index-damaged": _violation("the time index is not sane", _REBUILT),
     "time-index-wrong": _violation("the time index does not say what the batches say: look-ups by time go wrong", _REBUILT),
+    "count-index-damaged": _violation("the index of record counts is not sane; counts are built again when asked for", _REBUILT),
+    "count-index-wrong": _violation("the index of record counts does not say what the batches say: counts are wrong", _REBUILT),
     "transaction-index-damaged": _violation(
         "the index of aborted transactions is not sane: read_committed readers could see aborted records", _REFETCH
     ),

@@ -30,6 +30,7 @@ from ..recovery import EPOCH_CHECKPOINT
 from ..stored_config import LOG_CONFIG, decode_config
 from ..topic_config import LogConfig
 from ..transaction_index import TransactionIndexEntry
+from .counts import CountIndexCheck
 from .epochs import EpochHistoryCheck
 from .findings import Finding, Severity
 from .indexes import OffsetIndexCheck, TimeIndexCheck
@@ -230,6 +231,7 @@ class _Verification:
         file = self._disk.open(path, read_only=True)
         self._report.segments += 1
         self._reached = max(self._reached, segment.base_offset if self._expected is None else 0)
+        findings_before, counts = len(self._report.findings), self._open_counts(segment, size)
         try:
             offsets, times = self._open_indexes(segment, size, is_last=is_last)
             boundaries = offsets.boundaries() if offsets is not None else []
@@ -257,6 +259,8 @@ class _Verification:
                     offsets.take(found.position, found.header)
                 if indexes_count and times is not None:
                     times.take(found.position, found.header)
+                if counts is not None:
+                    counts.take(found)
                 self._take(path, found, replay, aborted)
         finally:
             file.close()
@@ -268,11 +272,20 @@ class _Verification:
             if times is not None:
                 is_closed = not is_last or self._state is FolderState.CLEAN
                 times.finish(is_complete=is_closed and (self._expected or 0) <= self._derived_limit)
+            wrong = counts.finish() if counts is not None and len(self._report.findings) == findings_before else None
+            if wrong is not None:
+                self._add(wrong)
             index = segment.files.get("txnindex")
             replay.compare_transactions(
                 self._disk, index or path.with_name(f"{segment.base_offset:020d}.txnindex"), aborted, self._derived_limit,
                 exists=index is not None, is_settled=self._reached <= self._derived_limit,
             )  # fmt: skip
+
+    def _open_counts(self, segment: SegmentFiles, size: int) -> CountIndexCheck | None:
+        """The count index, when it counts: it is never needed, so one that is missing is no fault."""
+        if segment.base_offset >= self._derived_limit or "countindex" not in segment.files:
+            return None
+        return CountIndexCheck(self._disk, segment.files["countindex"], segment.base_offset, size)
 
     def _open_indexes(
         self, segment: SegmentFiles, size: int, *, is_last: bool

@@ -1,0 +1,444 @@
+"""Counts of committed records come from indexes, are exact, and read no data (SEMANTICS 3.2 12-17, 3.5)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+from tidegate.chaos.sim.disk import LyingDisk
+from tidegate.chaos.sim.storage_history import StorageHistory
+from tidegate.runtime.disk import RealDisk, RealFile
+from tidegate.storage import count_file, count_index, counting
+from tidegate.storage.cleaning.cleaner import clean_now
+from tidegate.storage.count_index import CountIndex
+from tidegate.storage.counting import CountOvertaken, begin_count, count_now, count_stop
+from tidegate.storage.log import Log, LogConfig
+from tidegate.storage.segment import Segment
+from tidegate.storage.topic_config import CleanupPolicy
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.records import Compression, ControlType, NewRecord, decode_batch, encode_batch, encode_marker
+
+from .cleaning_history import run_seed
+from .test_histories import Compacted, first_broken
+from .workload import FOLDER, NOW_MS, Model, append, append_marker, batch, marker, open_log, stored
+
+
+def readable(log: Log) -> list[int]:
+    """Offsets of what a read_committed consumer of the whole log gets, by decoding everything."""
+    batches = stored(log)
+    ended = Model(batches).ended
+    found: list[int] = []
+    for header, data in batches:
+        void = header.is_transactional and any(
+            pid == header.producer_id and first <= header.base_offset < at for pid, first, at, aborted in ended if aborted
+        )
+        if not header.is_control and not void:
+            found += [record.offset for record in decode_batch(data)]
+    return found
+
+
+def check_everywhere(log: Log) -> None:
+    low, high = log.log_start_offset, log.last_stable_offset
+    offsets = readable(log)
+    for start in range(low, high + 1):
+        for end in {start, min(start + 1, high), min(start + 7, high), (start + high) // 2, high}:
+            wanted = bisect_left(offsets, end) - bisect_left(offsets, start)
+            assert count_now(log, start, end) == wanted, f"[{start}, {end})"
+
+
+def fill(log: Log, *, rounds: int = 6) -> None:
+    """Plain batches and interleaved transactions, every third aborted, over several segments."""
+    for at in range(rounds):
+        for pid in (1, 2):
+            append(log, batch(2, pid=pid, epoch=at, sequence=0, transactional=True))
+        append(log, batch(3))
+        for pid in (2, 1):
+            append(log, batch(1, pid=pid, epoch=at, sequence=2, transactional=True))
+            append_marker(log, marker(pid, at + 1, commit=(at + pid) % 3 > 0))
+    log.set_high_watermark(log.log_end_offset)
+
+
+# ------------------------------------------------------------------------------------------------------------ exact counts
+
+
+@pytest.mark.parametrize("run_bytes", [1, 400, 1 << 20])
+def test_markers_and_aborted_records_do_not_count_wherever_the_range_ends(
+    run_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(count_index, "RUN_BYTES", run_bytes)
+    log = open_log(LyingDisk(), config=LogConfig(segment_bytes=1500, index_interval_bytes=10))
+    fill(log)
+    assert log.segment_count > 2
+    check_everywhere(log)
+
+
+def test_an_open_transaction_ends_what_can_be_counted() -> None:
+    log = open_log(LyingDisk())
+    append(log, batch(3))
+    append(log, batch(2, pid=1, epoch=0, sequence=0, transactional=True))
+    append(log, batch(4))
+    log.set_high_watermark(9)
+    assert count_now(log, 0, 3) == 3
+    with pytest.raises(KafkaError) as refused:
+        begin_count(log, 0, 4)
+    assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert count_now(log, 0, 9, committed=False) == 9
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 5), (5, 4), (4, 100), (-1, 4)])
+def test_a_range_that_is_not_there_is_refused(start: int, end: int) -> None:
+    log = open_log(LyingDisk())
+    fill(log)
+    log.advance_log_start(3)
+    with pytest.raises(KafkaError) as refused:
+        begin_count(log, start, end)
+    assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    check_everywhere(log)
+
+
+def test_an_abort_counts_for_segments_that_were_complete_long_before() -> None:
+    log = open_log(LyingDisk(), config=LogConfig(segment_bytes=400, index_interval_bytes=10))
+    for sequence in range(10):
+        append(log, batch(1, pid=1, epoch=0, sequence=sequence, transactional=True))
+        append(log, batch(1))
+    log.flush_now()
+    assert log.segment_count > 3
+    append_marker(log, marker(1, 1, commit=False))
+    log.set_high_watermark(log.log_end_offset)
+    assert count_now(log, 0, log.log_end_offset) == 10
+    check_everywhere(log)
+
+
+def test_a_follower_that_gets_two_transactions_of_one_producer_at_once_keeps_them_apart() -> None:
+    leader, follower = open_log(LyingDisk()), open_log(LyingDisk())
+    append(leader, batch(2, pid=1, epoch=0, sequence=0, transactional=True))
+    append_marker(leader, marker(1, 1, commit=False))
+    append(leader, batch(3, pid=1, epoch=1, sequence=0, transactional=True))
+    append_marker(leader, marker(1, 2, commit=True))
+    follower.append_follower(leader.read(0, 10_000, upper_offset=leader.log_end_offset).data)
+    follower.set_high_watermark(7)
+    assert count_now(follower, 0, 7) == 3
+    check_everywhere(follower)
+
+
+COMPACTED = LogConfig(segment_bytes=1200, index_interval_bytes=10, cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
+
+
+def keyed(numbers: list[int], *, compression: Compression = Compression.NONE, pid: int = -1, at: int = 0) -> bytes:
+    records = [NewRecord(b"k%d" % number, b"v" * 30, (), NOW_MS) for number in numbers]
+    if pid < 0:
+        return encode_batch(records, compression=compression)
+    return encode_batch(records, compression=compression, producer_id=pid, producer_epoch=at, base_sequence=0, transactional=True)
+
+
+def compacted(disk: LyingDisk) -> Log:
+    log = open_log(disk, config=COMPACTED)
+    for at in range(14):
+        append(log, keyed([at % 3, 10 + at, at % 5], compression=list(Compression)[at % 5]))
+        append(log, keyed([at % 4, 40 + at], pid=9, at=at))
+        append_marker(log, encode_marker_of(9, at + 1, aborted=at % 2 == 1))
+    log.roll()
+    log.flush_now()
+    log.set_high_watermark(log.log_end_offset)
+    return log
+
+
+def encode_marker_of(pid: int, epoch: int, *, aborted: bool) -> bytes:
+    return encode_marker(ControlType.ABORT if aborted else ControlType.COMMIT, pid, epoch, 0, NOW_MS)
+
+
+def test_what_compaction_has_removed_does_not_count_also_inside_of_batches() -> None:
+    disk = LyingDisk()
+    log = compacted(disk)
+    before = count_now(log, 0, log.log_end_offset)
+    assert clean_now(log, disk, NOW_MS) is not None
+    after = count_now(log, 0, log.log_end_offset)
+    assert after == sum(len(decode_batch(data)) for header, data in stored(log) if not header.is_control), (
+        "aborted data is gone, so all that is left counts"
+    )
+    assert 0 < after < before
+    check_everywhere(log)
+
+
+def test_a_count_of_a_log_that_is_cleaned_meanwhile_is_made_again() -> None:
+    disk = LyingDisk()
+    log = compacted(disk)
+    counting = begin_count(log, 0, log.log_end_offset)
+    assert clean_now(log, disk, NOW_MS) is not None
+    counting.run()
+    with pytest.raises(CountOvertaken):
+        counting.finish()
+    check_everywhere(log)
+
+
+def test_a_count_of_a_log_that_is_truncated_meanwhile_is_made_again() -> None:
+    log = open_log(LyingDisk())
+    fill(log)
+    counting = begin_count(log, 0, log.log_end_offset - 1)
+    log.truncate_to(log.log_end_offset - 1)
+    with suppress(KafkaError):  # a walk that met the cut: not the disk's fault
+        counting.run()
+    with pytest.raises(CountOvertaken):
+        counting.require_unchanged()
+
+
+def test_a_count_in_pieces_is_the_whole_count() -> None:
+    disk = LyingDisk()
+    log = open_log(disk, config=LogConfig(segment_bytes=300, index_interval_bytes=10))
+    fill(log, rounds=12)
+    log.close(clean=True)
+    log = open_log(disk, config=log.config, clean=True, recovery_point=log.log_end_offset, high_watermark=log.log_end_offset)
+    assert log.segment_count > 2 * counting.UNKNOWN_SEGMENTS_MAX
+    start, end, found, pieces = 0, log.last_stable_offset, 0, 0
+    while start < end:
+        stop = count_stop(log, start, end)
+        found, start, pieces = found + count_now(log, start, stop), stop, pieces + 1
+    assert pieces > 2 and found == count_now(log, 0, end) == len(readable(log))
+    assert count_stop(log, 0, end) == end, "what a piece has learnt stays known"
+
+
+# ------------------------------------------------------------------------------------------------------- through its lives
+
+
+def names(disk: LyingDisk) -> list[str]:
+    return [name for name in disk.list_names(FOLDER) if name.endswith(".countindex")]
+
+
+def reopened(disk: LyingDisk, log: Log, *, clean: bool) -> Log:
+    end, watermark = log.log_end_offset, log.high_watermark
+    log.close(clean=clean)
+    disk.kill()
+    point = end if clean else log.recovery_point
+    return open_log(disk, config=log.config, clean=clean, recovery_point=point, high_watermark=watermark)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_folder_of_an_older_version_is_counted_and_keeps_what_it_learns(clean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = LyingDisk()
+    log = open_log(disk)
+    fill(log)
+    log.flush_now()
+    log.close(clean=clean)
+    end, point = log.log_end_offset, log.recovery_point
+    for name in names(disk):
+        disk.remove(FOLDER / name)
+    walked: list[int] = []
+    build = counting.build_counts
+    monkeypatch.setattr(counting, "build_counts", lambda file, base, *rest: walked.append(base) or build(file, base, *rest))
+    log = open_log(disk, clean=clean, recovery_point=end if clean else point, high_watermark=end)
+    assert walked == [], "nothing is walked over before somebody counts"
+    append(log, batch(3))  # the active segment goes on with a beginning that was never counted
+    log.set_high_watermark(log.log_end_offset)
+    check_everywhere(log)
+    walks = len(walked)
+    assert walks >= log.segment_count - 1 and len(set(walked)) == walks, "each segment is walked over once"
+    append(log, batch(1, size=1500))
+    append(log, batch(1, size=1500))
+    log.flush_now()
+    log.set_high_watermark(log.log_end_offset)
+    log = reopened(disk, log, clean=True)
+    check_everywhere(log)
+    assert len(walked) == walks, "what was learnt is on the disk"
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "damaged", "flipped"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_count_index_that_is_not_right_is_built_again(how: str, clean: bool) -> None:
+    disk = LyingDisk()
+    log = open_log(disk)
+    fill(log)
+    log = reopened(disk, log, clean=clean)
+    log.flush_now()
+    log.close(clean=False)
+    for at, name in enumerate(names(disk)):
+        data = disk.read(FOLDER / name)
+        if how == "missing" or not data:
+            disk.remove(FOLDER / name)
+        elif how == "flipped":
+            where = Random(at).randrange(len(data))
+            disk.write_atomic(FOLDER / name, data[:where] + bytes([data[where] ^ 4]) + data[where + 1 :])
+        else:
+            disk.write_atomic(FOLDER / name, b"" if how == "empty" else b"\xff" * 67)
+    disk.kill()
+    log = open_log(disk, recovery_point=log.recovery_point, high_watermark=log.log_end_offset)
+    check_everywhere(log)
+
+
+def test_after_a_clean_stop_counts_come_from_the_files_and_appends_go_on_from_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = LyingDisk()
+    log = open_log(disk, config=LogConfig(segment_bytes=3000, index_interval_bytes=10))
+    fill(log)
+    monkeypatch.setattr(counting, "build_counts", lambda *_: pytest.fail("headers were walked over"))
+    log = reopened(disk, log, clean=True)
+    append(log, batch(2))
+    log.set_high_watermark(log.log_end_offset)
+    counts = log.segments.active.counts
+    assert counts is not None and counts.is_whole
+    check_everywhere(log)
+    log = reopened(disk, log, clean=True)
+    check_everywhere(log)
+
+
+def test_a_truncation_takes_back_a_commit_whose_records_had_been_counted_for_good() -> None:
+    disk = LyingDisk()
+    log = open_log(disk, config=LogConfig(index_interval_bytes=10))
+    append(log, batch(4))
+    append(log, batch(2, pid=1, epoch=0, sequence=0, transactional=True))
+    end = log.log_end_offset
+    append_marker(log, marker(1, 1, commit=True))
+    append(log, batch(1))
+    log.truncate_to(end)
+    append_marker(log, marker(1, 1, commit=False))
+    append(log, batch(1))
+    log.set_high_watermark(log.log_end_offset)
+    assert count_now(log, 0, log.log_end_offset) == 5
+    check_everywhere(log)
+
+
+def test_a_file_of_an_earlier_life_is_not_believed() -> None:
+    """The size is the same, the batches are others: an older version, which does not know the file, may have cleaned the log."""
+    logs = []
+    for aborted in (True, False):
+        disk = LyingDisk()
+        log = open_log(disk)
+        append(log, batch(2, pid=1, epoch=0, sequence=0, transactional=True))
+        append_marker(log, marker(1, 1, commit=not aborted))
+        append(log, batch(3))
+        log = reopened(disk, log, clean=True)
+        logs.append((disk, log))
+    (one, _), (other, log) = logs
+    name = names(one)[0]
+    other.write_atomic(FOLDER / name, one.read(FOLDER / name)[:-1] + b"\x00")
+    log.set_high_watermark(log.log_end_offset)
+    assert count_now(log, 0, log.log_end_offset) == 5
+
+
+# ---------------------------------------------------------------------------------------------------------- no data is read
+
+
+@contextmanager
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+    """Bytes that the disk port is asked for, by the kind of file."""
+    found: dict[str, int] = {}
+    read_at, read = RealFile.read_at, RealDisk.read
+
+    def note(path: Path, data: bytes) -> bytes:
+        found[path.suffix] = found.get(path.suffix, 0) + len(data)
+        return data
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFile, "read_at", lambda self, *where: note(self.path, read_at(self, *where)))
+        patch.setattr(RealDisk, "read", lambda self, path: note(path, read(self, path)))
+        yield found
+
+
+def large(folder: Path) -> Log:
+    log = open_log(RealDisk(), folder=folder, config=LogConfig(segment_bytes=4 << 20))
+    data = [batch(100, size=size) for size in (90, 300, 600)]
+    for at in range(600):
+        append(log, data[at % 3])
+        if at % 10 == 0:
+            append(log, batch(50, pid=1, epoch=at // 10, sequence=0, transactional=True))
+            append_marker(log, marker(1, at // 10 + 1, commit=at % 20 == 0))
+    log.set_high_watermark(log.log_end_offset)
+    return log
+
+
+def test_counting_a_whole_log_reads_none_of_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = large(tmp_path / "flights-0")
+    assert log.size_bytes > 20e6 and log.segment_count > 4
+    end = log.last_stable_offset
+    with reads(monkeypatch) as live:
+        assert count_now(log, 0, end) == 600 * 100 + 30 * 50
+    assert live == {}, "of what this process has appended, all totals are in memory"
+    log.close(clean=True)
+    log = open_log(
+        RealDisk(), folder=tmp_path / "flights-0", config=log.config, clean=True, recovery_point=end, high_watermark=end
+    )
+    with reads(monkeypatch) as first:
+        assert count_now(log, 0, end) == 600 * 100 + 30 * 50
+    assert first[".log"] < 100 * log.segment_count, "one header of each segment, to see that the file is its own"
+    assert sum(first.values()) < 0.001 * log.size_bytes
+    with reads(monkeypatch) as again:
+        count_now(log, 0, end)
+    assert set(again) <= {".log", ".countindex"} and sum(again.values()) < 5000, "only the active segment is looked at again"
+    log.close(clean=False)
+
+
+def test_the_ends_of_a_range_cost_headers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = large(tmp_path / "flights-0")
+    end = log.last_stable_offset
+    for start, stop in ((12_345, 12_346), (777, end - 333), (end // 3, end // 2)):
+        with reads(monkeypatch) as found:
+            counted = count_now(log, start, stop)
+        assert counted > 0
+        # At each end, the headers of 16 index intervals of batches (10 to 60 KB each), and of a transaction's run.
+        assert found.get(".log", 0) <= 2 * 60 * count_file.HEADER_READ_BYTES < 0.005 * log.size_bytes
+    log.close(clean=False)
+
+
+# --------------------------------------------------------------------------------------------------------------- ablations
+# The histories check counts against a model that decodes everything (`chaos/sim/count_checks.py`).
+
+
+def test_the_lives_of_cleaned_logs_are_counted_right() -> None:
+    for seed in range(4):
+        check_everywhere(run_seed(seed).log)
+
+
+@pytest.mark.parametrize("run_bytes", [1, 150])
+def test_histories_hold_whatever_the_length_of_a_run(run_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(count_index, "RUN_BYTES", run_bytes)
+    for seed in range(300):
+        StorageHistory(seed, length=40).run()
+
+
+def test_ablation_aborted_records_that_count_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "_aborted", lambda *_: [])
+    assert first_broken(StorageHistory) is not None
+
+
+def test_ablation_counts_that_a_truncation_leaves_behind_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    truncate = Segment.truncate_to_position
+
+    def forgetful(self: Segment, position: int, next_offset: int) -> None:
+        counts = self.counts
+        truncate(self, position, next_offset)
+        self.counts = counts
+
+    monkeypatch.setattr(Segment, "truncate_to_position", forgetful)
+    assert first_broken(StorageHistory) is not None
+
+
+def test_ablation_a_file_that_is_believed_unseen_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(count_file, "_check", lambda *_: None)
+    assert first_broken(StorageHistory) is not None
+
+
+def test_ablation_transactions_that_reach_over_an_end_of_the_range_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    below = CountIndex.below
+    monkeypatch.setattr(CountIndex, "below", lambda self, *about: below(self, *about)._replace(void={}))
+    assert first_broken(StorageHistory) is not None
+
+
+def test_ablation_runs_without_what_is_still_open_at_the_end_of_the_segment_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    total = CountIndex.total
+    monkeypatch.setattr(CountIndex, "total", lambda self: total(self)._replace(runs=tuple(self._runs)))
+    assert first_broken(StorageHistory) is not None
+
+
+def test_ablation_holes_that_count_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        counting, "_records_below", lambda _file, _at, header, offset: min(offset, header.next_offset) - header.base_offset
+    )
+    assert first_broken(Compacted) is not None
+
+
+def test_ablation_one_run_for_two_transactions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(count_index, "_SEALED", 1 << 62)
+    with pytest.raises(AssertionError):
+        test_a_follower_that_gets_two_transactions_of_one_producer_at_once_keeps_them_apart()
