@@ -16,7 +16,7 @@ once, header by header, in the thread.  What is found is kept, and written with 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from ..runtime import logs
@@ -54,6 +54,8 @@ class _Part:
     unknown_bytes: int = 0
     unknown_end: int = 0
     live: CountIndex | None = None
+    file: File | None = None
+    """For `live`, where the range ends in this segment: its name may be changing."""
     total: Total | None = None
     index: CountIndex | None = None
     """Of the unknown bytes, when they were walked over."""
@@ -75,7 +77,7 @@ class _Part:
 
     @contextmanager
     def _opened(self) -> Iterator[File]:
-        """A file of our own: this thread shares nothing with the loop."""
+        """A file of our own: a count may need those of very many segments, one after the other."""
         file = self.segment.disk.open(self.segment.path("log"), read_only=True)
         try:
             yield file
@@ -104,7 +106,7 @@ class _Part:
         low, high = (index.below(offset, end_offset, is_void) for offset in (self.low, self.high))
         if low.position < 0 and high.position < 0:
             return high.known - low.known
-        with self._opened() as file:
+        with nullcontext(self.file) if self.file is not None else self._opened() as file:
             return _walk(file, high, size_bytes) - _walk(file, low, size_bytes)
 
 
@@ -242,7 +244,7 @@ def _begin_part(log: Log, segment: Segment, start: int, end: int) -> _Part:
         part.unknown_bytes, part.unknown_end = segment.size_bytes, segment.next_offset
         return part
     part.unknown_bytes, part.unknown_end = counts.start_position, counts.start_offset
-    part.live = counts.copy()
+    part.live, part.file = counts.copy(), None if part.is_whole else segment.file
     return part
 
 

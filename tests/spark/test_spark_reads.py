@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 from tidegate.node import data_service
 from tidegate.spark.session import local_session, stop_session
 from tidegate.storage.bulk_read import BulkRead
@@ -88,6 +90,18 @@ def test_bounds_and_assignment_choose_the_records(spark: SparkSession, cluster: 
     reader = spark.read.format("tidegate").option("bootstrap", cluster.bootstrap).option("assign", '{"flights":[1]}')
     frame = reader.option("startingOffsets", '{"flights":{"1":100}}').option("endingOffsets", '{"flights":{"1":900}}').load()
     assert data_rows(frame) == [row for row in wanted() if row[0] == 1 and 100 <= row[1] < 900]
+
+
+def test_rows_without_columns_are_counted_and_no_data_is_read(
+    spark: SparkSession, cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark pushes no aggregate down to a Python source; a schema without columns needs none."""
+    monkeypatch.setattr(BulkRead, "run", lambda self: pytest.fail("data was read"))
+    reader = spark.read.format("tidegate").option("bootstrap", cluster.bootstrap).option("subscribe", "flights")
+    rows = reader.schema(StructType()).load()
+    assert rows.count() == len(wanted()) and rows.columns == []
+    some = reader.option("endingOffsets", json.dumps({"flights": {str(partition): 300 for partition in range(PARTITIONS)}}))
+    assert some.schema(StructType()).load().count() == sum(offset < 300 for _, offset, *_ in wanted())
 
 
 def test_the_user_schema_is_a_projection(load: Callable[..., DataFrame]) -> None:

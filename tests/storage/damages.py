@@ -11,6 +11,7 @@ from crc32c import crc32c
 from tidegate.runtime.disk import RealDisk
 from tidegate.runtime.lock_probe import is_locked
 from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
+from tidegate.storage.count_index import CountIndex, decode_count_index
 from tidegate.storage.inspection.directory import DataFolder, Manner, verify
 from tidegate.storage.inspection.partition import PartitionReport
 from tidegate.storage.transaction_index import decode_transaction_index
@@ -268,6 +269,58 @@ def a_timestamp_that_no_batch_has(root: Path) -> None:
 def a_time_index_without_its_end(root: Path) -> None:
     path = segments(root / P)[1].with_suffix(".timeindex")
     path.write_bytes(path.read_bytes()[:-12])
+
+
+def recount(root: Path, change: Callable[[CountIndex], object], *, with_runs: bool = False) -> None:
+    """Another count index of one of the segments, as well made as any."""
+    for path in segments(root / P)[1:]:
+        stored, index = decode_count_index(path.with_suffix(".countindex").read_bytes(), int(path.stem))
+        if index._runs or not with_runs:
+            change(index)
+            path.with_suffix(".countindex").write_bytes(index.encode(stored.segment_bytes, stored.batch_crc))
+            return
+    raise AssertionError("no segment has such an index")
+
+
+@damages("count-index-damaged")
+def a_bit_of_a_count_index(root: Path) -> None:
+    flip(segments(root / P)[1].with_suffix(".countindex"), 17)
+
+
+@damages("count-index-damaged", after=UNCLEAN)
+def a_count_index_without_its_end(root: Path) -> None:
+    path = segments(root / P)[1].with_suffix(".countindex")
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@damages("count-index-wrong")
+def a_record_that_nobody_wrote(root: Path) -> None:
+    recount(root, lambda index: setattr(index, "records", index.records + 1))
+
+
+@damages("count-index-wrong", after=UNCLEAN)
+def a_count_index_that_is_wrong_at_one_entry(root: Path) -> None:
+    recount(root, lambda index: index._counts.__setitem__(0, 1))
+
+
+@damages("count-index-wrong")
+def an_entry_of_a_count_index_between_batches(root: Path) -> None:
+    recount(root, lambda index: index._positions.__setitem__(0, 1))
+
+
+@damages("count-index-wrong")
+def an_aborted_transaction_that_counts(root: Path) -> None:
+    recount(root, lambda index: index._runs.pop(), with_runs=True)
+
+
+@damages("count-index-wrong")
+def an_aborted_transaction_that_is_taken_off_twice(root: Path) -> None:
+    recount(root, lambda index: index._runs.append(index._runs[0]), with_runs=True)
+
+
+@damages("count-index-wrong")
+def a_run_of_too_many_records(root: Path) -> None:
+    recount(root, lambda index: index._runs.append(index._runs.pop()._replace(records=7)), with_runs=True)
 
 
 @damages("transaction-index-damaged")

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 from tidegate.chaos.sim.disk import LyingDisk
+from tidegate.storage.counting import count_now
 from tidegate.storage.log import Log
 from tidegate.storage.log_directory import DirectoryRefused, LogDirectory
 from tidegate.storage.topic_config import LogConfig
@@ -44,6 +45,7 @@ class Pristine:
         self.end = log.log_end_offset
         self.data = self.read(log)
         self.aborted = [tuple(each) for each in log.aborted_transactions(0, self.end)]
+        self.records = 8 + 4 * 2  # plain ones, and every other transaction
         if clean:
             directory.close(clean=True, broker_epoch=3)
         self.files = {path: disk.read(path) for path in disk.files()}
@@ -99,6 +101,9 @@ def _compare(log: Log, pristine: Pristine, victim: Path) -> str:
             aborted = [tuple(each) for each in log.aborted_transactions(0, log.log_end_offset)]
             if log.log_start_offset == 0 and aborted != pristine.aborted:
                 raise Found(f"damage to {victim.name} changed the aborted transactions")
+            log.set_high_watermark(log.log_end_offset)
+            if log.log_start_offset == 0 and count_now(log, 0, log.last_stable_offset) != pristine.records:
+                raise Found(f"damage to {victim.name} changed the number of committed records")
         for timestamp in (NOW_MS, NOW_MS + 1, 0):
             log.offset_for_timestamp(timestamp, log.log_end_offset)
         return "folder right"

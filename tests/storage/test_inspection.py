@@ -15,7 +15,7 @@ from tidegate.storage.inspection.directory import Manner, NotInspectable, verify
 from tidegate.storage.inspection.findings import KINDS, Finding, Severity
 from tidegate.storage.inspection.partition import PartitionReport
 from tidegate.storage.inspection.verification import FolderState
-from tidegate.storage.segment_swap import decide_swap
+from tidegate.storage.segment_swap import SEGMENT_SUFFIXES, decide_swap
 
 from .damages import (
     CLEAN,
@@ -209,7 +209,7 @@ def test_an_unreadable_segment_is_a_finding_and_the_rest_is_looked_at(clean: Pat
 
 def test_a_decided_replacement_of_segments_is_seen_as_finished(unclean: Path) -> None:
     first, second = segments(unclean / P)[:2]
-    for suffix in ("log", "index", "timeindex", "txnindex"):
+    for suffix in SEGMENT_SUFFIXES:
         source = first.with_suffix(f".{suffix}")
         if source.exists():
             shutil.copy(source, source.with_name(source.name + ".cleaned"))

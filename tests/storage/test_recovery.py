@@ -74,7 +74,7 @@ def test_a_clean_mark_on_a_log_that_does_not_fit_is_not_believed() -> None:
     assert again.recovered and everything(again) == before
 
 
-@pytest.mark.parametrize("suffix", ["index", "timeindex", "txnindex", "snapshot"])
+@pytest.mark.parametrize("suffix", ["index", "timeindex", "txnindex", "countindex", "snapshot"])
 @pytest.mark.parametrize("how", ["missing", "damaged", "empty"])
 def test_derived_files_are_built_again(suffix: str, how: str) -> None:
     disk = LyingDisk()
