@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ..runtime.clock import Clock
     from ..runtime.disk import Disk
+    from ..runtime.tls import MutualTls
 
 log = logs.get(__name__)
 
@@ -49,6 +50,7 @@ class ControllerNode:
         clock: Clock,
         cluster_id: str = "",
         config: ControllerConfig | None = None,
+        tls: MutualTls | None = None,
         timings: RaftTimings | None = None,
         die: Callable[[str], None] = exit_process,
     ) -> None:
@@ -64,6 +66,7 @@ class ControllerNode:
             disk=disk,
             clock=clock,
             cluster_id=cluster_id,
+            tls=tls,
             timings=timings,
             die=die,
         )

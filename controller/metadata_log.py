@@ -36,6 +36,7 @@ from .state import ClusterState
 if TYPE_CHECKING:
     from ..runtime.clock import Clock
     from ..runtime.disk import Disk, FileLock
+    from ..runtime.tls import MutualTls
 
 log = logs.get(__name__)
 
@@ -124,6 +125,7 @@ class MetadataLog:
         disk: Disk,
         clock: Clock,
         cluster_id: str = "",
+        tls: MutualTls | None = None,
         timings: RaftTimings | None = None,
         die: Callable[[str], None] = exit_process,
     ) -> None:
@@ -134,7 +136,7 @@ class MetadataLog:
         self.state = ClusterState()
         self.status = QuorumStatus(FOLLOWER, 0, -1, False, 0, 0)
         self._listen, self._directory, self._disk, self._clock = listen, directory, disk, clock
-        self._cluster_id = cluster_id
+        self._cluster_id, self._tls = cluster_id, tls
         self._timings = timings or RaftTimings()
         self._die_now = die
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -198,6 +200,7 @@ class MetadataLog:
             listen=self._listen,
             clock=self._clock,
             inbox=self._take_from_peer,
+            tls=self._tls,
         )
         machine = _Crossing(self._cross)
         return RaftCore(

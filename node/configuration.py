@@ -5,7 +5,7 @@ capitals with `_` for `.`: `TIDEGATE_NODE_ID=2`), the command line (`--set key=v
 one, so that an operator's knowledge carries over.  An unknown key stops the node and names the key that was probably meant:
 a misspelt `min.insync.replicas` that is silently ignored is how acknowledged data gets lost.
 
-The strings of listeners, advertised addresses and data folders may hold `{node.id}` and `{hostname}`, so that one
+The strings of listeners, advertised addresses, data folders and TLS files may hold `{node.id}` and `{hostname}`, so that one
 configuration serves all pods of a StatefulSet.
 """
 
@@ -19,10 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..runtime.tls import TlsFiles
+
 ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
 # Variables with our prefix that are not settings.
 ENVIRONMENT_OTHER: Final = frozenset({"TIDEGATE_FAULT_POINTS", "TIDEGATE_BOOTSTRAP"})
 ROLES: Final = ("broker", "controller")
+QUORUM_TLS: Final = ("quorum.tls.certificate", "quorum.tls.key", "quorum.tls.authority")
 
 
 class ConfigurationError(Exception):
@@ -59,6 +62,9 @@ SETTINGS: Final[dict[str, Setting]] = {
     "listeners.metrics": Setting(str, "127.0.0.1:9095", "host:port of /metrics, /livez and /readyz."),
     "advertised.kafka": Setting(str, "", "host:port that clients and brokers are told; default: the listener's."),
     "advertised.grpc": Setting(str, "", "host:port that Spark and brokers are told; default: the listener's."),
+    "quorum.tls.certificate": Setting(str, "", "PEM file: this controller's certificate, with a DNS name node-<node.id>."),
+    "quorum.tls.key": Setting(str, "", "PEM file: its key, not encrypted."),
+    "quorum.tls.authority": Setting(str, "", "PEM file: who signs the controllers' certificates. With all three: mutual TLS."),
     "quorum.voters": Setting(list, None, "All controllers, each as id@host:quorum-port:grpc-port."),
     "quorum.election.timeout.ms": _int(500, "A follower starts an election after this long (up to twice) without a leader.", 50),
     "broker.session.timeout.ms": _int(6000, "A broker that is silent for this long is fenced and its leaderships move.", 500),
@@ -140,6 +146,7 @@ class Configuration:
     metrics: Address
     advertised_kafka: Address
     advertised_grpc: Address
+    quorum_tls: TlsFiles | None = None  # None: plain text between controllers
 
     def integer(self, key: str) -> int:
         value = self.values[key]
@@ -287,6 +294,9 @@ def _resolve(values: dict[str, Any], hostname: str) -> Configuration:
         )
     if "controller" in values["roles"] and node_id not in ids:
         raise ConfigurationError(f"this node ({node_id}) has the role controller but is not among quorum.voters {ids}")
+    missing = [key for key in QUORUM_TLS if not values[key]]
+    if missing and len(missing) < len(QUORUM_TLS):
+        raise ConfigurationError(f"mutual TLS of the quorum needs all of {', '.join(QUORUM_TLS)}; missing: {', '.join(missing)}")
     if values["broker.heartbeat.interval.ms"] * 2 > values["broker.session.timeout.ms"]:
         raise ConfigurationError("broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms")
     if values["log.format"] not in ("text", "json"):
@@ -304,6 +314,7 @@ def _resolve(values: dict[str, Any], hostname: str) -> Configuration:
         metrics=address("listeners.metrics"),
         advertised_kafka=_advertised(values, "kafka", address),
         advertised_grpc=_advertised(values, "grpc", address),
+        quorum_tls=None if missing else TlsFiles(*(Path(filled(key, values[key])) for key in QUORUM_TLS)),
     )
 
 

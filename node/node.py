@@ -35,6 +35,7 @@ from ..runtime.disk import RealDisk
 from ..runtime.http import HttpServer, Page, serve_pages
 from ..runtime.kernel_sync import KernelSync
 from ..runtime.network import FrameServer, bind_grpc, grpc_server
+from ..runtime.tls import MutualTls, TlsError
 from ..storage.data_folders import DataFolders
 from ..storage.eraser import Eraser
 from ..storage.group_commit import GroupCommit
@@ -317,8 +318,16 @@ class Node:
                 default_partitions=configuration.integer("num.partitions"),
                 default_replication_factor=configuration.integer("default.replication.factor"),
             ),
+            tls=self._quorum_tls(),
             timings=RaftTimings(election_s_min=election_s, election_s_max=2 * election_s),
         )
+
+    def _quorum_tls(self) -> MutualTls | None:
+        files = self._configuration.quorum_tls
+        try:
+            return None if files is None else MutualTls.load(files, self._configuration.node_id)
+        except TlsError as error:
+            raise StartError(f"quorum.tls: {error}") from error
 
     def _registration(self) -> pb.RegisterBrokerRequest:
         configuration, broker = self._configuration, self._broker

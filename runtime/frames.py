@@ -26,9 +26,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from . import logs
 from .frame_memory import FIRST_BUFFER_BYTES, BufferPool, ByteBudget, FrameLease
@@ -215,6 +215,11 @@ class FrameConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self.close_reason = self.close_reason or reason
             self._transport.abort()
+
+    @property
+    def certificate(self) -> Mapping[str, Any] | None:
+        """The peer's verified certificate; None without mutual TLS."""
+        return None if self._transport is None else self._transport.get_extra_info("peercert")
 
     # ------------------------------------------------------------------------------------------------ asyncio's callbacks
 

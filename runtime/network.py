@@ -20,6 +20,7 @@ import grpc.aio
 from . import logs
 from .frame_memory import BufferPool, ByteBudget, FrameLease
 from .frames import FrameConnection, FrameHandler, LogLimiter
+from .tls import HANDSHAKE_S_MAX, MutualTls
 
 __all__ = [
     "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "LogLimiter", "PortInUse", "bind_grpc",
@@ -152,6 +153,7 @@ async def serve_frames(
     budget: ByteBudget | None = None,
     pause_on_write_bytes: int = 1 << 20,
     on_refused: Callable[[str], None] | None = None,
+    tls: MutualTls | None = None,
 ) -> FrameServer:
     """Listens on host:port (0: any free one, see `FrameServer.port`) and calls `factory` for every connection.
 
@@ -188,7 +190,10 @@ async def serve_frames(
         )
 
     try:
-        listener = await loop.create_server(make, host, port, backlog=512, start_serving=False)
+        listener = await loop.create_server(
+            make, host, port, backlog=512, start_serving=False, ssl=tls.server if tls is not None else None,
+            ssl_handshake_timeout=HANDSHAKE_S_MAX if tls is not None else None,
+        )  # fmt: skip
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(host, port) from error
@@ -215,6 +220,8 @@ async def connect_frames(
     on_close: Callable[[str], None],
     max_frame_bytes: int,
     timeout: float,
+    *,
+    tls: MutualTls | None = None,
 ) -> FrameConnection:
     """Connects within `timeout` seconds; raises TimeoutError or another OSError.
 
@@ -228,7 +235,9 @@ async def connect_frames(
 
     try:
         async with asyncio.timeout(timeout):
-            _, connection = await loop.create_connection(make, host, port)
+            _, connection = await loop.create_connection(
+                make, host, port, ssl=tls.client if tls is not None else None, server_hostname="" if tls is not None else None
+            )
     except TimeoutError as error:
         raise TimeoutError(errno.ETIMEDOUT, f"no connection to {host}:{port} within {timeout:g} s") from error
     return connection

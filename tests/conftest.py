@@ -6,13 +6,17 @@ process sets up logging as that command does; the next test finds it as it was.
 """
 
 import logging
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 import tidegate
 
 assert tidegate.__version__
+
+sys.path.append(str(Path(__file__).parent))  # for what several folders share: certificates.py
 
 hypothesis.settings.register_profile("tidegate", deadline=None)
 hypothesis.settings.load_profile("tidegate")

@@ -4,6 +4,7 @@
   replaces the older one, and frames of a replaced connection are ignored.
 * The first frame in both directions is a `Hello`: node id, cluster id, the set of voters; the dialer speaks first.  A stranger, a
   voter of another cluster or one configured with other voters (two majorities could form) is refused with one log line.
+* With mutual TLS both sides show a certificate of the quorum's authority, and the hello's node id must be one that it names.
 * A frame that is not exactly a message of the schema closes its connection, is counted, and never reaches Raft.
 * A silent connection is pinged, and closed after `SILENCE_S_MAX`: the kernel would go on believing in a cut one for minutes.
 
@@ -16,9 +17,10 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...runtime import logs, network
+from ...runtime.tls import MutualTls, certified_nodes
 from .messages import FRAME_BYTES_MAX, Hello, MalformedMessage, Message, Ping, decode, encode
 
 if TYPE_CHECKING:
@@ -77,12 +79,14 @@ class QuorumTransport:
         listen: tuple[str, int],
         clock: Clock,
         inbox: Inbox,
+        tls: MutualTls | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.voters = dict(voters)
         self.malformed_frames = 0
         self.port = 0
+        self._tls = tls
         self._listen = listen
         self.clock = clock
         self._inbox = inbox
@@ -100,7 +104,9 @@ class QuorumTransport:
         self._loop = asyncio.get_running_loop()
         if len(self.voters) > 1:
             host, port = self._listen
-            self._server = await network.serve_frames(host, port, self._accept, FRAME_BYTES_MAX, max_connections=CONNECTIONS_MAX)
+            self._server = await network.serve_frames(
+                host, port, self._accept, FRAME_BYTES_MAX, max_connections=CONNECTIONS_MAX, tls=self._tls
+            )
             self.port = self._server.port
             self._tasks = [asyncio.create_task(self._dial(peer)) for peer in self.voters if peer < self.node_id]
             self._tasks.append(asyncio.create_task(self._keep_alive()))
@@ -177,22 +183,28 @@ class QuorumTransport:
 
         def on_close(reason: str) -> None:
             if made:
+                if not made[0].is_named:  # it hung up on us, or its hello was refused: its own log says why, ours says that
+                    self.warn_once(("dial", peer), reason, "quorum_peer_unreachable", peer=peer, host=host, port=port)
                 made[0].on_close(reason)
             if not closed.done():
                 closed.set_result(None)
 
-        connection = await network.connect_frames(host, port, on_frame, on_close, FRAME_BYTES_MAX, DIAL_S_MAX)
+        connection = await network.connect_frames(
+            host, port, on_frame, on_close, FRAME_BYTES_MAX, DIAL_S_MAX, tls=self._tls
+        )
         link = self._make_link(connection, dialed=peer)
         made.append(link)
         connection.send(encode(self.hello()))
         self.clock.call_later(HELLO_S_MAX, link.close_when_unnamed)
         return closed
 
-    def refusal(self, hello: Hello, dialed: int | None) -> str | None:
+    def refusal(self, hello: Hello, dialed: int | None, certificate: Mapping[str, Any] | None) -> str | None:
         """Why a connection that begins with this hello is refused; None when it is welcome."""
         peer = hello.node_id
         if peer not in self.voters or peer == self.node_id:
             return f"node {peer} is not another voter of this quorum {sorted(self.voters)}"
+        if self._tls is not None and peer not in certified_nodes(certificate):
+            return f"node {peer} has shown a certificate of nodes {sorted(certified_nodes(certificate))}"
         if dialed is None and peer < self.node_id:
             return f"node {peer} must be dialed by node {self.node_id}, not the other way round"
         if dialed is not None and peer != dialed:
@@ -254,6 +266,11 @@ class _Link:
         self._dialed = dialed
         self._peer: int | None = None
 
+    @property
+    def is_named(self) -> bool:
+        """Whether its hello was accepted."""
+        return self._peer is not None
+
     def on_frame(self, view: memoryview) -> None:
         if self._peer is None and len(view) > HELLO_BYTES_MAX:
             self._refuse(f"a first frame of {len(view)} bytes is not a hello")
@@ -277,7 +294,7 @@ class _Link:
             self._transport.malformed_frames += 1
             self._refuse(f"a {type(frame).__name__} before the hello")
             return
-        problem = self._transport.refusal(frame, self._dialed)
+        problem = self._transport.refusal(frame, self._dialed, self.connection.certificate)
         if problem is not None:
             self._refuse(problem)
             return
