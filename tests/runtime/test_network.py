@@ -479,7 +479,7 @@ async def test_a_refused_connection_is_an_oserror() -> None:
 
 
 async def test_a_connection_that_takes_too_long_is_a_timeout_that_names_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def hang(*_: object) -> None:
+    async def hang(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", hang)
