@@ -68,18 +68,18 @@ def simulate_storage(
     seeds: Annotated[int, typer.Option(help="Histories to run.", min=1)] = 10_000,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     length: Annotated[int, typer.Option(help="Steps of each history.", min=1)] = 14,
+    kind: Annotated[str, typer.Option(help="log: of one log; folders: of several data folders.")] = "log",
     json: Json = False,
 ) -> None:
-    """Random histories of one log on a disk that lies, held against a model.  Exit code 1 when a promise does not hold."""
+    """Random histories of logs on disks that lie, held against a model.  Exit code 1 when a promise does not hold."""
+    from ..client.command_output import complain
     from .sim.runs import run_seeds
-    from .sim.storage_history import StorageHistory
+    from .sim.storage_kinds import KINDS, history_of
 
-    def history(seed: int) -> dict[str, int]:
-        storage = StorageHistory(seed, length=length)
-        storage.run()
-        return {"crashes": storage.crashes}
-
-    _show_runs(run_seeds(first, seeds, history), f"storage --length {length}", json)
+    if kind not in KINDS:
+        complain(f"no histories are called {kind!r}: choose {', '.join(KINDS)}")
+        raise typer.Exit(1)
+    _show_runs(run_seeds(first, seeds, history_of(kind, length)), f"storage --kind {kind} --length {length}", json)
 
 
 @app.command("check")

@@ -115,7 +115,7 @@ def plan_follower_append(
     for position, _ in iterate_headers(view):
         header = validate_batch(view, position)
         base = header.base_offset
-        if base != offset and not (base > offset and config.is_compacted):
+        if base != offset and not (base > offset and config.may_have_holes):
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE, f"{log_name}: a batch at offset {base} cannot follow on offset {offset - 1}"
             )

@@ -13,6 +13,7 @@ The clean mark of a stop counts only when every folder has it, with the same bro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID
 
@@ -43,18 +44,27 @@ class DataFolders:
         *,
         files_max: int = OPEN_FILES_MAX,
         recovery_threads: int = 1,
+        recovery_pool: Callable[[int], Executor] = ThreadPoolExecutor,
         eraser: Eraser | None = None,
     ) -> None:
-        """`files_max` and `recovery_threads` are for each folder; `eraser` is for all, and is closed with them; `fresh_id` names
-        a new folder."""
+        """`files_max`, `recovery_threads` and the pool of them are for each folder; `eraser` is for all, and is closed with
+        them; `fresh_id` names a new folder."""
         assert paths
         self._disk = disk
         self._fresh_id = fresh_id
         self._eraser = eraser
         self.folders = [
             LogDirectory(
-                disk, path, cluster_id, node_id, fresh_id(), files_max=files_max, recovery_threads=recovery_threads, eraser=eraser
-            )
+                disk,
+                path,
+                cluster_id,
+                node_id,
+                fresh_id(),
+                files_max=files_max,
+                recovery_threads=recovery_threads,
+                recovery_pool=recovery_pool,
+                eraser=eraser,
+            )  # fmt: skip
             for path in paths
         ]
         for folder in self.folders:

@@ -36,10 +36,11 @@ from .segment import Segment, segment_path
 from .segment_swap import INDEX_SUFFIXES
 
 RESUME_BYTES = 64 * 1024 * 1024
-RESUME_BYTES_PER_PRODUCER = 4096
-"""Many producers make a snapshot dear: it is then written less often."""
+RESUME_PRODUCERS = 16384
+"""A snapshot of more producers is dear, and is written less often in proportion."""
 LATE_COUNTS_MAX = 8
 """Count indexes of a log that were built late and wait, in memory, for a flush; more are built again when they are needed."""
+NO_HOLE = (-1, -1)
 log = logs.get(__name__)
 
 
@@ -149,6 +150,10 @@ class Durability:
         self._derived: dict[Path, bytes] = {}
         self._resume: Path | None = None  # the snapshot in the active segment, which the next one makes obsolete
         self._resume_size = 0
+        self.resume_bytes = RESUME_BYTES
+        self.hole = NO_HOLE
+        """After a cut into a hole of a compacted log: where the last batch ends, and where the log ends.  A restart finds the end
+        of that batch and no hole behind it, so neither the recovery point nor a snapshot may stand at the log's end."""
         self._epochs_from: int | None = None  # from this offset on, the epoch history on the disk may be incomplete
         self._folder_changed = False
         self._late_counts: dict[Path, Segment] = {}
@@ -159,7 +164,11 @@ class Durability:
         point = self.flushed_end
         if self.complete:
             point = min(point, self.complete[0].base_offset)
-        return point if self._epochs_from is None else min(point, self._epochs_from)
+        point = point if self._epochs_from is None else min(point, self._epochs_from)
+        return self.end_after_restart(point)
+
+    def end_after_restart(self, log_end_offset: int) -> int:
+        return self.hole[0] if log_end_offset == self.hole[1] else log_end_offset
 
     @property
     def has_pending_files(self) -> bool:
@@ -233,7 +242,8 @@ class Durability:
             derived[self._directory / EPOCH_CHECKPOINT] = encode_checkpoint(epochs.entries())
         derived.update(self._derived)
         obsolete: Path | None = None
-        if active.size_bytes - self._resume_size >= max(RESUME_BYTES, RESUME_BYTES_PER_PRODUCER * len(producers)):
+        in_hole = producers.end_offset == self.hole[1]
+        if not in_hole and active.size_bytes - self._resume_size >= self.resume_bytes * max(1, len(producers) / RESUME_PRODUCERS):
             obsolete, self._resume = self._resume, segment_path(self._directory, producers.end_offset, "snapshot")
             self._resume_size = active.size_bytes
             for path, data in {**active.encoded_indexes(), self._resume: encode_snapshot(producers)}.items():

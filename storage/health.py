@@ -19,6 +19,8 @@ from .recovery import CorruptLog
 
 OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors that end when somebody makes room; every other error of a write says that the disk cannot be trusted."""
+DISK_FAILED = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EUCLEAN})
+"""Errors of the disk itself, whatever was asked of it: not of a name that is too long, or of too many open files."""
 log = logs.get(__name__)
 
 

@@ -20,6 +20,7 @@ Offsets, in the order that always holds: log_start <= last_stable <= high_waterm
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,7 +32,7 @@ from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_lead
 from .batch_scan import InvalidBatch
 from .count_index import CountIndex
 from .epoch_cache import EpochEnd
-from .flush import Durability, FlushTicket
+from .flush import NO_HOLE, Durability, FlushTicket
 from .health import Health
 from .lookup import OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
 from .open_files import OpenFiles
@@ -72,7 +73,7 @@ class Log:
         """Whether opening had to scan and repair: false after a clean stop."""
         self.recovered_bytes_cut = loaded.cut_bytes
         self.on_offline: Callable[[Log, OSError | CorruptLog], None] | None = None
-        self.on_config: Callable[[Log], None] | None = None
+        self.on_config: Callable[[Log, LogConfig], LogConfig] | None = None  # notes it; says what may hold meanwhile
         self.before_cut: Callable[[Log, int], None] | None = None
         """Called before data at or above an offset goes: whoever keeps a recovery point above it must lower it durably first."""
         self.cleaned_to = 0
@@ -86,7 +87,6 @@ class Log:
         self._log_start = loaded.log_start_offset
         self._log_end = loaded.log_end_offset
         self._high_watermark = self._log_start
-        self._hole = (-1, -1)
         self._health = Health(self.name, directory)
         self._health.on_offline = self._went_offline
         self._durability = Durability(disk, directory, self._log_end, self._segments.size_bytes)
@@ -178,8 +178,7 @@ class Log:
     @property
     def recovery_point(self) -> int:
         """Below it, batches *and everything derived from them* are durable: recovery need not look there."""
-        point = self._durability.recovery_point
-        return self._hole[0] if point == self._hole[1] else point
+        return self._durability.recovery_point
 
     @property
     def is_offline(self) -> bool:
@@ -317,7 +316,7 @@ class Log:
             self._segments.roll(self._log_end, self.config.index_interval_bytes)
         except OSError as error:
             self._health.refuse("making a new segment", error)
-        self._hole = (-1, -1)
+        self._durability.hole = NO_HOLE
         snapshot = segment_path(self.directory, self._log_end, "snapshot")
         self._durability.add_complete(old, {**old.encoded_indexes(), snapshot: encode_snapshot(self._producers)})
 
@@ -460,8 +459,8 @@ class Log:
         self._epochs.truncate_from_end(end)
         self._durability.write_epochs(self._epochs)
         self._segments.cut(cut)
-        self._hole = cut.data_end, end  # a restart finds the end of the last batch, and no hole behind it
         self._after_cut(end)
+        self._durability.hole = cut.data_end, end
         self._producers = load_producers_again(self._disk, self.directory, self.config, self._segments, end)
         self._producers.set_high_watermark(self._high_watermark)
 
@@ -524,10 +523,10 @@ class Log:
 
     def update_config(self, config: LogConfig) -> None:
         """A new configuration; it holds from the next append on."""
+        if self.config.may_have_holes:
+            config = replace(config, was_compacted=True)  # a change of the policy fills no holes
         if config != self.config:
-            self.config = config
-            if self.on_config is not None:
-                self.on_config(self)
+            self.config = config if self.on_config is None else self.on_config(self, config)
         self._producers.expiration_ms = config.producer_id_expiration_ms
 
     def close(self, *, clean: bool) -> None:
@@ -539,7 +538,8 @@ class Log:
             if clean and self._health.offline is None:
                 with self._health.disk_at_work("a removal of old segments"):
                     self.removals.settle()
-                active, snapshot = self._segments.active, segment_path(self.directory, self._log_end, "snapshot")
+                self._producers.end_offset = end = self._durability.end_after_restart(self._log_end)
+                active, snapshot = self._segments.active, segment_path(self.directory, end, "snapshot")
                 # As if the active segment were complete: its derived files are written and synced with it.
                 self._durability.add_complete(active, {**active.encoded_indexes(), snapshot: encode_snapshot(self._producers)})
                 self._durability.epochs_changed(self._log_end)

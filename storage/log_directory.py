@@ -22,8 +22,8 @@ the data of one log is damaged, that log goes offline, for this start and all la
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -33,7 +33,7 @@ from ..runtime.disk import Disk, FileLock
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from .eraser import Eraser
-from .health import OUT_OF_SPACE
+from .health import DISK_FAILED, OUT_OF_SPACE
 from .log import CorruptLog, Log, LogConfig
 from .open_files import OPEN_FILES_MAX, OpenFiles
 from .removal import Removal
@@ -98,6 +98,7 @@ class LogDirectory:
         *,
         files_max: int = OPEN_FILES_MAX,
         recovery_threads: int = 1,
+        recovery_pool: Callable[[int], Executor] = ThreadPoolExecutor,
         eraser: Eraser | None = None,
     ) -> None:
         """`fresh_directory_id` is written into a new folder and names it for good: a wiped or replaced disk gets another.
@@ -123,8 +124,8 @@ class LogDirectory:
         self._lock: FileLock | None = None
         self._offline: OSError | None = None
         self._written: dict[PartitionKey, PartitionCheckpoint] = {}
-        self._recovery_threads = recovery_threads
-        self._configs_due: set[PartitionKey] = set()
+        self._recovery_threads, self._recovery_pool = recovery_threads, recovery_pool
+        self._configs_due: dict[PartitionKey, LogConfig] = {}
         self._eraser = eraser
 
     # ----------------------------------------------------------------------------------------------------------- opening
@@ -146,6 +147,8 @@ class LogDirectory:
             self._written = self._read_checkpoint()
             names = self._disk.list_names(self.path)
             found = [entry for name in names if (entry := self._find_entry(name, config_of, report)) is not None]
+            if len(self._disk.list_names(self.path)) < len(names):
+                self._disk.sync_directory(self.path)  # what was half made or half deleted is gone, for all later lives
             self._open_found(found, now_ms, report)
             for each in self.logs.values():  # a log start that was noted above what is left would hide what is appended next
                 self._lower_recovery_point(each, each.log_end_offset)
@@ -258,7 +261,7 @@ class LogDirectory:
                 return error
 
         if self._recovery_threads > 1 and len(found) > 1:
-            with ThreadPoolExecutor(self._recovery_threads, thread_name_prefix="recovery") as executor:
+            with self._recovery_pool(self._recovery_threads) as executor:
                 results = list(executor.map(load, found))
         else:
             results = [load(entry) for entry in found]
@@ -329,6 +332,7 @@ class LogDirectory:
             self._disk.write_atomic(path / PARTITION_METADATA, encode_checkpoint([[topic_id]]))
             created = self._load(key, config, now_ms=now_ms, clean=False)
         except OSError as error:
+            self._disk_failed(error)
             self._remove_half_made(path)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be created: {error}") from error
         self._adopt(key, created)
@@ -358,7 +362,7 @@ class LogDirectory:
         self.topic_ids.pop(key, None)
         self.damaged.pop(key, None)
         self.unusable.discard(key)
-        self._configs_due.discard(key)
+        self._configs_due.pop(key, None)
         if known is not None:
             known.close(clean=False)
         path = self._log_path(key)
@@ -368,6 +372,7 @@ class LogDirectory:
             self._remove_tree(self._take_name_away(key, _DELETE_SUFFIX))
             self._forget_checkpoint_if_room(key)
         except OSError as error:
+            self._disk_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} could not be deleted: {error}") from error
 
     def set_aside(self, topic: str, partition: int) -> None:
@@ -379,6 +384,7 @@ class LogDirectory:
         try:
             kept = self._take_name_away(key, _DAMAGED_SUFFIX)
         except OSError as error:
+            self._disk_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be set aside: {error}") from error
         del self.damaged[key]
         self.unusable.discard(key)
@@ -393,9 +399,10 @@ class LogDirectory:
         OSError."""
         taken = set(self._disk.list_names(self.path))
         target = self.path / next(name for n in range(len(taken) + 1) if (name := f"{n}{suffix}") not in taken)
-        self._forget_checkpoint_if_room(key)
         self._disk.rename(self._log_path(key), target)
         self._disk.sync_directory(self.path)
+        # Only now: a crash in between would leave a log without its recovery point, whose damage then passes for a torn tail.
+        self._forget_checkpoint_if_room(key)
         return target
 
     def _remove_tree(self, path: Path) -> None:
@@ -415,21 +422,28 @@ class LogDirectory:
 
         return self._eraser is not None and self._eraser.submit(work, lambda error: owner.removals.finish(removal, error))
 
-    def _note_config(self, changed: Log) -> None:
-        """Writes a log's new configuration beside it; when that fails, again with the next checkpoint."""
+    def _note_config(self, changed: Log, config: LogConfig) -> LogConfig:
+        """Writes a log's new configuration beside it; when that fails, again with the next checkpoint.  Returns what may hold
+        until then: no holes may come into a log of which a restart would not know that it may have some."""
         key = (changed.topic, changed.partition)
-        self._configs_due.add(key)
+        before = changed.config
+        self._configs_due[key] = config
         try:
             self._write_configs()
         except OSError as error:
             log.warning("log_config_not_written", log=changed.name, reason=error)
+            self._disk_failed(error)
+            if config.may_have_holes and not before.may_have_holes:
+                return replace(config, cleanup_policy=before.cleanup_policy)
+        return config
 
     def _write_configs(self) -> None:
-        for key in tuple(self._configs_due):
+        for key, config in tuple(self._configs_due.items()):
             known = self.logs.get(key)
             if known is not None:
-                self._disk.write_atomic(self._log_path(key) / LOG_CONFIG, encode_config(known.config))
-            self._configs_due.discard(key)
+                self._disk.write_atomic(self._log_path(key) / LOG_CONFIG, encode_config(config))
+                known.config = config
+            del self._configs_due[key]
 
     # -------------------------------------------------------------------------------------------------------- checkpoints
 
@@ -453,7 +467,11 @@ class LogDirectory:
             (topic, partition, row.recovery_point, row.high_watermark, row.log_start_offset)
             for (topic, partition), row in sorted(rows.items())
         )
-        self._disk.write_atomic(self.path / PARTITION_CHECKPOINT, content)
+        try:
+            self._disk.write_atomic(self.path / PARTITION_CHECKPOINT, content)
+        except OSError as error:
+            self._disk_failed(error)  # perhaps the new one is there, and perhaps it stays: a cut would have to know
+            raise
         self._written = rows
 
     def _lower_recovery_point(self, cut: Log, offset: int) -> None:
@@ -501,6 +519,11 @@ class LogDirectory:
             log.error("damage_not_noted", log=failed.name, reason=second)
         if self.on_corrupt is not None:
             self.on_corrupt(failed, error)
+
+    def _disk_failed(self, error: OSError) -> None:
+        """A sync that failed is not tried again, whatever it was for."""
+        if error.errno in DISK_FAILED:
+            self.go_offline(error)
 
     def go_offline(self, error: OSError) -> None:
         """The disk cannot be trusted: all logs refuse everything from now on."""

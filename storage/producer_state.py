@@ -516,6 +516,16 @@ class ProducerState:
         self.end_offset = end_offset
         self._refresh()
 
+    def adopt_unknown(self, older: ProducerState) -> None:
+        """Takes over the producers that only `older`, a snapshot, knows: nothing that is left of the log speaks of them."""
+        missing = [entry for entry in older.entries() if entry.producer_id not in self._entries]
+        for entry in reversed(missing):
+            self._entries[entry.producer_id] = entry
+            self._entries.move_to_end(entry.producer_id, last=False)
+        opened = [(e.transaction_first_offset, e.producer_id) for e in missing if e.transaction_first_offset is not None]
+        self._open = OrderedDict(sorted([*self._open.items(), *opened]))
+        self._refresh()
+
     def as_comparable(self) -> tuple[object, ...]:
         """All that a replay must reproduce (guards are not part of a log)."""
         return (

@@ -227,6 +227,7 @@ def _load_clean(loader: _Loader, bases: list[int]) -> LoadedLog | None:
         )
         return None
     epochs.truncate_from_end(end)
+    loader.drop_snapshots_above(end)
     producers = loader.load_producers(end)
     replay_producers(segments, producers, end)
     return LoadedLog(segments, producers, epochs, max(loader.log_start_offset, bases[0]), loader.files)
@@ -241,8 +242,11 @@ def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
     for index in range(first, len(segments)):
         if index > first:
             _trust_nothing(segments[index])
-            if loaded.producers.end_offset == segments[index].base_offset:  # or else there is a hole
-                between[segments[index].base_offset] = encode_snapshot(loaded.producers)
+            base = segments[index].base_offset
+            if base in loader.snapshots:  # it may know producers of segments that retention has removed
+                loaded.producers.adopt_unknown(loader.load_producers(base))
+            if loaded.producers.end_offset == base:  # or else there is a hole
+                between[base] = encode_snapshot(loaded.producers)
         if not _scan_segment(loader, loaded, segments[index]):
             _drop_segments(loaded, index + 1)
             break
@@ -257,6 +261,7 @@ def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
         )
     loaded.epochs.truncate_from_end(end)
     loader.drop_snapshots_above(end)
+    loaded.producers.adopt_unknown(loader.load_producers(end))
     _make_durable(loader, loaded, first, {offset: data for offset, data in between.items() if offset <= end})
     loaded.log_start_offset = min(max(loader.log_start_offset, bases[0]), end)
     return loaded
@@ -319,7 +324,7 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
     aborted: list[TransactionIndexEntry] = []
     problem: str | None = None
     # Cleaning leaves holes between segments, and cleans only what is durable.  Behind that, a hole is a lost tail of a segment.
-    is_hole = loader.config.is_compacted and expected < segment.base_offset <= loader.holes_below
+    is_hole = loader.config.may_have_holes and expected < segment.base_offset <= loader.holes_below
     if not start and segment.base_offset != expected and not is_hole:
         problem = f"the segment begins at offset {segment.base_offset} where {expected} was expected"
     else:
@@ -327,14 +332,16 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
         try:
             for batch in scan_batches(segment.file, start, file_bytes, check=True):
                 base = batch.header.base_offset
-                highest = segment.base_offset + OFFSET_SPAN_MAX if loader.config.is_compacted else expected
+                highest = segment.base_offset + OFFSET_SPAN_MAX if loader.config.may_have_holes else expected
                 if not expected <= base <= highest:
                     raise InvalidBatch(batch.position, f"offset {base} where {expected} was expected")
                 _take_batch(loaded, segment, batch, aborted)
                 expected = batch.header.next_offset
         except InvalidBatch as error:
             problem = error.reason
-    if aborted:
+    if not start:
+        segment.replace_transactions(aborted)
+    elif aborted:
         segment.append_transactions(aborted)
     loaded.producers.end_offset = expected
     loaded.scanned_bytes += segment.size_bytes - start

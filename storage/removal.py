@@ -30,6 +30,7 @@ from ..runtime.disk import Disk
 from .flush import Durability, FlushTicket
 from .health import OUT_OF_SPACE, Health
 from .segment import Segment, segment_path
+from .segment_swap import INDEX_SUFFIXES
 from .segments import Segments
 
 log = logs.get(__name__)
@@ -44,8 +45,10 @@ class Removal:
         directory: Path,
         segments: Sequence[Segment],
         snapshot: tuple[Path, bytes] | None,
+        indexes: Sequence[tuple[Path, bytes]],
         flush: FlushTicket | None,
     ) -> None:
+        self._indexes = indexes
         self.snapshot = snapshot
         """Still to be written."""
         self.is_over = False
@@ -72,10 +75,12 @@ class Removal:
             self.is_over = True
 
     def _write_snapshot(self, path: Path, data: bytes) -> None:
-        for segment in self._segments:  # a snapshot vouches for the batches below it
+        for segment in self._segments:  # a snapshot vouches for the batches below it, and for their indexes
             segment.sync()
         self._disk.sync_directory(self._directory)
         try:
+            for index, content in self._indexes:
+                self._disk.write_atomic(index, content)
             self._disk.write_atomic(path, data)
         except OSError as error:
             if error.errno not in OUT_OF_SPACE:
@@ -121,9 +126,11 @@ class Removals:
         first = old[-1].next_offset
         with self._health.disk_at_work("a removal of old segments"):
             snapshot = self._durability.take_waiting(segment_path(self._directory, first, "snapshot"))
+            indexes = [self._durability.take_waiting(gone.path(suffix)) for gone in old for suffix in INDEX_SUFFIXES]
             for gone in old:
                 self._durability.forget(gone)
-            removal = Removal(self._disk, self._directory, old, snapshot, self._durability.running)
+            waiting = [index for index in indexes if index is not None]
+            removal = Removal(self._disk, self._directory, old, snapshot, waiting, self._durability.running)
             self._segments.drop_first(len(old))
             self._durability.drop_waiting_snapshots(first)
             self._waiting.append(removal)

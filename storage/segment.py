@@ -92,7 +92,7 @@ class Segment:
     def create_cleaned(cls, files: OpenFiles, directory: Path, base_offset: int, index_interval_bytes: int) -> Segment:
         """A new segment that is not of the log yet: a `Replacement` puts it into the place of others."""
         segment = cls(files, directory, base_offset, index_interval_bytes, CLEANED)
-        segment._discard_files()
+        segment.remove()  # also from the open files: what an earlier cleaning left there has no name any more
         segment._dirty_file = files.get(segment.path("log"), create=True)
         segment._index, segment._time_index, segment._transactions = OffsetIndex(base_offset), TimeIndex(base_offset), []
         segment.counts = CountIndex(base_offset)
@@ -284,6 +284,8 @@ class Segment:
             if header.base_offset >= offset:
                 break
             end = position + header.size_bytes
+            if header.next_offset == offset:
+                break  # what follows was not flushed, and may be anything
         return end
 
     def reset_indexes(self) -> None:
@@ -295,11 +297,16 @@ class Segment:
         self.counts, self.total = CountIndex(self.base_offset), None
 
     def reset_transactions(self) -> None:
-        """Empties the transaction index, in memory and on disk: recovery builds it again."""
+        """Empties the transaction index in memory: recovery builds it again, and then calls `replace_transactions`."""
         self._transactions = []
-        if self._disk.exists(self.path("txnindex")):
-            self._transactions_file_to_write().truncate(0)
-            self.transactions_dirty = True
+
+    def replace_transactions(self, entries: list[TransactionIndexEntry]) -> None:
+        """Puts these into the place of what the disk has, at once: after a crash in between, a snapshot would vouch for an index
+        that is half empty.  Raises OSError."""
+        path, self._transactions = self.path("txnindex"), entries
+        if entries or self._disk.exists(path):  # also when it has the same: that may be in the page cache only
+            self._files.forget(path)
+            self._disk.write_atomic(path, b"".join(entry.encode() for entry in entries))
 
     def encoded_indexes(self) -> dict[Path, bytes]:
         """The index files of a segment that is complete, or about to be closed."""

@@ -193,12 +193,19 @@ class LogConfig:
     min_insync_replicas: int = 1
     unclean_leader_election: bool = False
     record_check: bool = True
+    was_compacted: bool = False
+    """Of this log, not of its topic: the policy was another one once, and the log may still have holes from then."""
 
     is_compacted: bool = field(init=False)
-    """Compacted logs have holes between batches.  Follows from the cleanup policy; asked at every append."""
+    """Follows from the cleanup policy; asked at every append."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_compacted", CleanupPolicy.COMPACT in self.cleanup_policy)
+
+    @property
+    def may_have_holes(self) -> bool:
+        """Whether offsets between batches may be missing without anything being lost: the cleaner was here, or may come."""
+        return self.is_compacted or self.was_compacted
 
     @staticmethod
     def from_topic_config(

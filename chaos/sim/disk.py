@@ -16,7 +16,8 @@ What survives a crash
 
 A process that is only killed loses nothing: `kill()`.
 
-Faults, all off at first: `capacity` (writes then stop short with ENOSPC), `fail_after` (ENOSPC at the n-th change),
+Faults, all off at first: `capacity` (writes then stop short with ENOSPC), `full_after` (no room from the n-th growth on; what
+takes none goes on), `fail_after` (ENOSPC at the n-th change),
 `fail_sync` / `fail_sync_after` (EIO; see below), `fail_truncate`, `cut_after` (PowerCut at the n-th change), `flip_bit` (rot).
 
 **After a failed sync the dirty pages are gone**, as in Linux: what was written since the last good sync will not reach the disk,
@@ -30,7 +31,7 @@ from __future__ import annotations
 
 import enum
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -199,6 +200,7 @@ class LyingFile:
         self._open = True
 
     def _check(self) -> None:
+        self._disk.called()
         assert self._boot == self._disk.boot, "a file of before the crash is used after it"
         if not self._open:
             raise OSError(errno.EBADF, "closed", str(self.path))
@@ -262,16 +264,23 @@ class LyingDisk:
         self.changes = 0
         self.capacity: int | None = None
         self.fail_after: int | None = None
+        self.full_after: int | None = None
         self.fail_sync = False
         self.fail_sync_after: int | None = None
         self.failed_sync_keeps_cache = True
         self.fail_truncate = False
         self.cut_after: int | None = None
+        self.on_call: Callable[[], None] | None = None
+        """Before calls that nobody makes under a lock: where another thread may come first (`turns`)."""
         self.locks: set[Path] = set()
         self._root = _Folder()
         self._folders: dict[str, _Folder] = {"/": self._root, "": self._root}  # by path; follows what programs see
 
     # ------------------------------------------------------------------------------------------------------------- faults
+
+    def called(self) -> None:
+        if self.on_call is not None:
+            self.on_call()
 
     def step(self, path: Path) -> None:
         """One change is about to happen: the power may go, or there may be no room."""
@@ -289,13 +298,17 @@ class LyingDisk:
         return sum(len(inode.content) for inode in {id(inode): inode for _path, inode in self._walk()}.values())
 
     def room(self) -> int | None:
+        """Bytes that something may grow by now; None for any number."""
+        if self.full_after is not None:
+            self.full_after -= 1
+            return 0 if self.full_after < 0 else None
         return None if self.capacity is None else max(0, self.capacity - self.used_bytes())
 
     def kill(self) -> None:
         """The process is gone, the machine is not: everything written stays, synced or not."""
         self.boot += 1
         self.locks.clear()
-        self.cut_after = self.fail_after = self.fail_sync_after = None
+        self.cut_after = self.fail_after = self.full_after = self.fail_sync_after = None
 
     def crash(self, random: Random) -> None:
         """The power is gone: see the module's text."""
@@ -351,10 +364,10 @@ class LyingDisk:
     # --------------------------------------------------------------------------------------------------------- data paths
 
     def write(self, inode: _Inode, position: int, content: bytes, path: Path) -> None:
-        room = self.room()
+        grows = max(0, position + len(content) - len(inode.content))
+        room = self.room() if grows else None
         kept = content
         if room is not None:
-            grows = max(0, position + len(content) - len(inode.content))
             kept = content if grows <= room else content[: max(0, len(content) - (grows - room))]
         try:
             self.step(path)
@@ -438,6 +451,7 @@ class LyingDisk:
         return len(self._file(path).content)
 
     def list_names(self, directory: Path) -> list[str]:
+        self.called()
         return sorted(self._folder(directory).entries)
 
     def make_directory(self, directory: Path) -> None:
@@ -453,9 +467,11 @@ class LyingDisk:
         self.sync_directory(directory.parent)
 
     def read(self, path: Path) -> bytes:
+        self.called()
         return bytes(self._file(path).content)
 
     def write_atomic(self, path: Path, data: bytes) -> None:
+        self.called()
         in_place = Lie.ATOMIC_REPLACEMENT in self.lies
         temporary = path if in_place else path.with_name(path.name + ".tmp")
         file = self.open(temporary, create=True)
@@ -469,6 +485,7 @@ class LyingDisk:
         self.sync_directory(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
+        self.called()
         folder, name = self._place(source)
         into, new_name = self._place(target)
         node = folder.entries.get(name)
@@ -486,6 +503,7 @@ class LyingDisk:
             self._note_folders(str(target), node)
 
     def remove(self, path: Path) -> None:
+        self.called()
         inode = self._file(path)
         self.step(path)
         folder, name = self._place(path)
@@ -504,6 +522,7 @@ class LyingDisk:
         del self._folders[str(directory)]
 
     def sync_directory(self, directory: Path) -> None:
+        self.called()
         folder = self._folder(directory)
         self.step(directory)
         if self._sync_fails():
@@ -512,8 +531,7 @@ class LyingDisk:
             folder.sync()
 
     def free_bytes(self, directory: Path) -> int:
-        room = self.room()
-        return 1 << 40 if room is None else room
+        return 1 << 40 if self.capacity is None else max(0, self.capacity - self.used_bytes())
 
     def lock(self, path: Path) -> LyingLock:
         if path in self.locks:

@@ -15,44 +15,42 @@ Everything follows from the steps: the same steps give the same history.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 from uuid import UUID
 
 from ...storage.cleaning.cleaner import clean_now
 from ...storage.cleaning.retention import apply_retention
-from ...storage.log import AppendOrigin, FlushTicket, Log, LogConfig
+from ...storage.log import FlushTicket, Log, LogConfig
 from ...storage.log_directory import LogDirectory
 from ...storage.topic_config import CleanupPolicy
 from ...wire.errors import KafkaError
-from ...wire.records import ControlType, NewRecord, assign_in_place, encode_batch, encode_marker, iterate_headers
 from .cleaning_checks import adopt_cleaned, check_aborted_are_gone
 from .disk import Lie, LyingDisk, PowerCut
-from .runs import Broken
-from .storage_checks import check_log, check_survivors, read_all
-from .storage_model import LogModel
+from .steps import NOW_MS, Step, broken
+from .storage_appends import AppendSteps
+from .storage_checks import check_log, check_survivors, forget_removed, read_all
 
 ROOT = Path("/data")
 TOPIC, PARTITION = "flights", 0
 TOPIC_ID = UUID(int=7)
-NOW_MS = 1_700_000_000_000
-Step = tuple[str, int, int]
 
 WEIGHTS = {
     "append": 5, "idempotent": 4, "transaction": 6, "commit": 3, "abort": 4, "follow": 3, "repeat": 1, "epoch": 2, "roll": 2,
     "flush": 5, "flush_begin": 3, "flush_run": 3, "flush_finish": 3, "watermark": 4, "delete": 2, "retain": 1, "clean": 3,
-    "truncate": 2, "checkpoint": 3, "full": 2, "sync_fails": 1, "close": 1, "kill": 1, "crash": 3, "cut": 5, "cut_open": 1,
-    "check": 1,
+    "truncate": 2, "checkpoint": 3, "full": 3, "full_open": 1, "sync_fails": 1, "any_sync_fails": 1, "undo_fails": 1,
+    "reconfigure": 1, "close": 1, "kill": 1, "crash": 3, "cut": 5, "cut_open": 1, "check": 1,
 }  # fmt: skip
 """How often each operation is drawn."""
-CLEANING_WEIGHTS = WEIGHTS | {"clean": 14, "roll": 10, "flush": 12, "watermark": 10, "truncate": 1, "full": 1, "retain": 0}
+CLEANING_WEIGHTS = WEIGHTS | {"clean": 14, "roll": 10, "flush": 12, "watermark": 10, "truncate": 1}
 _NAMES, _CHANCES = list(WEIGHTS), list(WEIGHTS.values())
 _CLEANING_CHANCES = list(CLEANING_WEIGHTS.values())
-_CUTTABLE = (
+CUTTABLE = (
     "append", "transaction", "abort", "follow", "roll", "flush", "flush", "flush_run", "delete", "truncate", "checkpoint",
-    "checkpoint", "clean", "clean", "close",
+    "checkpoint", "clean", "clean", "close", "reconfigure",
 )  # fmt: skip
 """What may be interrupted by a power cut, or meet a full disk."""
 
@@ -63,39 +61,66 @@ def random_steps(seed: int, length: int, *, cleaning: bool = False) -> list[Step
     return [(name, random.randrange(1 << 20), random.randrange(1 << 20)) for name in names]
 
 
-class StorageHistory:
+class Shape(NamedTuple):
+    """What stays the same in a history: the log's limits, small enough that every boundary is near."""
+
+    policies: str = "delete"
+    segment_bytes: int = 1000
+    index_interval_bytes: int = 200
+    files_max: int = 4096
+    index_bytes_max: int = 1 << 20
+    resume_bytes: int = 1 << 20
+    """A flush writes a snapshot for every so many bytes of a segment."""
+    failed_sync_keeps_cache: bool = True
+
+    @classmethod
+    def drawn(cls, random: Random, *, compacted: bool) -> Shape:
+        policies = "delete"
+        if compacted or random.random() < 0.35:
+            policies = random.choice(("compact", "compact", "compact,delete"))
+        return cls(
+            policies, random.choice((500, 1000, 2500)), random.choice((1, 200, 600)), random.choice((2, 4096)),
+            random.choice((0, 1 << 20)), random.choice((300, 1 << 20)), random.random() < 0.5,
+        )  # fmt: skip
+
+
+def _policy(policies: str) -> frozenset[CleanupPolicy]:
+    return frozenset(CleanupPolicy(each) for each in policies.split(","))
+
+
+class StorageHistory(AppendSteps):
     """One log, its disk and its model.  Subclass and override steps to switch a safeguard off."""
 
     ALWAYS_COMPACTED = False
-    CUT = _CUTTABLE
+    CUT = CUTTABLE
     """What power cuts interrupt."""
 
-    def __init__(self, seed: int = 0, *, lies: Lie = Lie.NONE, steps: Sequence[Step] | None = None, length: int = 14) -> None:
+    def __init__(
+        self, seed: int = 0, *, lies: Lie = Lie.NONE, steps: Sequence[Step] | None = None, length: int = 14,
+        shape: Shape | None = None,
+    ) -> None:  # fmt: skip
+        """`steps` and `shape` are drawn from the seed when not given."""
+        super().__init__()
         self.seed = seed
-        random = Random(~seed)
-        compacted = self.ALWAYS_COMPACTED or random.random() < 0.35
-        self.steps = random_steps(seed, length, cleaning=compacted) if steps is None else list(steps)
+        self.shape = shape or Shape.drawn(Random(~seed), compacted=self.ALWAYS_COMPACTED)
         self.config = LogConfig(
-            segment_bytes=random.choice((500, 1000, 2500)),
-            index_interval_bytes=random.choice((1, 200, 600)),
-            cleanup_policy=frozenset({CleanupPolicy.COMPACT if compacted else CleanupPolicy.DELETE}),
-        )
+            segment_bytes=self.shape.segment_bytes, index_interval_bytes=self.shape.index_interval_bytes,
+            cleanup_policy=_policy(self.shape.policies),
+        )  # fmt: skip
+        self.was_compacted = self.config.is_compacted
+        self.steps = random_steps(seed, length, cleaning=self.was_compacted) if steps is None else list(steps)
         self.disk = LyingDisk()
-        self.disk.failed_sync_keeps_cache = random.random() < 0.5
-        self.model = LogModel()
-        self.leader_epoch = 0
+        self.disk.failed_sync_keeps_cache = self.shape.failed_sync_keeps_cache
         self.crashes = 0
         self.trace = False
-        self.counter = 0
         self.flushed = 0  # what has been promised to be durable
         self.start_noted = 0  # the log start below which no restart may fall
         self.start_most = 0
         self.ticket: FlushTicket | None = None
         self.ticket_was_run = False
-        self.ghosts: list[tuple[int, bytes]] = []  # refused appends: until a sync, their bytes may return in a crash
         self.limit = self.settled = 0  # a cleaning could go so far, by markers that far
+        self.may_forget = False  # what a full disk kept retention from noting
         self.restarting: int | None = None  # a cut that begins the log anew may have been interrupted
-        self.last_append: tuple[bytes, int, int] | None = None
         self._open(clean=False)
         self.disk.lies = lies
 
@@ -109,13 +134,11 @@ class StorageHistory:
                     print(step)
                 self._step(*step)
                 if self.trace:
-                    print("   ", self.log.describe(), self.flushed, [(p.name, self.disk.size(p)) for p in self.disk.files()])
+                    print("   ", self.log.describe(), self.flushed)
             done.append(("crash", self.seed, 0))
             self.crash(self.seed, 0)
-        except PowerCut as error:
-            raise Broken(f"seed {self.seed}: the power cut escaped at {done[-1]}") from error
-        except Exception as error:
-            raise Broken(f"seed {self.seed}: {type(error).__name__}: {error}\nsteps = {done}") from error
+        except (PowerCut, Exception) as error:
+            broken(self.seed, done, error)
 
     def _step(self, name: str, a: int, b: int) -> None:
         operation: Callable[[int, int], None] = getattr(self, name)
@@ -125,6 +148,8 @@ class StorageHistory:
 
     def _learn(self) -> None:
         """What the log promises from now on."""
+        self.config = self.log.config
+        self.was_compacted = self.was_compacted or self.config.is_compacted
         if not self.log.is_offline:
             self.flushed = max(self.flushed, self._end_of_batches(self.log.flushed_end_offset))
 
@@ -132,125 +157,6 @@ class StorageHistory:
         """Where the last batch ends that ends at or below `offset`: behind it, a compacted log may have a hole."""
         ends = (b.header.next_offset for b in reversed(self.model.batches) if self.model.is_stored(b))
         return next((end for end in ends if end <= offset), 0)
-
-    # ---------------------------------------------------------------------------------------------------------- appending
-
-    def _value(self, a: int, size: int) -> bytes | None:
-        """Never the same twice; now and then a tombstone."""
-        self.counter += 1
-        return None if a % 11 == 0 else b"%d." % self.counter + b"v" * size
-
-    def _batch(self, a: int, b: int, *, pid: int = -1, epoch: int = -1, sequence: int = -1, transactional: bool = False) -> bytes:
-        size = (a >> 4) % 120
-        records = [
-            NewRecord(b"key%d" % ((b >> 8) % 5 + i), self._value(a + i, size), (), NOW_MS + (b >> 4) % 1000 + 7 * i)
-            for i in range(1 + a % 3)
-        ]
-        return encode_batch(
-            records, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=transactional
-        )
-
-    def _lead(self, data: bytes, *, origin: AppendOrigin = AppendOrigin.CLIENT, transaction_version: int = 0) -> None:
-        """An append as the leader; the model learns what must be stored, also when the power goes in between."""
-        stored, offset, guard = bytearray(data), self.log.log_end_offset, None
-        for position, header in list(iterate_headers(data)):
-            assign_in_place(stored, position, offset, self.leader_epoch)
-            offset += header.last_offset_delta + 1
-            if header.is_transactional and not header.is_control:
-                if not self.log.transaction_open(header.producer_id, header.producer_epoch):
-                    guard = self.log.start_verification(header.producer_id, header.producer_epoch, header.base_sequence)
-        with self._attempt(stored):
-            info = self.log.append_leader(
-                data, leader_epoch=self.leader_epoch, origin=origin, now_ms=NOW_MS, guard=guard,
-                transaction_version=transaction_version,
-            )  # fmt: skip
-        assert not info.duplicate and info.next_offset == self.log.log_end_offset == self.model.end
-
-    @contextmanager
-    def _attempt(self, stored: bytes | bytearray) -> Iterator[None]:
-        """What is appended becomes part of the model, unless it is refused."""
-        try:
-            yield
-        except PowerCut:
-            self.model.append(stored)  # it may or may not be there; the survivors tell
-            raise
-        except KafkaError:
-            self.ghosts.append((self.model.end, bytes(stored)))
-            raise
-        self.model.append(stored)
-
-    def append(self, a: int, b: int) -> None:
-        self._lead(self._batch(a, b))
-
-    def _next(self, pid: int) -> tuple[int, int]:
-        """Epoch and next sequence, as the producer itself would know them."""
-        known = self.model.replay().producers.get(pid)
-        if known is None:
-            return 0, 0
-        return max(0, known.epoch), known.batches[-1][0] + 1 if known.batches else 0
-
-    def idempotent(self, a: int, b: int) -> None:
-        pid = 100 + b % 2
-        epoch, sequence = self._next(pid)
-        offset = self.log.log_end_offset
-        data = self._batch(a, b, pid=pid, epoch=epoch, sequence=sequence)
-        self._lead(data)
-        self.last_append = data, offset, self.log.log_end_offset
-
-    def repeat(self, _a: int, _b: int) -> None:
-        """The producer sends its last batch again: if it is still there, nothing is appended."""
-        if self.last_append is None:
-            return
-        data, first, end = self.last_append
-        there = [b.data[21:] for b in self.model.batches if b.header.base_offset == first]
-        if there != [data[21:]]:  # all behind offset, length, leader epoch, magic and checksum
-            return
-        before = self.log.log_end_offset
-        info = self.log.append_leader(data, leader_epoch=self.leader_epoch, origin=AppendOrigin.CLIENT, now_ms=NOW_MS)
-        still = self.model.batches[-1].header.base_offset - first < 5
-        assert info.duplicate or not still
-        assert (info.first_offset, info.next_offset, self.log.log_end_offset) == (first, end, before)
-
-    def transaction(self, a: int, b: int) -> None:
-        pid = 200 + b % 3
-        epoch, sequence = self._next(pid)
-        self._lead(self._batch(a, b, pid=pid, epoch=epoch, sequence=sequence, transactional=True))
-
-    def commit(self, a: int, b: int) -> None:
-        self._end(a, b, ControlType.COMMIT)
-
-    def abort(self, a: int, b: int) -> None:
-        self._end(a, b, ControlType.ABORT)
-
-    def _end(self, _a: int, b: int, control: ControlType) -> None:
-        pid = 200 + b % 3
-        epoch, _ = self._next(pid)
-        data = encode_marker(control, pid, epoch + 1, 0, NOW_MS + (b >> 4) % 1500)
-        self._lead(data, origin=AppendOrigin.COORDINATOR, transaction_version=2)
-
-    def follow(self, a: int, b: int) -> None:
-        """A fetch from another leader: several batches, and a part of one more."""
-        self.leader_epoch += b % 2
-        offset, parts = self.log.log_end_offset, []
-        if self.config.is_compacted:
-            offset += b % 3  # the leader has cleaned
-        for turn in range(1 + b % 3):
-            data = bytearray(self._batch(a + turn, b))
-            assign_in_place(data, 0, offset, self.leader_epoch)
-            offset += 1 + (a + turn) % 3
-            parts.append(bytes(data))
-        whole = b"".join(parts)
-        with self._attempt(whole):
-            info = self.log.append_follower(whole + parts[0][: b % len(parts[0])])
-        assert info.next_offset == self.log.log_end_offset == offset
-
-    def epoch(self, _a: int, _b: int) -> None:
-        """An election: this node leads in a new epoch."""
-        self.leader_epoch += 1
-        self.log.assign_epoch(self.leader_epoch, self.log.log_end_offset)
-
-    def roll(self, _a: int, _b: int) -> None:
-        self.log.roll()
 
     # ----------------------------------------------------------------------------------------------------------- flushing
 
@@ -272,6 +178,11 @@ class StorageHistory:
             self.log.finish_flush(self.ticket)  # changes nothing when a cut has overtaken it
             self.ticket = None
 
+    def reconfigure(self, a: int, _b: int) -> None:
+        """Another cleanup policy: a log that is compacted no more keeps its holes, and begins to be cut by age."""
+        policy = _policy(("compact", "delete", "compact,delete")[a % 3])
+        self.log.update_config(replace(self.config, cleanup_policy=policy))
+
     def checkpoint(self, _a: int, _b: int) -> None:
         self.directory.write_checkpoints()
         self.start_noted = self.log.log_start_offset
@@ -280,14 +191,12 @@ class StorageHistory:
 
     def watermark(self, a: int, _b: int) -> None:
         # With the flush policy `os` it may be above what is flushed; but what a cleaner takes for settled, a crash may not undo.
-        most = self.log.flushed_end_offset if self.config.is_compacted else self.log.log_end_offset
+        most = self.log.flushed_end_offset if self.was_compacted else self.log.log_end_offset
         self.log.set_high_watermark(a % (most + 1))
         self.model.watermark_most = max(self.model.watermark_most, self.log.high_watermark)
 
     def delete(self, a: int, _b: int) -> None:
-        """DeleteRecords, which a topic that is only compacted refuses."""
-        if self.config.is_compacted:
-            return
+        """DeleteRecords; or, where the topic is only compacted, a leader's log start that a follower takes over."""
         low, high = self.log.log_start_offset, self.log.high_watermark
         target = low + a % (high - low + 1)
         self.start_most = max(self.start_most, target)
@@ -296,9 +205,7 @@ class StorageHistory:
         self.model.start = max(self.model.start, target)
 
     def retain(self, a: int, _b: int) -> None:
-        """Retention by time: only what is old enough goes."""
-        if self.config.is_compacted:
-            return
+        """Retention by time: only what is old enough goes, and nothing where the topic is only compacted."""
         now_ms = NOW_MS + self.config.retention_ms + a % 1200
         self.start_most = max(self.start_most, self.log.last_stable_offset)
         for start in apply_retention(self.log, now_ms):
@@ -313,7 +220,13 @@ class StorageHistory:
             return
         self.limit = max(self.limit, self.log.last_stable_offset)
         self.settled = max(self.settled, self.log.high_watermark)
-        done = clean_now(self.log, self.disk, NOW_MS + self.config.delete_retention_ms * (a % 3), key_map_bytes=1 << 12)
+        now_ms = NOW_MS + self.config.delete_retention_ms * (a % 3)
+        try:
+            done = clean_now(self.log, self.disk, now_ms, key_map_bytes=1 << 12)
+        except (KafkaError, OSError):
+            if not self.log.is_offline:
+                self._adopt_cleaned()  # of several groups of segments, the first ones may be done
+            raise
         self._adopt_cleaned()
         if done is not None:
             check_aborted_are_gone(self.model, done.cleaned_to)
@@ -360,11 +273,15 @@ class StorageHistory:
 
     def full(self, a: int, b: int) -> None:
         """No room: an operation is refused, and what was there still is."""
-        name = _CUTTABLE[a % (len(_CUTTABLE) - 1)]
-        if name == "delete":
-            return  # it goes on even when a producer snapshot finds no room, or nobody could ever make room
-        self.disk.capacity = self.disk.used_bytes() + b % 300
-        before = self.log.log_end_offset
+        name = CUTTABLE[a % len(CUTTABLE)]
+        if b % 2:
+            self.disk.capacity = self.disk.used_bytes() + (b >> 1) % 300
+        else:
+            self.disk.full_after = (b >> 1) % 12
+        before, start = self.log.log_end_offset, self.log.log_start_offset
+        if name == "close":
+            self._close_full(a, b)
+            return
         try:
             self._step(name, b, a)
         except (KafkaError, OSError):
@@ -372,9 +289,39 @@ class StorageHistory:
             if name != "truncate":
                 assert not self.log.is_offline, f"{name} on a full disk took the log offline"
         finally:
-            self.disk.capacity = None
+            self.disk.capacity = self.disk.full_after = None
+        if self.log.log_start_offset > start:
+            self.may_forget = True
         if self.log.is_offline:
             self.kill(a, b)
+
+    def _close_full(self, a: int, b: int) -> None:
+        """A clean close that finds no room is none; nothing is lost by it."""
+        self.ticket = None
+        try:
+            self.directory.close(clean=True, broker_epoch=5)
+        except (KafkaError, OSError):
+            assert not self.log.is_offline, "a close on a full disk took the log offline"
+            self.disk.capacity = self.disk.full_after = None
+            self.kill(a, b)
+        else:
+            self.disk.capacity = self.disk.full_after = None
+            self._closed(a, b)
+
+    def full_open(self, a: int, b: int) -> None:
+        """A power cut, and no room for what recovery writes: it fails, or not, and is done again when there is room."""
+        self.crashes += 1
+        self.disk.crash(Random(a))
+        self.disk.full_after = b % 9
+        try:
+            self._open(clean=False)
+        except OSError:
+            self.disk.kill()
+        else:
+            self.disk.full_after = None
+            self._settle(a, b)
+        self.disk.full_after = None
+        self.crash(a + 1, b)
 
     def sync_fails(self, a: int, b: int) -> None:
         """A sync fails somewhere in a flush: nothing more may be promised, now or later."""
@@ -394,6 +341,37 @@ class StorageHistory:
             self.disk.fail_sync_after = None
             self.log.finish_flush(ticket)
 
+    def any_sync_fails(self, a: int, b: int) -> None:
+        """A sync fails in the middle of any operation: it is refused, or the log is offline; no promise is broken."""
+        name = CUTTABLE[a % len(CUTTABLE)]
+        self.disk.fail_sync_after = b % 5
+        try:
+            self._step(name, b, a)
+        except (KafkaError, OSError) as error:
+            self.disk.fail_sync_after = None
+            if name in ("flush", "flush_run", "truncate", "delete"):
+                if isinstance(error, OSError):
+                    self.log.go_offline(error)  # what the group commit does
+                assert self.log.is_offline, f"a sync failed in {name}, and the log is in use"
+            if name == "close":
+                self.kill(a, b)
+        self.disk.fail_sync_after = None
+        if self.log.is_offline:
+            (self.crash if b & 64 else self.kill)(a, b)
+
+    def undo_fails(self, a: int, b: int) -> None:
+        """A short write cannot be cut off again: nothing may be appended behind it."""
+        self.disk.capacity = self.disk.used_bytes() + b % 200
+        self.disk.fail_truncate = True
+        try:
+            self._step(("append", "abort", "follow")[a % 3], b, a)
+        except KafkaError:
+            pass
+        finally:
+            self.disk.capacity, self.disk.fail_truncate = None, False
+        if self.log.is_offline:
+            (self.crash if a & 64 else self.kill)(a, b)
+
     def _sync_failed(self, error: OSError, _ticket: FlushTicket) -> None:
         """What the group commit does."""
         self.log.go_offline(error)
@@ -406,12 +384,15 @@ class StorageHistory:
     def close(self, a: int, b: int) -> None:
         self.ticket = None
         self.directory.close(clean=True, broker_epoch=5)
+        self._closed(a, b)
+
+    def _closed(self, a: int, b: int) -> None:
         self.flushed = self._end_of_batches(self.model.end)
-        self.start_noted = self.log.log_start_offset
+        self.start_noted = self.start_most = self.log.log_start_offset
         self.disk.kill()
         self._open(clean=True)
         assert not self.log.recovered, "a clean close, and yet a scan"
-        assert self.log.log_end_offset == self.model.end and self.log.log_start_offset == self.model.start
+        check_survivors(self.log, self.model, self.flushed, self.start_noted, self.start_most)
         self.check(a, b)
 
     def kill(self, a: int, b: int) -> None:
@@ -441,15 +422,16 @@ class StorageHistory:
         self.crash(a, b)
 
     def cut_open(self, a: int, b: int) -> None:
-        """The power goes again while the log is recovered."""
+        """The power goes again while the log is recovered, and perhaps once more, further on."""
         self.crashes += 1
-        self.disk.crash(Random(a))
-        self.disk.cut_after = b % 7
-        try:
-            self._open(clean=False)
-        except PowerCut:
-            pass
-        self.crash(a + 1, b)
+        for turn in range(1 + a % 3):
+            self.disk.crash(Random(a + turn))
+            self.disk.cut_after = (b >> turn) % (7 << turn)
+            try:
+                self._open(clean=False)
+            except PowerCut:
+                pass
+        self.crash(a + 3, b)
 
     def _settle(self, a: int, b: int) -> None:
         """After a restart: what is there must be what may be there; from now on it is what must be there."""
@@ -458,8 +440,11 @@ class StorageHistory:
             self.model.restart(target)  # that came through
             target = None
         self.restarting = None
-        self._raise_ghosts()
+        self.raise_ghosts(self.flushed)
         check_survivors(log, self.model, self.flushed, self.start_noted, self.start_most)
+        if self.may_forget:
+            forget_removed(log, self.model)
+            self.may_forget = False
         if target is not None:  # half done: what is left of the log serves nobody, and the follower does it again
             log.truncate_fully_and_start_at(target)
             self.model.restart(target)
@@ -470,27 +455,16 @@ class StorageHistory:
             self._adopt_cleaned()
         self.check(a, b)
 
-    def _raise_ghosts(self) -> None:
-        """A full disk took a part of a refused append, and a crash has undone that it was cut off again: its outcome was never
-        promised, and whole batches of it count."""
-        for offset, data in self.ghosts:
-            if not self.log.log_start_offset <= offset < self.log.log_end_offset:
-                continue
-            there = b"".join(batch.data for batch in read_all(self.log, offset, self.log.log_end_offset, 100_000))
-            ends = [at + header.size_bytes for at, header in iterate_headers(data)]
-            whole = max((end for end in ends if there[:end] == data[:end]), default=0)
-            if whole and self.flushed <= offset:
-                self.model.keep(sum(b.header.next_offset <= offset for b in self.model.batches), offset)
-                self.model.append(data[:whole])
-        self.ghosts.clear()
-
     def _open(self, *, clean: bool) -> None:
         self.ticket = None
-        self.directory = LogDirectory(self.disk, ROOT, "cluster", 1)
+        self.directory = LogDirectory(self.disk, ROOT, "cluster", 1, files_max=self.shape.files_max)
+        self.directory._files.index_bytes_max = self.shape.index_bytes_max
         report = self.directory.open_all(lambda _topic: self.config, now_ms=NOW_MS)
         assert not report.failed, f"the log cannot be opened: {next(iter(report.failed.values()))}"
         assert report.clean or not clean
         self.log: Log = self.directory.logs.get((TOPIC, PARTITION)) or self._create()
+        self.log._durability.resume_bytes = self.shape.resume_bytes
+        self.config = self.log.config
         self.leader_epoch = max(self.leader_epoch, self.log.latest_epoch)
 
     def _create(self) -> Log:

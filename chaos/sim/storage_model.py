@@ -108,6 +108,8 @@ class LogModel:
         self.watermark_most = 0
         self.start_most = 0
         """The greatest log start that there ever was."""
+        self.forgotten_to = 0
+        """What producers did below is known no more."""
         self.end = 0
         self._replay: Replay | None = None
         self._replayed = 0
@@ -133,6 +135,11 @@ class LogModel:
         self.watermark_most = min(self.watermark_most, self.end)
         self.cleaned_to = min(self.cleaned_to, self.end)
         self._replay = None
+
+    def forget_below(self, offset: int) -> None:
+        """The replay begins at `offset` from now on."""
+        self.batches = [batch for batch in self.batches if batch.header.next_offset > offset]
+        self.forgotten_to, self._replay = offset, None
 
     def restart(self, offset: int) -> None:
         self.batches.clear()

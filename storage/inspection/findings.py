@@ -132,13 +132,9 @@ KINDS: dict[str, Kind] = {
     "stray-file": _note("a file that no log has", "find out who put it there"),
     # ------------------------------------------------------------------------------------------------------- checkpoints
     "checkpoint-damaged": _violation("the notes about all partitions cannot be read: every log is scanned in full", _ON_START),
-    "recovery-point-beyond-end": _violation(
-        "flushed data is gone: the log ends before its recovery point", _REFETCH
-    ),
+    "recovery-point-beyond-end": _violation("flushed data is gone: the log ends before its recovery point", _REFETCH),
     "high-watermark-beyond-end": _violation("committed data is gone: the log ends before the high watermark", _REFETCH),
-    "high-watermark-lost": _note(
-        "the log ends before the high watermark it had; the rest is fetched from other replicas"
-    ),
+    "high-watermark-lost": _note("the log ends before the high watermark it had; the rest is fetched from other replicas"),
     "log-start-beyond-end": _violation("the log start is above the log's end or its high watermark", _REFETCH),
     "log-start-missing": _violation("the log begins above its log start: its first segments are gone", _REFETCH),
     "clean-end-differs": _violation("the log does not end where a clean stop noted its end", _REFETCH),

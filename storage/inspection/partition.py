@@ -110,7 +110,7 @@ class _Verification:
         self._config = self._read_config()
         name = parse_name(directory.name)
         self._is_compacted = (
-            circumstances.is_compacted or self._config.is_compacted or (name is not None and name[0] in COMPACTED_TOPICS)
+            circumstances.is_compacted or self._config.may_have_holes or (name is not None and name[0] in COMPACTED_TOPICS)
         )
         self._files = list_partition(disk, directory)
         self._trusted = 0
@@ -278,7 +278,8 @@ class _Verification:
             index = segment.files.get("txnindex")
             replay.compare_transactions(
                 self._disk, index or path.with_name(f"{segment.base_offset:020d}.txnindex"), aborted, self._derived_limit,
-                exists=index is not None, is_settled=self._reached <= self._derived_limit,
+                exists=index is not None,
+                is_settled=self._reached <= self._derived_limit and (not is_last or self._derived_limit == EVERYTHING),
             )  # fmt: skip
 
     def _open_counts(self, segment: SegmentFiles, size: int) -> CountIndexCheck | None:

@@ -1,7 +1,7 @@
-"""Ten thousand histories of one log on a disk that lies, against a plain model (`chaos/sim/storage_history.py`).
+"""Ten thousand histories of logs on disks that lie, against a plain model (`chaos/sim/storage_history.py` and its neighbours).
 
-A failure prints the seed and all steps.  TIDEGATE_STORAGE_SEED moves the range of seeds, TIDEGATE_STORAGE_HISTORIES its length;
-`tidegate chaos sim storage --seeds N` runs as many as one likes.
+A failure prints the seed, all steps, and the fewest of them that break the same promise.  TIDEGATE_STORAGE_SEED moves the range
+of seeds, TIDEGATE_STORAGE_HISTORIES its length; `tidegate chaos sim storage --seeds N` runs as many as one likes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import Lie
-from tidegate.chaos.sim.runs import Broken
+from tidegate.chaos.sim.runs import Broken, run_seeds
 from tidegate.chaos.sim.storage_history import WEIGHTS, StorageHistory
+from tidegate.chaos.sim.storage_kinds import history_of
 from tidegate.storage import replacement
 from tidegate.storage.cleaning.cleaner import Cleaning
 from tidegate.storage.cleaning.compaction import AbortedTransactions, Compaction
@@ -22,7 +23,7 @@ from tidegate.storage.producer_state import ProducerEntry, ProducerState
 from tidegate.storage.segment_swap import SEGMENT_SUFFIXES
 
 FIRST_SEED = int(os.environ.get("TIDEGATE_STORAGE_SEED", "0"))
-HISTORIES = int(os.environ.get("TIDEGATE_STORAGE_HISTORIES", "10000"))
+HISTORIES = int(os.environ.get("TIDEGATE_STORAGE_HISTORIES", "9000"))
 SHARES = 20
 STEPS = st.lists(st.tuples(st.sampled_from(list(WEIGHTS)), st.integers(0, 1 << 20), st.integers(0, 1 << 20)), max_size=30)
 
@@ -30,17 +31,25 @@ STEPS = st.lists(st.tuples(st.sampled_from(list(WEIGHTS)), st.integers(0, 1 << 2
 @pytest.mark.parametrize("share", range(SHARES))
 def test_ten_thousand_crash_histories_break_no_promise(share: int) -> None:
     each = HISTORIES // SHARES
-    crashes = 0
-    for seed in range(FIRST_SEED + share * each, FIRST_SEED + (share + 1) * each):
-        history = StorageHistory(seed)
-        history.run()
-        crashes += history.crashes
-    assert crashes >= each
+    run_kind("log", FIRST_SEED + share * each, each, 14)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_long_histories_break_no_promise(seed: int) -> None:
-    StorageHistory(FIRST_SEED + seed, length=200).run()
+@pytest.mark.parametrize("share", range(2))
+def test_long_histories_break_no_promise(share: int) -> None:
+    run_kind("log", FIRST_SEED + share * 10, 10, 200)
+
+
+@pytest.mark.parametrize("share", range(4))
+def test_no_history_of_partitions_that_come_and_go_in_several_folders_breaks_a_promise(share: int) -> None:
+    each = HISTORIES * 15 // 100 // 4
+    run_kind("folders", FIRST_SEED + share * each, each, 25)
+
+
+def run_kind(kind: str, first: int, count: int, length: int) -> None:
+    print(f"histories ({kind}) of seeds {first} to {first + count - 1}, {length} steps each")
+    report = run_seeds(first, count, history_of(kind, length))
+    assert not report.broken, report.describe()
+    assert report.histories == count and report.counts["crashes"] >= count
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

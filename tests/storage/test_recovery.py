@@ -261,7 +261,6 @@ def unclean(disk: LyingDisk, point: int, flushed: int) -> Log:
 def long_active_segment(disk: LyingDisk, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, int]:
     """One segment with a snapshot in its middle, made by a flush; returns the snapshot's offset."""
     monkeypatch.setattr("tidegate.storage.flush.RESUME_BYTES", 12_000)
-    monkeypatch.setattr("tidegate.storage.flush.RESUME_BYTES_PER_PRODUCER", 0)
     log = open_log(disk, config=LogConfig(index_interval_bytes=300))
     for turn in range(40):
         append(log, batch(2, size=300, pid=1, epoch=0, sequence=2 * turn), leader_epoch=turn // 10)
