@@ -19,7 +19,7 @@ _LENGTH_MIN = HEADER_BYTES - LOG_OVERHEAD_BYTES
 class ReadResult(NamedTuple):
     """Whole batches.  The first may begin below the asked offset; the next read starts at `next_offset`.
 
-    Where there was nothing to read, `first_offset` is -1.
+    Where there was nothing to read, a segment says NOTHING; the log gives back the asked offset, twice.
     """
 
     data: bytes
