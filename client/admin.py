@@ -18,12 +18,14 @@ from typing import Any, Final
 from ..runtime.clock import Clock, SystemClock
 from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode, KafkaError
+from . import operations
 from .assignors import TopicPartitions, decode_assignment
 from .cluster import Backoff, Cluster, CoordinatorKind, require_none, top_level_code
 from .describe_transactions import decode_described_transactions
 from .errors import ConnectionFailed, RequestError, error_for
 from .metadata import BrokerAddress, PartitionView, TopicView
 from .offset_requests import EARLIEST, LATEST, OffsetAtTime, committed_offsets, list_offsets
+from .operations import FeatureLevel, PartitionMove, RegisteredBroker
 from .record_deletion import delete_records
 from .transaction_requests import CommittedOffset
 
@@ -334,6 +336,34 @@ class Admin:
             await self._cluster.pause(
                 backoff, deadline_s, ErrorCode.LEADER_NOT_AVAILABLE, f"waiting for the leaders of {', '.join(names)}"
             )
+
+    # ------------------------------------------------------------------ operations
+
+    async def reassign_partitions(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
+        """Begins to move partitions to these brokers, the preferred leader first; None ends a move and goes back."""
+        await operations.reassign_partitions(self._cluster, targets, self._timeout_s)
+
+    async def list_reassignments(self) -> list[PartitionMove]:
+        """The partitions that move."""
+        return await operations.list_reassignments(self._cluster, self._timeout_s)
+
+    async def describe_features(self) -> list[FeatureLevel]:
+        return await operations.describe_features(self._cluster)
+
+    async def update_features(
+        self, levels: Mapping[str, int], *, downgrade: bool = False, validate_only: bool = False
+    ) -> None:
+        """Raises feature levels, or lowers them where that is safe; all or none."""
+        changes = {"downgrade": downgrade, "validate_only": validate_only}
+        await operations.update_features(self._cluster, levels, self._timeout_s, **changes)
+
+    async def list_brokers(self) -> list[RegisteredBroker]:
+        """Every registered broker, those that are away as well."""
+        return await operations.list_brokers(self._cluster)
+
+    async def unregister_broker(self, node_id: int) -> None:
+        """Forgets a broker that is gone for good and holds no replica."""
+        await operations.unregister_broker(self._cluster, node_id)
 
     # ------------------------------------------------------------------ groups
 

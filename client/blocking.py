@@ -43,6 +43,7 @@ from .errors import CommitOutcomeUnknown, RequestError
 from .fetched import ConsumerRecord
 from .metadata import TopicView
 from .offset_requests import OffsetAtTime, TopicPartition
+from .operations import FeatureLevel, PartitionMove, RegisteredBroker
 from .producer import Headers, RecordMetadata
 from .producer import Producer as AsyncProducer
 from .transaction_manager import State
@@ -471,6 +472,24 @@ class Admin:
 
     def describe_producers(self, partitions: Iterable[tuple[str, int]]) -> list[ProducerDescription]:
         return self._thread.call(self._admin.describe_producers(partitions))
+
+    def reassign_partitions(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
+        self._thread.call(self._admin.reassign_partitions(targets))
+
+    def list_reassignments(self) -> list[PartitionMove]:
+        return self._thread.call(self._admin.list_reassignments())
+
+    def describe_features(self) -> list[FeatureLevel]:
+        return self._thread.call(self._admin.describe_features())
+
+    def update_features(self, levels: Mapping[str, int], *, downgrade: bool = False, validate_only: bool = False) -> None:
+        self._thread.call(self._admin.update_features(levels, downgrade=downgrade, validate_only=validate_only))
+
+    def list_brokers(self) -> list[RegisteredBroker]:
+        return self._thread.call(self._admin.list_brokers())
+
+    def unregister_broker(self, node_id: int) -> None:
+        self._thread.call(self._admin.unregister_broker(node_id))
 
     def describe_cluster(self) -> ClusterDescription:
         return self._thread.call(self._admin.describe_cluster())

@@ -18,6 +18,7 @@ from .. import __version__
 from .cluster_commands import cluster, dev
 from .command_output import complain
 from .listing_commands import groups, status, topics, txns
+from .operator_commands import brokers, features, partitions
 from .record_commands import consume, produce
 
 ENTRY_POINT_GROUP: Final = "tidegate.commands"
@@ -49,6 +50,9 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     app.command(short_help="Read records, one line each.")(consume)
     app.add_typer(groups, name="groups")
     app.add_typer(txns, name="txns")
+    app.add_typer(partitions, name="partitions")
+    app.add_typer(brokers, name="brokers")
+    app.add_typer(features, name="features")
     called = next((argument for argument in arguments if not argument.startswith("-")), None)
     for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name):
         _join(app, entry, load=entry.name == called)

@@ -32,7 +32,7 @@ TRANSACTION_STATES = (
 )  # fmt: skip
 
 
-def _admin(bootstrap: str) -> Admin:
+def connect(bootstrap: str) -> Admin:
     from .admin import Admin
 
     return Admin(bootstrap)
@@ -60,7 +60,7 @@ def topics_create(
         from .admin import NewTopic
 
         settings = settings_of(config, "--config")
-        async with _admin(bootstrap) as admin:
+        async with connect(bootstrap) as admin:
             await admin.create_topics([NewTopic(name, partitions, replication, settings) for name in names])
             described = await admin.describe_topics(names, config=False)
         if json:
@@ -82,7 +82,7 @@ def topics_list(
     """List topics."""
 
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with connect(bootstrap) as admin:
             views = await admin.list_topics(internal=internal)
         if json:
             show_json([{"name": view.name, "partitions": len(view.partitions), "internal": view.internal} for view in views])
@@ -111,7 +111,7 @@ def topics_describe(names: Annotated[list[str], typer.Argument()], bootstrap: Bo
     """Show partitions, leaders, replicas, offsets and settings."""
 
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with connect(bootstrap) as admin:
             described = await admin.describe_topics(names)
             led = [(topic.name, part.partition) for topic in described for part in topic.partitions if part.leader >= 0]
             ends = await admin.end_offsets(led)
@@ -169,7 +169,7 @@ def topics_delete(names: Annotated[list[str], typer.Argument()], bootstrap: Boot
     """Delete topics with all their data."""
 
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with connect(bootstrap) as admin:
             await admin.delete_topics(names)
         if json:
             show_json({"deleted": names})
@@ -195,7 +195,7 @@ def topics_delete_records(
     """Delete the oldest records of a topic, up to an offset."""
 
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with connect(bootstrap) as admin:
             chosen = partition
             if not chosen:
                 (described,) = await admin.describe_topics([name], config=False)
@@ -217,7 +217,7 @@ def groups_list(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
     """List consumer groups."""
 
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with connect(bootstrap) as admin:
             found = await admin.list_groups()
         if json:
             show_json(found)
@@ -233,7 +233,7 @@ def groups_describe(group: Annotated[str, typer.Argument()], bootstrap: Bootstra
     """Show a group's members, offsets and lag."""
 
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with connect(bootstrap) as admin:
             described = await admin.describe_group(group)
             if described.state == "Dead":  # what a coordinator says of a group that it does not have
                 raise error_for(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group!r} does not exist")
@@ -281,7 +281,7 @@ def txns_list(
         names = {name.lower(): name for name in TRANSACTION_STATES}
         for unknown in [name for name in state if name.lower() not in names]:
             raise ValueError(f"--state {unknown}: choose from {', '.join(TRANSACTION_STATES)}")
-        async with _admin(bootstrap) as admin:
+        async with connect(bootstrap) as admin:
             found = await admin.list_transactions([names[name.lower()] for name in state])
         if json:
             show_json(found)
@@ -299,7 +299,7 @@ def txns_describe(
     """Show one transactional id with its open transaction."""
 
     async def work() -> None:
-        async with _admin(bootstrap) as admin:
+        async with connect(bootstrap) as admin:
             found = await admin.describe_transaction(transactional_id)
         if json:
             show_json(found)
@@ -335,7 +335,7 @@ def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
     """
 
     async def work() -> int:
-        async with _admin(bootstrap) as admin:
+        async with connect(bootstrap) as admin:
             described = await admin.describe_cluster()
             views = await admin.list_topics(internal=True)
             features = dict(admin.features)

@@ -12,6 +12,7 @@ Orders that must hold
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -19,9 +20,21 @@ from ..proto import controller_pb2 as rpc
 from ..proto import metadata_pb2 as pb
 from ..wire.errors import ErrorCode, KafkaError
 from .elections import Wanted, change_operations, eligible_leaders, forget_disk, preferred_leader, settle
-from .model import NO_BROKER_EPOCH, PRODUCER_ID_BLOCK, BrokerState, PartitionState, TopicState
+from .features import level_problem, ranges_of
+from .model import (
+    METADATA_VERSION,
+    MOVES_LEVEL,
+    NO_BROKER_EPOCH,
+    PRODUCER_ID_BLOCK,
+    BrokerState,
+    PartitionState,
+    TopicState,
+)
+from .moves import advanced, moving
 from .offline_replicas import decode_replicas, encode_replicas
 from .state import ClusterState
+
+HELD_SHOWN_MAX = 5
 
 
 @dataclass(slots=True, frozen=True)
@@ -30,7 +43,9 @@ class ControllerConfig:
 
     session_timeout_ms: int = 6000
     tick_interval_ms: int = 250
+    leader_rebalance: bool = True
     leader_rebalance_interval_ms: int = 30_000
+    leader_imbalance_percentage: int = 10
     default_partitions: int = 1
     default_replication_factor: int = 1
     partitions_per_request_max: int = 10_000
@@ -169,12 +184,10 @@ class ActiveController:
         if request.cluster_id and request.cluster_id != self._state.cluster_id:
             message = f"broker {request.node_id} belongs to cluster {request.cluster_id}, this is {self._state.cluster_id}"
             raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)
-        known = {feature.name: feature.max_level for feature in request.supported_features}
-        for name, level in self._state.features.items():
-            if known.get(name, 0) < level:
-                mine = f"broker {request.node_id} knows at most {known.get(name, 0)}"
-                message = f"the cluster runs {name}={level}, {mine}: upgrade it"
-                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+        known = ranges_of(request.supported_features)
+        problem = level_problem(f"broker {request.node_id}", known, self._state.features)
+        if problem is not None:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, problem)
 
     def _changes_after_restart(self, existing: BrokerState, request: rpc.RegisterBrokerRequest) -> list[Wanted]:
         """A proof of a clean shutdown is the broker epoch in its mark.  Without one, what a topic had not flushed may be gone; on
@@ -189,6 +202,30 @@ class ActiveController:
         present = self._present() - {existing.node_id}
         damaged = decode_replicas(request.damaged_replicas)
         return self._changes(present, lost, existing.node_id, disk_replaced=replaced, damaged=damaged)
+
+    def unregister(self, node_id: int) -> Plan:
+        """A broker that will not come back is forgotten.  Raises KafkaError while something may still rely on it."""
+        level, broker = self._state.features.get(METADATA_VERSION, 0), self._state.brokers.get(node_id)
+        if broker is None:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} is not registered")
+        if level < MOVES_LEVEL:
+            message = f"{METADATA_VERSION} is {level}, this needs {MOVES_LEVEL}: `tidegate features upgrade`"
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+        if not broker.fenced:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"broker {node_id} is alive: stop it first")
+        held = self._state.replicas_of(node_id, HELD_SHOWN_MAX + 1)
+        if held:
+            shown = ", ".join(f"{topic}-{number}" for topic, number in held[:HELD_SHOWN_MAX])
+            more = " and more" if len(held) > HELD_SHOWN_MAX else ""
+            message = f"broker {node_id} is a replica of {shown}{more}: move them first (`tidegate partitions reassign`)"
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
+        removal = pb.UnregisterBroker(node_id=node_id, broker_epoch=broker.broker_epoch)
+        return Plan([pb.Operation(unregister_broker=removal)], "unregister broker")
+
+    def unregistered(self, node_id: int) -> None:
+        """The broker is gone: if its id comes back, it comes as a new one."""
+        self.sessions.pop(node_id, None)
+        self._alter_attempts.pop(node_id, None)
 
     def registered(self, node_id: int, now: float) -> None:
         """The registration is applied: its session begins."""
@@ -331,10 +368,18 @@ class ActiveController:
             changes = self._changes(self._present())
             if changes:
                 return Plan(list(change_operations(changes)), "repair")
-        if now >= self._rebalance_at:
+            steps = self._steps_of_moves()
+            if steps:
+                return Plan(list(change_operations(steps)), "moves of partitions go on")
+        if self._config.leader_rebalance and now >= self._rebalance_at:
             self._rebalance_at = now + self._config.leader_rebalance_interval_ms / 1000
             return self.rebalance()
         return Plan()
+
+    def _steps_of_moves(self) -> list[Wanted]:
+        present = self._present()
+        steps = (advanced(t, n, partition, self.able(t, n, present)) for t, n, partition in moving(self._state))
+        return [step for step in steps if step is not None]
 
     def _session_of(self, broker: BrokerState, now: float) -> Session:
         session = self.sessions.get(broker.node_id)
@@ -352,18 +397,23 @@ class ActiveController:
         plan.operations.extend(change_operations(self._changes(self._present() - set(node_ids))))
         return plan
 
-    def rebalance(self, topic: str = "", partitions: frozenset[int] = frozenset()) -> Plan:
-        """Leaderships back to their preferred replicas: all that are in sync, or those asked for."""
-        present, wanted = self._present(), []
-        for name in [topic] if topic else sorted(self._state.topics):
-            found = self._state.topics.get(name)
-            if found is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+    def rebalance(self) -> Plan:
+        """Leaderships back to their preferred replicas, for every broker of whose leaderships too large a share is elsewhere."""
+        present = self._present()
+        preferred: Counter[int] = Counter()
+        elsewhere: Counter[int] = Counter()
+        wanted: list[Wanted] = []
+        for name in sorted(self._state.topics):
+            found = self._state.topics[name]
             for number, partition in found.partitions.items():
+                preferred[partition.preferred_leader] += 1
+                elsewhere[partition.preferred_leader] += partition.leader != partition.preferred_leader
                 change = preferred_leader(found, number, partition, self.able(found, number, present))
-                if change is not None and (not partitions or number in partitions):
+                if change is not None:
                     wanted.append(change)
-        return Plan(list(change_operations(wanted[: self._config.rebalanced_at_once_max])), "preferred leaders")
+        share = self._config.leader_imbalance_percentage
+        returning = [each for each in wanted if 100 * elsewhere[each.leader] > share * preferred[each.leader]]
+        return Plan(list(change_operations(returning[: self._config.rebalanced_at_once_max])), "preferred leaders")
 
     # ---- in-sync replicas -----------------------------------------------------------------------------------------------------
 

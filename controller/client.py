@@ -99,6 +99,17 @@ class ControllerClient:
     async def elect_leaders(self, request: pb.ElectLeadersRequest, timeout_s: float = 30.0) -> pb.ElectLeadersReply:
         return await self._call(pb.ElectLeadersReply, "ElectLeaders", request, timeout_s)
 
+    async def reassign_partitions(
+        self, request: pb.ReassignPartitionsRequest, timeout_s: float = 30.0
+    ) -> pb.ReassignPartitionsReply:
+        return await self._call(pb.ReassignPartitionsReply, "ReassignPartitions", request, timeout_s)
+
+    async def update_features(self, request: pb.UpdateFeaturesRequest, timeout_s: float = 30.0) -> pb.UpdateFeaturesReply:
+        return await self._call(pb.UpdateFeaturesReply, "UpdateFeatures", request, timeout_s)
+
+    async def unregister_broker(self, request: pb.UnregisterBrokerRequest, timeout_s: float = 30.0) -> pb.UnregisterBrokerReply:
+        return await self._call(pb.UnregisterBrokerReply, "UnregisterBroker", request, timeout_s)
+
     async def allocate_producer_ids(
         self, request: pb.AllocateProducerIdsRequest, timeout_s: float = 30.0
     ) -> pb.AllocateProducerIdsReply:

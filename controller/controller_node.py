@@ -22,7 +22,7 @@ from .metadata_log import MetadataLog, NotController
 from .model import INITIAL_FEATURES
 from .raft.contract import RaftTimings
 from .raft.thread import exit_process
-from .service import ControllerService
+from .service import AskVoter, ControllerService
 
 if TYPE_CHECKING:
     import grpc
@@ -53,6 +53,7 @@ class ControllerNode:
         tls: MutualTls | None = None,
         timings: RaftTimings | None = None,
         die: Callable[[str], None] = exit_process,
+        ask_voter: AskVoter | None = None,
     ) -> None:
         self._clock = clock
         self._cluster_id = cluster_id
@@ -70,7 +71,7 @@ class ControllerNode:
             timings=timings,
             die=die,
         )
-        self.service = ControllerService(self.metadata, self._config, clock)
+        self.service = ControllerService(self.metadata, self._config, clock, ask_voter)
         self._duty: asyncio.Task[None] | None = None
         self.metadata.on_role_change(self._role_changed)
 

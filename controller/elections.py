@@ -35,13 +35,16 @@ class Wanted:
     last_known_leader: int
     isr_broker_epochs: tuple[int, ...] = ()
     unclean: bool = False
+    replicas: tuple[int, ...] = ()  # with `adding` and `target`: who is to hold the partition; empty: as it is
+    adding: tuple[int, ...] = ()
+    target: tuple[int, ...] = ()
 
 
 def eligible_leaders(
     topic: TopicState, partition: PartitionState, isr: tuple[int, ...], lost: Collection[int] = ()
 ) -> tuple[int, ...]:
     """The ELR that goes with a new ISR: empty while that is large enough, else everybody who was known to be complete."""
-    if len(isr) >= topic.min_in_sync_replicas(len(partition.replicas)):
+    if len(isr) >= topic.min_in_sync_replicas(partition.settled_replicas):
         return ()
     known = (*partition.elr, *(node_id for node_id in partition.isr if node_id not in partition.elr))
     return tuple(node_id for node_id in known if node_id not in isr and node_id not in lost)
@@ -70,7 +73,7 @@ def settle(
         leader = _first(partition.replicas, candidates)
         if leader != NO_LEADER:
             isr = (leader,)
-            small = len(isr) < topic.min_in_sync_replicas(len(partition.replicas))
+            small = len(isr) < topic.min_in_sync_replicas(partition.settled_replicas)
             elr = tuple(node_id for node_id in elr if node_id != leader) if small and not unclean else ()
     last_known = leader if leader != NO_LEADER else last
     wanted = Wanted(topic, number, partition, leader, isr, elr, last_known, unclean=unclean)
@@ -121,6 +124,9 @@ def change_operations(wanted: Iterable[Wanted]) -> Iterator[pb.Operation]:
             elr=item.elr,
             last_known_leader=item.last_known_leader,
             bump_leader_epoch=item.unclean,
+            replicas=item.replicas,
+            adding=item.adding,
+            target=item.target,
         )
         count += 1
     if count:

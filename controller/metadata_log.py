@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from ..runtime import logs
 from ..wire.errors import ErrorCode, KafkaError
+from .features import UnknownLevel, check_known
 from .model import ApplyResult
 from .raft.contract import Proposal, QuorumStatus, RaftTimings
 from .raft.core import FOLLOWER, RaftCore
@@ -31,6 +32,7 @@ from .raft.messages import Entry
 from .raft.snapshot_store import Snapshot, SnapshotStore
 from .raft.thread import BindCluster, Inspect, RaftThread, SnapshotStored, Stop, exit_process
 from .raft.transport import PeerEvent, QuorumTransport
+from .snapshot import features_in
 from .state import ClusterState
 
 if TYPE_CHECKING:
@@ -156,6 +158,7 @@ class MetadataLog:
         self._applied_event = asyncio.Event()
         self._snapshot_task: asyncio.Task[None] | None = None
         self._encoded: tuple[int, bytes] | None = None
+        self._features_checked: dict[str, int] = {}
         self._bound = False
         self._stopping = False
 
@@ -202,6 +205,7 @@ class MetadataLog:
             inbox=self._take_from_peer,
             tls=self._tls,
         )
+        self._check_stored_features()
         machine = _Crossing(self._cross)
         return RaftCore(
             self.node_id,
@@ -213,6 +217,16 @@ class MetadataLog:
             timings=self._timings,
             random=self._clock.random,
         )
+
+    def _check_stored_features(self) -> None:
+        """A level that this version does not know is told before anything starts, when it stands in the snapshot already."""
+        latest = None if self._snapshots is None else self._snapshots.latest
+        if latest is None:
+            return
+        try:
+            check_known(self.node_id, features_in(bytes(latest.state)))
+        except (UnknownLevel, ValueError) as problem:
+            raise RaftFatal(f"the metadata snapshot of entry {latest.index}: {problem}") from problem
 
     async def stop(self) -> None:
         """Ends the thread after a last sync; proposals under way end as unknown."""
@@ -407,6 +421,7 @@ class MetadataLog:
             self._die(f"metadata entry {entry.index} came after {self.state.index}")
             return
         result = self.state.apply(entry.index, entry.term, entry.command)
+        self._check_features()
         self._tail.append(entry)
         self._tail_bytes += len(entry.command)
         while len(self._tail) > TAIL_ENTRIES_MAX or (self._tail_bytes > TAIL_BYTES_MAX and len(self._tail) > 1):
@@ -429,6 +444,7 @@ class MetadataLog:
             return
         self._tail.clear()
         self._tail_bytes = 0
+        self._check_features()
         self._check_cluster()
         for index in [index for index in self._waiting if index <= snapshot.index]:
             _, future = self._waiting.pop(index)
@@ -436,6 +452,16 @@ class MetadataLog:
                 future.set_exception(ProposalUnknown("a snapshot replaced the entries it was among"))
         for subscriber in self._subscribers:
             subscriber(b"", result)
+
+    def _check_features(self) -> None:
+        """What this version does not know it must not apply: it would make something else of it than the others do."""
+        if self.state.features == self._features_checked:
+            return
+        self._features_checked = dict(self.state.features)
+        try:
+            check_known(self.node_id, self._features_checked)
+        except UnknownLevel as problem:
+            self._die(str(problem))
 
     def _check_cluster(self) -> None:
         """The cluster's name, once known, is written beside the vote: this folder then opens for no other cluster."""

@@ -20,11 +20,14 @@ TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 
+METADATA_VERSION = "metadata.version"
+# What came with which level of metadata.version: until every node knows it, no entry of the log may hold it.
+MOVES_LEVEL = 2  # partitions that move, brokers that are unregistered
 # The feature levels that this version of Tidegate knows, and the ones a fresh cluster starts with.
-SUPPORTED_FEATURES: dict[str, int] = {"metadata.version": 1, "transaction.version": 2}
+SUPPORTED_FEATURES: dict[str, int] = {METADATA_VERSION: 2, "transaction.version": 2}
 # The lowest levels that it still knows; 0: the feature may be off.
-FEATURE_LEVEL_MIN: dict[str, int] = {"metadata.version": 1, "transaction.version": 0}
-INITIAL_FEATURES: dict[str, int] = {"metadata.version": 1, "transaction.version": 2}
+FEATURE_LEVEL_MIN: dict[str, int] = {METADATA_VERSION: 1, "transaction.version": 0}
+INITIAL_FEATURES: dict[str, int] = {METADATA_VERSION: 2, "transaction.version": 2}
 
 TOPIC_NAME_LENGTH_MAX = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -97,6 +100,9 @@ class PartitionState:
 
     There is a leader exactly when `isr` is not empty, and it is a member of it.  `elr` holds the eligible leader replicas
     (KIP-966): those that left the ISR while it was below min.insync.replicas, and therefore hold every committed record.
+
+    While the partition moves (KIP-455), `target` says what `replicas` are to become, and `adding` which of them joined for the
+    sake of the move; `replicas` begin with those from before it, in their old order.
     """
 
     replicas: tuple[int, ...]
@@ -106,10 +112,25 @@ class PartitionState:
     leader_epoch: int = 0
     partition_epoch: int = 0
     last_known_leader: int = NO_LEADER
+    adding: tuple[int, ...] = ()
+    target: tuple[int, ...] = ()
 
     @property
     def preferred_leader(self) -> int:
         return self.replicas[0]
+
+    @property
+    def settled_replicas(self) -> tuple[int, ...]:
+        """Those from before the move, which are all when there is none."""
+        return tuple(node_id for node_id in self.replicas if node_id not in self.adding) if self.adding else self.replicas
+
+    @property
+    def future_replicas(self) -> tuple[int, ...]:
+        return self.target or self.replicas
+
+    @property
+    def removing(self) -> tuple[int, ...]:
+        return tuple(node_id for node_id in self.replicas if node_id not in self.target) if self.target else ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -135,11 +156,12 @@ class TopicState:
         """Every record below the high watermark was flushed by every in-sync replica; state topics always are."""
         return self.internal or self.config.get(FLUSH_POLICY_CONFIG, "always").strip().lower() == "always"
 
-    def min_in_sync_replicas(self, replicas: int) -> int:
-        """min.insync.replicas, but never more than there are replicas (KIP-966)."""
+    def min_in_sync_replicas(self, replicas: tuple[int, ...]) -> int:
+        """min.insync.replicas, but never more than there are replicas (KIP-966).  To be asked with `settled_replicas`: replicas
+        that a move adds must not raise the bar before the move is over, nor those that it removes lower it."""
         text = self.config.get(MIN_IN_SYNC_REPLICAS_CONFIG, "1").strip()
         wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
-        return max(1, min(wanted, replicas))
+        return max(1, min(wanted, len(replicas)))
 
 
 @dataclass(slots=True, frozen=True)

@@ -26,7 +26,7 @@ class Load:
         load = cls()
         for topic in topics:
             for partition in topic.partitions.values():
-                load.add(partition.replicas)
+                load.add(partition.future_replicas)
         return load
 
     def add(self, replicas: Sequence[int]) -> None:

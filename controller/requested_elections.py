@@ -25,13 +25,13 @@ class Elections:
     """What is to be changed, and what each partition is told."""
 
     wanted: dict[Key, Wanted] = field(default_factory=dict)
-    results: list[rpc.ElectionResult] = field(default_factory=list)
+    results: list[rpc.PartitionResult] = field(default_factory=list)
 
     @property
     def plan(self) -> Plan:
         return Plan(list(change_operations(self.wanted.values())), "elections that were asked for")
 
-    def outcome(self, state: ClusterState) -> list[rpc.ElectionResult]:
+    def outcome(self, state: ClusterState) -> list[rpc.PartitionResult]:
         """The results, after the plan was carried out: a change that lost a race did not elect."""
         for result in self.results:
             wanted = self.wanted.get((result.topic, result.partition))
@@ -96,5 +96,5 @@ def _unclean(topic: TopicState, number: int, partition: PartitionState, present:
     return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message
 
 
-def _result(topic: str, partition: int, code: ErrorCode = ErrorCode.NONE, message: str = "") -> rpc.ElectionResult:
-    return rpc.ElectionResult(topic=topic, partition=partition, error=int(code), message=message)
+def _result(topic: str, partition: int, code: ErrorCode = ErrorCode.NONE, message: str = "") -> rpc.PartitionResult:
+    return rpc.PartitionResult(topic=topic, partition=partition, error=int(code), message=message)

@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import grpc
+
 from ..proto import controller_pb2 as rpc
 from ..proto import controller_pb2_grpc
 from ..proto import metadata_pb2 as pb
@@ -20,9 +22,12 @@ from ..runtime import logs
 from ..wire.errors import ErrorCode, KafkaError
 from . import topics
 from .active import ActiveController, ControllerConfig, Plan
+from .feature_updates import plan_update
+from .features import SUPPORTED, Ranges, as_messages, ranges_of
 from .metadata_log import MetadataLog, NotController
 from .model import ApplyResult
 from .raft.core import COMMAND_BYTES_MAX
+from .reassignments import plan_reassignments
 from .requested_elections import plan_elections
 
 if TYPE_CHECKING:
@@ -38,15 +43,18 @@ KEEP_ALIVE_S = 0.5
 FOLLOWERS_MAX = 1024
 
 _Reply = TypeVar("_Reply")
+AskVoter = Callable[[int], Awaitable[rpc.DescribeQuorumReply]]
 
 
 class ControllerService(controller_pb2_grpc.ControllerServicer):
     """Answers for one node of the quorum."""
 
-    def __init__(self, metadata: MetadataLog, config: ControllerConfig, clock: Clock) -> None:
+    def __init__(self, metadata: MetadataLog, config: ControllerConfig, clock: Clock, ask_voter: AskVoter | None = None) -> None:
+        """`ask_voter(node_id)` asks another member of the quorum what DescribeQuorum tells."""
         self._log = metadata
         self._config = config
         self._clock = clock
+        self._ask_voter = ask_voter
         self._duties: ActiveController | None = None
         self._duties_term = -1
         self._planning = asyncio.Lock()
@@ -206,6 +214,59 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         return await self._answer(rpc.ElectLeadersReply, work)
 
+    async def ReassignPartitions(self, request: rpc.ReassignPartitionsRequest, context: Any) -> rpc.ReassignPartitionsReply:
+        async def work(duties: ActiveController) -> rpc.ReassignPartitionsReply:
+            planned = plan_reassignments(self._log.state, request)
+            self._require(await self.carry_out(planned.plan))
+            results, index = planned.outcome(self._log.state), self._log.applied_index
+            log.info("partitions_reassigned", asked=len(request.partitions), changed=len(planned.wanted))
+            return rpc.ReassignPartitionsReply(status=self._status(), results=results, metadata_index=index)
+
+        return await self._answer(rpc.ReassignPartitionsReply, work)
+
+    # ---- the cluster ----------------------------------------------------------------------------------------------------------
+
+    async def UnregisterBroker(self, request: rpc.UnregisterBrokerRequest, context: Any) -> rpc.UnregisterBrokerReply:
+        async def work(duties: ActiveController) -> rpc.UnregisterBrokerReply:
+            self._require(await self.carry_out(duties.unregister(request.node_id)))
+            duties.unregistered(request.node_id)
+            log.info("broker_unregistered", node=request.node_id)
+            return rpc.UnregisterBrokerReply(status=self._status(), metadata_index=self._log.applied_index)
+
+        return await self._answer(rpc.UnregisterBrokerReply, work)
+
+    async def UpdateFeatures(self, request: rpc.UpdateFeaturesRequest, context: Any) -> rpc.UpdateFeaturesReply:
+        # Asked before anything is planned: a voter that does not answer must not hold up the plans of others.
+        voters = await self._voters_features() if self._log.is_active else {}
+
+        async def work(duties: ActiveController) -> rpc.UpdateFeaturesReply:
+            if not voters:
+                raise NotController(self._log.leader_id)
+            plan = plan_update(self._log.state, request, voters)
+            self._require(await self.carry_out(plan))
+            if plan:
+                log.info("features_updated", levels=dict(self._log.state.features))
+            return rpc.UpdateFeaturesReply(status=self._status(), metadata_index=self._log.applied_index)
+
+        return await self._answer(rpc.UpdateFeaturesReply, work)
+
+    async def _voters_features(self) -> dict[int, Ranges | None]:
+        """What every member of the quorum knows, asked now: what one said earlier may have been another version of it."""
+
+        async def ask(node_id: int) -> Ranges | None:
+            if node_id == self._log.node_id:
+                return SUPPORTED
+            if self._ask_voter is None:
+                return None
+            try:
+                return ranges_of((await self._ask_voter(node_id)).supported_features)
+            except (grpc.aio.AioRpcError, OSError) as error:
+                log.warning("voter_not_asked", voter=node_id, error=repr(error))
+                return None
+
+        voters = sorted(self._log.voters)
+        return dict(zip(voters, await asyncio.gather(*(ask(voter) for voter in voters)), strict=True))
+
     # ---- topics ---------------------------------------------------------------------------------------------------------------
 
     async def CreateTopics(self, request: rpc.CreateTopicsRequest, context: Any) -> rpc.CreateTopicsReply:
@@ -347,6 +408,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             committed_index=status.commit_index,
             last_index=status.last_index,
             waits_for=status.waits_for,
+            supported_features=as_messages(SUPPORTED),
         )
         for voter in sorted(self._log.voters):
             mine = voter == self._log.node_id

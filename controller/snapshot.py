@@ -54,17 +54,12 @@ def encode(contents: Contents) -> bytes:
 
 def decode(data: bytes) -> Contents:
     """Raises ValueError when `data` is not a snapshot, or one of a newer format."""
-    try:
-        parsed = pb.ClusterSnapshot.FromString(data)
-    except DecodeError as error:
-        raise ValueError("the metadata snapshot cannot be parsed") from error
-    if parsed.format != FORMAT:
-        raise ValueError(f"the metadata snapshot has format {parsed.format}, this version reads format {FORMAT}")
+    parsed = _parse(data)
     return Contents(
         index=parsed.index,
         term=parsed.term,
         cluster_id=parsed.cluster_id,
-        features={feature.name: feature.level for feature in parsed.features},
+        features=_features(parsed),
         brokers={record.node_id: _decode_broker(record) for record in parsed.brokers},
         topics={record.name: _decode_topic(record) for record in parsed.topics},
         next_producer_id=parsed.next_producer_id,
@@ -72,6 +67,25 @@ def decode(data: bytes) -> Contents:
         controller_epoch=parsed.controller_epoch,
         proposers=tuple((record.proposer, _decode_proposer(record)) for record in parsed.proposers),
     )
+
+
+def features_in(data: bytes) -> dict[str, int]:
+    """The finalised levels alone, read before the rest is believed.  Raises ValueError like `decode`."""
+    return _features(_parse(data))
+
+
+def _features(parsed: pb.ClusterSnapshot) -> dict[str, int]:
+    return {feature.name: feature.level for feature in parsed.features}
+
+
+def _parse(data: bytes) -> pb.ClusterSnapshot:
+    try:
+        parsed = pb.ClusterSnapshot.FromString(data)
+    except DecodeError as error:
+        raise ValueError("the metadata snapshot cannot be parsed") from error
+    if parsed.format != FORMAT:
+        raise ValueError(f"the metadata snapshot has format {parsed.format}, this version reads format {FORMAT}")
+    return parsed
 
 
 def _encode_broker(broker: BrokerState) -> pb.BrokerRecord:
@@ -122,6 +136,8 @@ def _encode_topic(topic: TopicState) -> pb.TopicRecord:
                 leader_epoch=partition.leader_epoch,
                 partition_epoch=partition.partition_epoch,
                 last_known_leader=partition.last_known_leader,
+                adding=partition.adding,
+                target=partition.target,
             )
             for partition in (topic.partitions[number] for number in range(len(topic.partitions)))
         ],
@@ -138,6 +154,8 @@ def _decode_topic(record: pb.TopicRecord) -> TopicState:
             leader_epoch=partition.leader_epoch,
             partition_epoch=partition.partition_epoch,
             last_known_leader=partition.last_known_leader,
+            adding=tuple(partition.adding),
+            target=tuple(partition.target),
         )
         for number, partition in enumerate(record.partitions)
     }

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -30,6 +31,8 @@ from ..wire.errors import ErrorCode
 from . import snapshot
 from .model import (
     INTERNAL_TOPICS,
+    METADATA_VERSION,
+    MOVES_LEVEL,
     NO_BROKER_EPOCH,
     NO_LEADER,
     PRODUCER_ID_BLOCK,
@@ -43,6 +46,7 @@ from .model import (
     topic_name_problem,
 )
 from .offline_replicas import decode_replicas
+from .partition_changes import changed_partition, partition_violations
 from .proposers import ProposerTable
 
 if TYPE_CHECKING:
@@ -63,7 +67,6 @@ __all__ = [
 ]
 
 FIRST_INDEX = 1  # the metadata log's first entry is a constant: every state begins after it
-EPOCH_MAX = 2**31 - 2
 PRODUCER_ID_MAX = 2**63 - 1 - 10 * PRODUCER_ID_BLOCK
 PARTITIONS_MAX = 200_000  # of one topic
 
@@ -319,6 +322,32 @@ class ClusterState:
             changes.brokers.add(op.node_id)
         return broker.broker_epoch
 
+    def _unregister_broker(self, op: pb.UnregisterBroker, changes: _Changes) -> Value:
+        broker = self._broker_with_epoch(op.node_id, op.broker_epoch)
+        self._require_level(MOVES_LEVEL)
+        if not broker.fenced:
+            raise _Refused(ErrorCode.POLICY_VIOLATION, f"broker {op.node_id} is alive")
+        if self.replicas_of(op.node_id, 1):
+            raise _Refused(ErrorCode.POLICY_VIOLATION, f"broker {op.node_id} holds replicas")
+        del self._brokers[op.node_id]
+        changes.brokers.add(op.node_id)
+        return broker.broker_epoch
+
+    def _require_level(self, level: int) -> None:
+        present = self._features.get(METADATA_VERSION, 0)
+        if present < level:
+            raise _Refused(ErrorCode.UNSUPPORTED_VERSION, f"{METADATA_VERSION} is {present}, this needs {level}")
+
+    def replicas_of(self, node_id: int, at_most: int) -> list[tuple[str, int]]:
+        """Partitions that this broker is a replica of, or is to become one."""
+        held = (
+            (topic.name, number)
+            for topic in self._topics.values()
+            for number, partition in topic.partitions.items()
+            if node_id in partition.replicas
+        )
+        return list(islice(held, at_most))
+
     def offline_nodes(self, topic_id: UUID, partition: int) -> frozenset[int]:
         """Brokers that hold this partition and cannot serve it, although they may be alive."""
         key = (topic_id.bytes, partition)
@@ -393,7 +422,7 @@ class ClusterState:
         # are no longer known to hold every committed record: they leave the ELR with this very entry (KIP-966).
         partitions = dict(topic.partitions)
         for number, partition in topic.partitions.items():
-            if partition.elr and len(partition.isr) >= changed.min_in_sync_replicas(len(partition.replicas)):
+            if partition.elr and len(partition.isr) >= changed.min_in_sync_replicas(partition.settled_replicas):
                 partitions[number] = replace(partition, elr=(), partition_epoch=partition.partition_epoch + 1)
                 changes.partitions.add((topic.name, number))
         self._topics[topic.name] = replace(changed, partitions=partitions)
@@ -411,64 +440,13 @@ class ClusterState:
                 continue
             partitions = dict(topic.partitions)
             for change in group.partitions:
-                error = self._change_partition(topic, partitions, change)
-                errors.append(error)
-                if error == ErrorCode.NONE:
+                found = changed_partition(self, topic, partitions.get(change.partition), change)
+                errors.append(found if isinstance(found, ErrorCode) else ErrorCode.NONE)
+                if isinstance(found, PartitionState):
+                    partitions[change.partition] = found
                     changes.partitions.add((topic.name, change.partition))
             self._topics[topic.name] = replace(topic, partitions=partitions)
         return tuple(errors)
-
-    def _change_partition(
-        self, topic: TopicState, partitions: dict[int, PartitionState], change: pb.PartitionChange
-    ) -> ErrorCode:
-        partition = partitions.get(change.partition)
-        if partition is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if partition.partition_epoch != change.expected_partition_epoch:
-            return ErrorCode.INVALID_UPDATE_VERSION
-        if max(partition.partition_epoch, partition.leader_epoch) >= EPOCH_MAX:
-            return ErrorCode.UNKNOWN_SERVER_ERROR
-        isr, elr = tuple(change.isr), tuple(change.elr)
-        error = self._membership_error(partition, change, isr, elr)
-        if error != ErrorCode.NONE:
-            return error
-        if len(isr) >= topic.min_in_sync_replicas(len(partition.replicas)):
-            elr = ()
-        new_leadership = change.leader != partition.leader or change.bump_leader_epoch
-        partitions[change.partition] = PartitionState(
-            replicas=partition.replicas,
-            isr=isr,
-            elr=elr,
-            leader=change.leader,
-            leader_epoch=partition.leader_epoch + int(new_leadership),
-            partition_epoch=partition.partition_epoch + 1,
-            last_known_leader=change.last_known_leader,
-        )
-        return ErrorCode.NONE
-
-    def _membership_error(
-        self, partition: PartitionState, change: pb.PartitionChange, isr: tuple[int, ...], elr: tuple[int, ...]
-    ) -> ErrorCode:
-        replicas = set(partition.replicas)
-        members = isr + elr
-        if len(set(members)) != len(members) or not replicas.issuperset(members):
-            return ErrorCode.INVALID_REQUEST
-        if (change.leader not in isr) if isr else (change.leader != NO_LEADER):
-            return ErrorCode.INVALID_REQUEST
-        if change.last_known_leader != NO_LEADER and change.last_known_leader not in replicas:
-            return ErrorCode.INVALID_REQUEST
-        if change.isr_broker_epochs and len(change.isr_broker_epochs) != len(isr):
-            return ErrorCode.INVALID_REQUEST
-        wanted_epochs = change.isr_broker_epochs or [NO_BROKER_EPOCH] * len(isr)
-        for node_id, wanted_epoch in zip(isr, wanted_epochs, strict=True):
-            broker = self._brokers.get(node_id)
-            if broker is None or broker.fenced:
-                return ErrorCode.INELIGIBLE_REPLICA
-            if wanted_epoch != NO_BROKER_EPOCH and wanted_epoch != broker.broker_epoch:
-                return ErrorCode.INELIGIBLE_REPLICA
-            if broker.shutting_down and (node_id not in partition.isr or node_id == change.leader != partition.leader):
-                return ErrorCode.INELIGIBLE_REPLICA
-        return ErrorCode.NONE
 
     # ---- snapshots --------------------------------------------------------------------------------------------------------
 
@@ -518,15 +496,7 @@ class ClusterState:
             if sorted(topic.partitions) != list(range(len(topic.partitions))):
                 found.append(f"{topic.name}: partitions are not dense")
             for number, partition in topic.partitions.items():
-                where = f"{topic.name}-{number}: {partition}"
-                if (partition.leader in partition.isr) != bool(partition.isr) or (
-                    not partition.isr and partition.leader != NO_LEADER
-                ):
-                    found.append(f"{where}: leader outside of the ISR")
-                if set(partition.isr) & set(partition.elr) or not set(partition.isr + partition.elr) <= set(partition.replicas):
-                    found.append(f"{where}: ISR and ELR are not disjoint sets of replicas")
-                if partition.elr and len(partition.isr) >= topic.min_in_sync_replicas(len(partition.replicas)):
-                    found.append(f"{where}: ELR next to a full ISR")
+                found.extend(f"{topic.name}-{number}: {partition}: {each}" for each in partition_violations(topic, partition))
         return found
 
 
@@ -562,6 +532,7 @@ _HANDLERS: dict[str, Callable[..., Value]] = {
     "unfence_broker": ClusterState._unfence_broker,
     "begin_controlled_shutdown": ClusterState._begin_controlled_shutdown,
     "set_offline_replicas": ClusterState._set_offline_replicas,
+    "unregister_broker": ClusterState._unregister_broker,
     "create_topic": ClusterState._create_topic,
     "delete_topic": ClusterState._delete_topic,
     "create_partitions": ClusterState._create_partitions,

@@ -90,7 +90,7 @@ def _least(topic: TopicState, key: str) -> int:
     present = int(effective_topic_config(topic.config)[key])
     if key == _MESSAGE_BYTES:
         return min(present, int(TOPIC_CONFIGS[key].default))
-    replicas = len(topic.partitions[0].replicas) if topic.partitions else 1
+    replicas = len(topic.partitions[0].future_replicas) if topic.partitions else 1
     return min(present, replicas // 2 + 1)
 
 

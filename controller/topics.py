@@ -51,7 +51,7 @@ def _refusal(name: str, error: KafkaError, raw_id: bytes = b"") -> TopicPlan:
 
 
 def _success(topic: TopicState, partitions: int | None = None) -> rpc.TopicResult:
-    factor = len(topic.partitions[0].replicas) if topic.partitions else 0
+    factor = len(topic.partitions[0].future_replicas) if topic.partitions else 0
     count = len(topic.partitions) if partitions is None else partitions
     return rpc.TopicResult(name=topic.name, topic_id=topic.topic_id.bytes, partitions=count, replication_factor=factor)
 
@@ -227,7 +227,7 @@ def _plan_more(
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
         assignments = check_assignments([list(a.replicas) for a in wanted.assignments], state.brokers)
     else:
-        factor = len(topic.partitions[0].replicas)
+        factor = len(topic.partitions[0].future_replicas)
         brokers = [broker for broker in state.active_brokers() if broker.active]
         assignments = place(wanted.total - present, factor, brokers, load)
     if request.validate_only:

@@ -11,8 +11,9 @@ from typing import Final
 from uuid import UUID
 
 from ..controller.client import ControllerClient
+from ..controller.features import check_known
 from ..controller.metadata_follower import MetadataFollower
-from ..controller.model import SUPPORTED_FEATURES, ApplyResult, TopicState
+from ..controller.model import ApplyResult, TopicState
 from ..controller.state import ClusterState
 from ..proto import controller_pb2 as pb
 from ..replication.assignment import Assignment, IsrChange, IsrResult
@@ -62,7 +63,6 @@ class Broker:
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.refused_batches = RefusedBatches()
         self.handled_keys: frozenset[int] = frozenset()
-        self.supported_features = dict(SUPPORTED_FEATURES)
         self._creating: dict[str, asyncio.Task[TopicState]] = {}
         self._serving_since_index: int | None = None
         self._unopened: set[tuple[str, int]] = set()
@@ -90,13 +90,15 @@ class Broker:
 
     def on_metadata(self, state: ClusterState, result: ApplyResult) -> None:
         """Called once for every applied entry, in order.  Nothing is acted on before this life's own registration: older
-        metadata may name this node leader by what its former life had."""
+        metadata may name this node leader by what its former life had.  Raises UnknownLevel when the cluster has agreed on
+        what this version does not know."""
+        check_known(self.node_id, state.features)
         epoch = self.membership.broker_epoch
         if epoch < 0 or state.index < epoch:
             return
         if self._serving_since_index is None:
             self._serving_since_index = state.index
-            self._delete_absent_topics(state)
+            self._delete_what_is_not_ours(state)
             self.replicas.apply(self._assignments(state, ((t.name, p) for t in state.topics.values() for p in t.partitions)))
             return
         for topic in result.deleted_topics:
@@ -118,12 +120,13 @@ class Broker:
         return self._serving_since_index is not None
 
     def in_sync_everywhere(self) -> bool:
-        """Every partition that is kept here and has a leader counts this node among its in-sync replicas."""
+        """Every partition that is kept here and has a leader counts this node among its in-sync replicas.  One that only moves
+        here does not count: that may take long, and nothing relies on this node yet."""
         return all(
             self.node_id in partition.isr
             for topic in self.state.topics.values()
             for partition in topic.partitions.values()
-            if self.node_id in partition.replicas and partition.leader >= 0
+            if self.node_id in partition.settled_replicas and partition.leader >= 0
         )
 
     def _assignments(self, state: ClusterState, keys: Iterable[tuple[str, int]]) -> list[Assignment]:
@@ -145,6 +148,7 @@ class Broker:
                     partition_epoch=partition.partition_epoch,
                     config=topic.config,
                     elr=partition.elr,
+                    adding=partition.adding,
                 )
             )
         return found
@@ -196,12 +200,15 @@ class Broker:
         if replica.topic_id == topic_id:
             self.replicas.delete(topic, partition)
 
-    def _delete_absent_topics(self, state: ClusterState) -> None:
-        """Logs of topics that were deleted while this node was down."""
+    def _delete_what_is_not_ours(self, state: ClusterState) -> None:
+        """Logs of topics that were deleted, and of partitions that moved away, while this node was down."""
         for (name, partition), topic_id in list(self.directory.topic_ids.items()):
             topic = state.topics.get(name)
             if topic is None or topic.topic_id != topic_id:
                 log.info("log_of_deleted_topic_removed", topic=name, partition=partition, topic_id=topic_id)
+                self.directory.delete(name, partition)
+            elif partition in topic.partitions and self.node_id not in topic.partitions[partition].replicas:
+                log.info("log_that_moved_away_removed", topic=name, partition=partition, topic_id=topic_id)
                 self.directory.delete(name, partition)
 
     # --- calls to the controller ----------------------------------------------------------------------------------------

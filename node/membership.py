@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from ..controller.client import ControllerClient
 from ..controller.offline_replicas import Replica, encode_replicas
@@ -25,6 +26,12 @@ from ..runtime.clock import Clock
 from ..wire.errors import ErrorCode, KafkaError
 
 log = logs.get(__name__)
+
+
+# The cluster knows a newer life of this node, or (it was unregistered while it was away) none at all.
+_SUPERSEDED: Final = frozenset(
+    {ErrorCode.STALE_BROKER_EPOCH, ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.BROKER_ID_NOT_REGISTERED}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ class Membership:
         damaged_replicas: Callable[[], Iterable[Replica]] = tuple,
     ) -> None:
         """`offline_replicas()`: what this broker holds and cannot serve; `damaged_replicas()`: of these, what has lost records.
-        `on_superseded(reason)`: the cluster knows a newer life of this node id; this process must end."""
+        `on_superseded(reason)`: the cluster knows a newer life of this node id, or none; this process must end."""
         self._node_id = node_id
         self._client = client
         self._clock = clock
@@ -146,7 +153,7 @@ class Membership:
         try:
             reply = await self._client.heartbeat(request, timeout_s=max(self._interval_s, 0.5))
         except KafkaError as error:
-            if error.code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.DUPLICATE_BROKER_REGISTRATION):
+            if error.code in _SUPERSEDED:
                 self._on_superseded(str(error))
             else:
                 log.warning("heartbeat_failed", error=error)

@@ -21,14 +21,16 @@ from .. import __version__
 from ..controller.active import ControllerConfig
 from ..controller.client import ControllerClient
 from ..controller.controller_node import ControllerNode
+from ..controller.features import SUPPORTED, as_messages
 from ..controller.metadata_follower import MetadataFollower
 from ..controller.metadata_log import MetadataLogUnusable
 from ..controller.offline_replicas import encode_replicas
 from ..controller.raft.contract import RaftTimings
 from ..proto import admin_pb2, admin_pb2_grpc, data_pb2_grpc
 from ..proto import controller_pb2 as pb
+from ..replication.configuration import ReplicationConfig
 from ..replication.fetcher import FetcherLimits, FetchTransport
-from ..replication.manager import ReplicaManager, ReplicationConfig
+from ..replication.manager import ReplicaManager
 from ..runtime import logs
 from ..runtime.clock import SystemClock
 from ..runtime.disk import RealDisk
@@ -188,10 +190,12 @@ class Node:
             self._on_high_watermark,
             on_offline=lambda topic, partition, _reason: self._broker.replica_offline(topic, partition),
             broker_epoch=lambda: self._broker.membership.broker_epoch,
+            exists=lambda topic, partition: self._broker.state.partition(topic, partition) is not None,
             config=ReplicationConfig(
                 replica_lag_time_max_ms=configuration.integer("replica.lag.time.max.ms"),
                 producer_id_expiration_ms=configuration.integer("producer.id.expiration.ms"),
                 rack_of=self._broker.rack_of if configuration.flag("fetch.from.closest.replica") else None,
+                catch_up_bytes_per_s=configuration.integer("replica.catch.up.max.bytes.per.second"),
                 fetcher=FetcherLimits(
                     wait_max_ms=configuration.integer("replica.fetch.wait.max.ms"),
                     response_max_bytes=configuration.integer("replica.fetch.max.bytes"),
@@ -317,9 +321,13 @@ class Node:
                 session_timeout_ms=configuration.integer("broker.session.timeout.ms"),
                 default_partitions=configuration.integer("num.partitions"),
                 default_replication_factor=configuration.integer("default.replication.factor"),
+                leader_rebalance=configuration.flag("auto.leader.rebalance.enable"),
+                leader_rebalance_interval_ms=1000 * configuration.integer("leader.imbalance.check.interval.seconds"),
+                leader_imbalance_percentage=configuration.integer("leader.imbalance.per.broker.percentage"),
             ),
             tls=self._quorum_tls(),
             timings=RaftTimings(election_s_min=election_s, election_s_max=2 * election_s),
+            ask_voter=self._controller.describe_quorum,
         )
 
     def _quorum_tls(self) -> MutualTls | None:
@@ -345,7 +353,7 @@ class Node:
             directory_id=self._directory.directory_id,
             offline_replicas=encode_replicas(broker.damaged_replicas(), pb.ReplicasOfTopic),
             damaged_replicas=encode_replicas(broker.damaged_replicas(), pb.ReplicasOfTopic),
-            supported_features=[pb.FeatureRange(name=name, max_level=level) for name, level in broker.supported_features.items()],
+            supported_features=as_messages(SUPPORTED),
         )
 
     # --- stopping -----------------------------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ class Assignment:
     partition_epoch: int
     config: Mapping[str, str] = field(default_factory=dict)
     elr: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    """Among `replicas`, those that joined for a move that is not over: min.insync.replicas does not count on them yet."""
 
     def does_without(self, node_id: int) -> bool:
         """Another replica leads, and nobody counts on this one to have anything."""

@@ -7,7 +7,8 @@ partitions and for those of the session that changed.
 
 A fetch waits until a partition has records, an error or a divergence, or until the follower's knowledge of a high watermark is
 outdated; a newer fetch of the same follower ends the wait of the older one.  The byte budget is given out from another partition
-on each time, and the first partition that has records always gets one whole batch, however large (HOTPATH 9).
+on each time, and the first partition that has records always gets one whole batch, however large (HOTPATH 9).  A replica that
+catches up may be given less (`catch_up_throttle.py`): the rest comes with later fetches.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable
 from ..runtime.clock import Clock
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
+from .catch_up_throttle import CatchUpThrottle
 from .delayed import FetchWaiter
 from .fetch_session import SESSIONS_MAX, FollowerSession, SessionTable
 from .follower import FetchPosition
@@ -34,13 +36,14 @@ class FollowerFetches:
         self,
         clock: Clock,
         lookup: Callable[[str, int], Replica],
-        *,
+        catch_up_bytes_per_s: int,
         on_progress: Callable[[Replica, int], None],
         on_storage_failure: Callable[[Replica, str], None],
     ) -> None:
         """`on_progress(replica, node)` runs right after a fetch offset was recorded."""
         self._clock = clock
         self._lookup = lookup
+        self._throttle = CatchUpThrottle(catch_up_bytes_per_s)
         self._on_progress = on_progress
         self._on_storage_failure = on_storage_failure
         self._sessions = SessionTable(1 + int(clock.random() * 1_000_000_000))
@@ -164,11 +167,17 @@ class FollowerFetches:
         if diverging is not None:
             return answer, True
         if spec.fetch_offset < log.log_end_offset:
+            end = log.log_end_offset
+            held_back = self._throttle.limits and leader.is_catching_up(request.replica_id, end, now_s)
+            if held_back:
+                allowance = self._throttle.allowance(now_s)
+                budget, at_least_one = min(budget, allowance), at_least_one and allowance > 0
             if budget > 0 or at_least_one:
-                end = log.log_end_offset
                 answer.records, _ = read_batches(replica, spec.fetch_offset, budget, end, at_least_one, self._on_storage_failure)
+            if held_back:
+                self._throttle.sent(len(answer.records))
             if not answer.records:
-                session.dirty[key] = None  # the budget was used up by others: its turn comes with the next fetch
+                session.dirty[key] = None  # the budget was used up: its turn comes with the next fetch
         progress = leader.follower(request.replica_id)
         news = bool(answer.records) or progress.high_watermark_sent < leader.high_watermark
         news = news or progress.log_start_sent < log.log_start_offset

@@ -7,7 +7,7 @@ Promises
 
 * The **high watermark** is the least *flushed* end over the **maximal ISR** (the committed ISR plus a pending addition; a
   pending removal still counts), never moves while the committed ISR is smaller than `min.insync.replicas` (KIP-966), and never
-  goes back within the epoch (SEMANTICS 3.6, 44).
+  goes back within the epoch (SEMANTICS 3.6, 44).  Replicas that a move adds do not raise that minimum before it is over.
 * A follower counts only by fetches that carried this leader epoch and that were found not to diverge.
 * A replica is proposed for the ISR only when it has reached the high watermark *and* the leader's own epoch start, and always
   together with the broker epoch of the incarnation that did so (45).  A fetch of an older incarnation is refused.
@@ -110,6 +110,7 @@ class PartitionLeader:
         "_maximal_isr",
         "_min_insync_replicas",
         "_pending",
+        "_settled",
         "epoch_start_offset",
         "high_watermark",
         "leader_epoch",
@@ -130,6 +131,7 @@ class PartitionLeader:
         min_insync_replicas: int,
         lag_max_s: float,
         now_s: float,
+        adding: Iterable[int] = (),
     ) -> None:
         """`epoch_start_offset` is the log's end at the election; `high_watermark` is what this replica knew by then."""
         self.node_id = node_id
@@ -143,6 +145,7 @@ class PartitionLeader:
         self._lag_max_s = lag_max_s
         self._pending: PendingChange | None = None
         self._followers = {node: ReplicaProgress(node) for node in replicas if node != node_id}
+        self._settled = self.replicas.difference(adding)
         if node_id not in self._isr:
             raise ValueError(f"node {node_id} was told to lead with ISR {sorted(self._isr)}, which does not contain it")
         if not self._isr <= self.replicas:
@@ -175,8 +178,8 @@ class PartitionLeader:
 
     @property
     def min_insync_replicas(self) -> int:
-        """The configured minimum, but never more than there are replicas."""
-        return min(self._min_insync_replicas, len(self._followers) + 1)
+        """The configured minimum, but never more than there are replicas, not counting those that a move adds."""
+        return min(self._min_insync_replicas, len(self._settled))
 
     def follower(self, node_id: int) -> ReplicaProgress:
         """Raises KafkaError NOT_LEADER_OR_FOLLOWER for a node that holds no replica: its metadata differs from ours."""
@@ -192,7 +195,14 @@ class PartitionLeader:
         return len(self._isr) < self.min_insync_replicas
 
     def is_under_replicated(self) -> bool:
-        return len(self._isr) < len(self._followers) + 1
+        return not self._isr.issuperset(self._settled)
+
+    def is_catching_up(self, node_id: int, leader_log_end: int, now_s: float) -> bool:
+        """Neither in the ISR, nor about to be: nothing waits for this follower, so its fetching may be slowed down."""
+        progress = self._followers.get(node_id)
+        if progress is None or node_id in self._maximal_isr:
+            return False
+        return not self._is_about_to_join(progress, leader_log_end, now_s)
 
     def is_confirmed(self) -> bool:
         """True once everything found at the election is known to be committed (SEMANTICS 3.2, 18)."""
@@ -383,10 +393,16 @@ class PartitionLeader:
             return AlterOutcome.AWAIT_METADATA
         return AlterOutcome.RETRY
 
-    def on_metadata(self, partition_epoch: int, isr: Iterable[int], replicas: Iterable[int] | None = None) -> bool:
+    def on_metadata(
+        self,
+        partition_epoch: int,
+        isr: Iterable[int],
+        replicas: Iterable[int] | None = None,
+        adding: Iterable[int] = (),
+    ) -> bool:
         """The committed ISR at `partition_epoch`, from an answer or from the metadata log; False when it is not newer.
 
-        `replicas` is given when it comes from the metadata log: a reassignment may add and remove replicas within an epoch.
+        `replicas` and `adding` are given when it comes from the metadata log: a move adds and removes replicas within an epoch.
 
         A newer partition epoch ends the pending change for good: its compare-and-set can no longer succeed.
         """
@@ -402,6 +418,8 @@ class PartitionLeader:
                 self._followers[node].join_paused = True
         wanted = set(self._followers if replicas is None else replicas) | new_isr  # an ISR member is never left out of the count
         self._followers = {node: self._followers.get(node) or ReplicaProgress(node) for node in wanted if node != self.node_id}
+        if replicas is not None:
+            self._settled = self.replicas.difference(adding)
         for node in new_isr - self._isr:
             if node in self._followers:
                 self._followers[node].join_paused = False

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -36,12 +35,12 @@ from ..wire.fetch import FetchRequest, FetchResponse
 from . import offsets
 from .assignment import Assignment
 from .client_fetches import ClientFetches
+from .configuration import ReplicationConfig
 from .delayed import SWEEP_INTERVAL_S, AckCallback
-from .fetcher import FetcherLimits, LeaderFetcher, TransportFactory
+from .fetcher import LeaderFetcher, TransportFactory
 from .follower_fetches import FollowerFetches
 from .isr import AlterPartition, IsrChanges
 from .leader import PartitionLeader
-from .nearby import RackOf
 from .offsets import OffsetAnswer
 from .record_deletion import RecordDeletions
 from .replica import Replica, Role, RoleChange
@@ -56,18 +55,6 @@ OnOffline = Callable[[str, int, str], None]
 FetchResult = FetchResponse
 
 _log = logs.get(__name__)
-
-
-@dataclass(slots=True, frozen=True)
-class ReplicationConfig:
-    """Settings of the node that concern replication."""
-
-    replica_lag_time_max_ms: int = 30_000
-    high_watermark_checkpoint_interval_ms: int = 5_000
-    waiting_acks_max: int = 100_000
-    producer_id_expiration_ms: int = 86_400_000
-    fetcher: FetcherLimits = field(default_factory=FetcherLimits)
-    rack_of: RackOf | None = None  # None: clients read from leaders only
 
 
 def _ignore_offline(topic: str, partition: int, reason: str) -> None:
@@ -91,9 +78,11 @@ class ReplicaManager:
         *,
         on_offline: OnOffline = _ignore_offline,
         broker_epoch: Callable[[], int] = lambda: -1,
+        exists: Callable[[str, int], bool] = lambda _topic, _partition: False,
         config: ReplicationConfig | None = None,
     ) -> None:
-        """`broker_epoch()` is the epoch of the node's present registration with the controller; followers' fetches carry it."""
+        """`broker_epoch()` is the epoch of the node's present registration, which followers' fetches carry; `exists(topic,
+        partition)`: the metadata knows the partition, whoever holds it."""
         self.node_id = node_id
         self._directory = log_directory
         self._group_commit = group_commit
@@ -104,13 +93,14 @@ class ReplicaManager:
         self._on_high_watermark = on_high_watermark
         self._on_offline = on_offline
         self._broker_epoch = broker_epoch
+        self._exists = exists
         self._config = config or ReplicationConfig()
         self._lag_max_s = self._config.replica_lag_time_max_ms / 1000
         self._replicas: dict[Key, Replica] = {}
         self._fetchers: dict[int, LeaderFetcher] = {}
         self._client_fetches = ClientFetches(clock, self.replica, self.storage_failed, self._config.rack_of)
         self._follower_fetches = FollowerFetches(
-            clock, self.replica, on_progress=self._follower_progressed, on_storage_failure=self.storage_failed
+            clock, self.replica, self._config.catch_up_bytes_per_s, self._follower_progressed, self.storage_failed
         )
         self._isr_changes = IsrChanges(clock, alter_partition, self._settled, self._follower_fetches.heard_of)
         self._moved: set[Replica] = set()  # high watermarks to report on the next turn of the loop
@@ -129,12 +119,15 @@ class ReplicaManager:
     # -- looking up ----------------------------------------------------------------------------------------------------------
 
     def replica(self, topic: str, partition: int) -> Replica:
-        """Raises UNKNOWN_TOPIC_OR_PARTITION when this node holds no replica, KAFKA_STORAGE_ERROR when it could not open one."""
+        """Raises KAFKA_STORAGE_ERROR when this node could not open its replica; when it holds none NOT_LEADER_OR_FOLLOWER, for
+        the partition may have moved away and the client must look where to, or UNKNOWN_TOPIC_OR_PARTITION."""
         found = self._replicas.get((topic, partition))
         if found is None and (why := self._not_opened.get((topic, partition))):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why)
         if found is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"node {self.node_id} holds no replica of {topic}-{partition}")
+            elsewhere = self._exists(topic, partition)
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if elsewhere else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            raise KafkaError(code, f"node {self.node_id} holds no replica of {topic}-{partition}")
         return found
 
     def leader_log(self, topic: str, partition: int, leader_epoch: int | None = None) -> Log:
@@ -192,6 +185,9 @@ class ReplicaManager:
                 self._settled(replica)
                 if replica.assignment.replicas != old.replicas:
                     replica.watchers.state_changed()  # who is no longer a replica learns it
+            if self.node_id not in replica.assignment.replicas:
+                _log.info("replica_moved_away", topic=assignment.topic, partition=assignment.partition, to=assignment.replicas)
+                self.delete(*replica.key)
 
     def _replica_for(self, assignment: Assignment) -> Replica | None:
         """The replica that the assignment is for, made when this node should hold one; None when it should not, or cannot."""
@@ -203,6 +199,7 @@ class ReplicaManager:
         if replica is not None and replica.role is Role.OFFLINE and self._may_set_aside(assignment):
             del self._replicas[key]
             replica = None
+        self._not_opened.pop(key, None)
         if replica is None and self.node_id in assignment.replicas:
             try:
                 if self._may_set_aside(assignment):
@@ -213,7 +210,6 @@ class ReplicaManager:
                 _log.error("replica_not_opened", topic=key[0], partition=key[1], error=str(error))
                 self._on_offline(key[0], key[1], str(error))
                 return None
-            self._not_opened.pop(key, None)
             replica = Replica(self.node_id, assignment, log)
             self._replicas[key] = replica
         return replica

@@ -188,7 +188,7 @@ class Replica:
         self.assignment = assignment
         if self.leader is not None:
             self.leader.on_min_insync_replicas(min_insync_replicas(assignment))
-            moved = self.leader.on_metadata(assignment.partition_epoch, assignment.isr, assignment.replicas)
+            moved = self.leader.on_metadata(assignment.partition_epoch, assignment.isr, assignment.replicas, assignment.adding)
             return RoleChange.ISR if moved else RoleChange.NONE
         if self.follower is not None and self.node_id not in assignment.replicas:
             self._go_idle()
@@ -239,6 +239,7 @@ class Replica:
             min_insync_replicas=min_insync_replicas(assignment),
             lag_max_s=lag_max_s,
             now_s=now_s,
+            adding=assignment.adding,
         )
         self.role = Role.LEADER
 

@@ -53,9 +53,13 @@ class ApiKey(IntEnum):
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    UNREGISTER_BROKER = 64
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
 
@@ -110,6 +114,10 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.DELETE_GROUPS: _api(0, 2, 2, "delete_groups"),
     ApiKey.ELECT_LEADERS: _api(0, 2, 2, "elect_leaders"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _api(0, 1, 1, "incremental_alter_configs"),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _api(0, 1, 0, "alter_partition_reassignments"),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _api(0, 0, 0, "list_partition_reassignments"),
+    ApiKey.UPDATE_FEATURES: _api(0, 2, 0, "update_features"),
+    ApiKey.UNREGISTER_BROKER: _api(0, 0, 0, "unregister_broker"),
     ApiKey.OFFSET_DELETE: _api(0, 0, _NEVER, "offset_delete"),
     ApiKey.DESCRIBE_CLUSTER: _api(0, 2, 0, "describe_cluster"),
     ApiKey.DESCRIBE_PRODUCERS: _api(0, 0, 0, "describe_producers"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ...controller.model import FEATURE_LEVEL_MIN
+from ...controller.features import SUPPORTED
 from ...wire import api
 from ...wire.errors import ErrorCode
 from ..broker import Broker
@@ -27,7 +27,6 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return {"error_code": ErrorCode.INVALID_REQUEST, "api_keys": [], "throttle_time": 0}
-    supported = ((name, FEATURE_LEVEL_MIN[name], level) for name, level in broker.supported_features.items())
     return {
         "error_code": ErrorCode.NONE,
         "api_keys": [
@@ -35,7 +34,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         ],
         "throttle_time": 0,
         "supported_features": [
-            {"name": name, "min_version": low, "max_version": high} for name, low, high in supported if low > 0 or version >= 4
+            {"name": name, "min_version": low, "max_version": high}
+            for name, (low, high) in SUPPORTED.items()
+            if low > 0 or version >= 4
         ],
         "finalized_features_epoch": broker.metadata_index,
         "finalized_features": [

@@ -123,7 +123,7 @@ class FakeAdmin:
 
 
 def test_lists_are_tables_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.client.listing_commands._admin", lambda bootstrap: FakeAdmin())
+    monkeypatch.setattr("tidegate.client.listing_commands.connect", lambda bootstrap: FakeAdmin())
     table = tidegate("groups", "list").stdout
     assert "billing" in table and "Stable" in table and "group" in table.splitlines()[0]
     found = json.loads(tidegate("groups", "list", "--json").stdout)

@@ -59,6 +59,18 @@ async def own_cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
 
 
 @pytest.fixture(scope="session")
+def roomy_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Four brokers, the first three of them are the quorum; tests that stop a node start it again."""
+    times = {"broker.session.timeout.ms": 2500, "broker.heartbeat.interval.ms": 300, "replica.lag.time.max.ms": 3000}
+    cluster = LocalCluster(tmp_path_factory.mktemp("roomy"), nodes=4, settings=times)
+    asyncio.run(cluster.up())
+    try:
+        yield cluster
+    finally:
+        asyncio.run(cluster.down())
+
+
+@pytest.fixture(scope="session")
 def conformance_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One node for the tests that look at single requests and answers."""
     settings = {"group.initial.rebalance.delay.ms": 0}

@@ -224,7 +224,7 @@ async def _metadata(world: World, version: int) -> Any:
         "topics": [{"name": world.topic, "topic_id": None}], "allow_auto_topic_creation": False,
         "include_cluster_authorized_operations": True, "include_topic_authorized_operations": True,
     }  # fmt: skip
-    brokers = [{"node_id": 1, "host": world.host, "port": world.port, "rack": None}]
+    brokers = [{"node_id": 1, "host": world.host, "port": world.port, "rack": "rack-1"}]
     return fields, {
         "throttle_time": 0, "brokers": brokers, "cluster_id": lambda name: len(name) > 3, "controller_id": 1, "topics": [topic],
         "cluster_authorized_operations": 0b1111110100000 if 8 <= version <= 10 else UNASKED,
@@ -234,7 +234,7 @@ async def _metadata(world: World, version: int) -> Any:
 @case(ApiKey.DESCRIBE_CLUSTER)
 async def _describe_cluster(world: World, version: int) -> Any:
     fields = {"include_cluster_authorized_operations": True, "endpoint_type": 1, "include_fenced_brokers": True}
-    broker = {"broker_id": 1, "host": world.host, "port": world.port, "rack": None, "is_fenced": False}
+    broker = {"broker_id": 1, "host": world.host, "port": world.port, "rack": "rack-1", "is_fenced": False}
     return fields, OK | {
         "error_message": None, "endpoint_type": 1, "cluster_id": lambda name: len(name) > 3, "controller_id": 1,
         "brokers": [broker], "cluster_authorized_operations": 0b1111110100000,
@@ -244,10 +244,10 @@ async def _describe_cluster(world: World, version: int) -> Any:
 @case(ApiKey.API_VERSIONS)
 async def _api_versions(world: World, version: int) -> Any:
     keys = [{"api_key": k, "min_version": low, "max_version": high} for k, low, high in api.advertised(HANDLERS.keys)]
-    supported = [{"name": "metadata.version", "min_version": 1, "max_version": 1}]
+    supported = [{"name": "metadata.version", "min_version": 1, "max_version": 2}]
     if version >= 4:
         supported.append({"name": "transaction.version", "min_version": 0, "max_version": 2})
-    finalized = [("metadata.version", 1), ("transaction.version", 2)]
+    finalized = [("metadata.version", 2), ("transaction.version", 2)]
     return {"client_software_name": "tests", "client_software_version": "1.0"}, OK | {
         "api_keys": keys, "supported_features": supported, "finalized_features_epoch": lambda epoch: epoch > 0,
         "finalized_features": [{"name": n, "max_version_level": v, "min_version_level": v} for n, v in finalized],
@@ -297,6 +297,35 @@ async def _elect_leaders(world: World, version: int) -> Any:
     fields = {"election_type": 0, "topic_partitions": [{"topic": world.topic, "partitions": [0]}], "timeout": 10_000}
     answer = {"partition_id": 0, "error_code": 84, "error_message": "the preferred replica leads already"}
     return fields, OK | {"replica_election_results": [{"topic": world.topic, "partition_result": [answer]}]}
+
+
+@case(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
+async def _alter_partition_reassignments(world: World, version: int) -> Any:
+    partitions = [{"partition_index": 0, "replicas": None}, {"partition_index": 1, "replicas": [1]}]
+    fields = {"timeout": 10_000, "topics": [{"name": world.topic, "partitions": partitions}]}
+    still = {"partition_index": 0, "error_code": 85, "error_message": "this partition does not move"}
+    there = {"partition_index": 1, "error_code": 0, "error_message": None}
+    answer = {"responses": [{"name": world.topic, "partitions": [still, there]}], "allow_replication_factor_change": True}
+    return fields, OK | {"error_message": None} | answer
+
+
+@case(ApiKey.LIST_PARTITION_REASSIGNMENTS)
+async def _list_partition_reassignments(world: World, version: int) -> Any:
+    fields = {"timeout": 10_000, "topics": [{"name": world.topic, "partition_indexes": [0, 1]}]}
+    return fields, OK | {"error_message": None, "topics": []}
+
+
+@case(ApiKey.UPDATE_FEATURES)
+async def _update_features(world: World, version: int) -> Any:
+    update = {"feature": "transaction.version", "max_version_level": 2, "allow_downgrade": False, "upgrade_type": 1}
+    fields = {"timeout": 10_000, "feature_updates": [update], "validate_only": False}
+    results = [{"feature": "transaction.version", "error_code": 0, "error_message": None}]
+    return fields, OK | {"error_message": None, "results": results}
+
+
+@case(ApiKey.UNREGISTER_BROKER)
+async def _unregister_broker(world: World, version: int) -> Any:
+    return {"broker_id": 1}, OK | {"error_code": 44, "error_message": "broker 1 is alive: stop it first"}
 
 
 @case(ApiKey.DESCRIBE_CONFIGS)

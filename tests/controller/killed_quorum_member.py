@@ -37,7 +37,7 @@ async def main(folder: Path, point: str, skip: int) -> None:
     while not log.is_active:
         await asyncio.sleep(0.005)
     for number in range(10_000):
-        operation = pb.Operation(set_feature_level=pb.SetFeatureLevel(name=f"f{number}", level=1))
+        operation = pb.Operation(set_feature_level=pb.SetFeatureLevel(name=f"f{number}", level=0))
         result = await log.propose(pb.Command(operations=[operation]).SerializeToString())
         assert result.ok
         print(f"f{number}", flush=True)

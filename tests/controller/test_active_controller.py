@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from controller_cluster import registration
-from tidegate.controller import topics
+from tidegate.controller import partition_changes, topics
 from tidegate.controller.active import ActiveController, ControllerConfig, Plan
 from tidegate.controller.model import (
     FLUSH_POLICY_CONFIG,
@@ -490,7 +490,7 @@ def test_without_the_check_of_broker_epochs_an_earlier_life_would_enter_the_isr(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ActiveController, "_isr_change_error", lambda *_: None)
-    monkeypatch.setattr(ClusterState, "_membership_error", lambda *_: ErrorCode.NONE)
+    monkeypatch.setattr(partition_changes, "_membership_error", lambda *_: ErrorCode.NONE)
     office.topic()
     office.lose(3)
     assert alter(office, 1, (1, 2, 3), isr_broker_epochs=(-1, -1, 99)) == ErrorCode.NONE

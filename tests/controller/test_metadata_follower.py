@@ -23,7 +23,7 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 def feature(name: str) -> bytes:
-    operation = pb.Operation(set_feature_level=pb.SetFeatureLevel(name=name, level=1))
+    operation = pb.Operation(set_feature_level=pb.SetFeatureLevel(name=name, level=0))
     return pb.Command(operations=[operation]).SerializeToString()
 
 

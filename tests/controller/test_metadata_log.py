@@ -93,7 +93,7 @@ async def three(tmp_path: Path) -> AsyncIterator[Logs]:
     assert not logs.deaths
 
 
-def feature(name: str, level: int = 1, expected: int = 0, **fields: object) -> bytes:
+def feature(name: str, level: int = 0, expected: int = 0, **fields: object) -> bytes:
     operation = pb.Operation(set_feature_level=pb.SetFeatureLevel(name=name, level=level, expected_level=expected))
     return pb.Command(operations=[operation], **fields).SerializeToString()  # type: ignore[arg-type]
 

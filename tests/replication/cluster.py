@@ -9,8 +9,9 @@ from pathlib import Path
 from uuid import UUID
 
 from tidegate.replication.assignment import Assignment, IsrChange, IsrResult
+from tidegate.replication.configuration import ReplicationConfig
 from tidegate.replication.fetcher import FetcherLimits
-from tidegate.replication.manager import ReplicaManager, ReplicationConfig
+from tidegate.replication.manager import ReplicaManager
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import Disk, RealDisk
 from tidegate.storage.group_commit import GroupCommit
@@ -73,7 +74,15 @@ class WireTransport:
 class Cluster:
     """Managers by node id, and a controller that accepts what its compare-and-set allows."""
 
-    def __init__(self, directory: Path, *, lag_max_ms: int = 30_000, wait_max_ms: int = 500, listed_max: int = 10_000) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        lag_max_ms: int = 30_000,
+        wait_max_ms: int = 500,
+        listed_max: int = 10_000,
+        catch_up_bytes_per_s: int = 0,
+    ) -> None:
         """Every node has a rack of its own: "rack-<node>"."""
         self.directory = directory
         self.managers: dict[int, ReplicaManager] = {}
@@ -93,6 +102,7 @@ class Cluster:
         self._config = ReplicationConfig(
             replica_lag_time_max_ms=lag_max_ms,
             rack_of=lambda node: "" if node in self.fenced else f"rack-{node}",
+            catch_up_bytes_per_s=catch_up_bytes_per_s,
             fetcher=FetcherLimits(
                 wait_max_ms=wait_max_ms, listed_max=listed_max, answer_timeout_s=5.0, backoff_first_s=0.005, backoff_max_s=0.05
             ),
@@ -116,6 +126,7 @@ class Cluster:
             lambda topic, partition, offset: self.high_watermarks.append((node, topic, partition, offset)),
             on_offline=lambda topic, partition, reason: self.offline.append((node, topic, partition, reason)),
             broker_epoch=lambda: epoch,
+            exists=lambda topic, partition: (topic, partition) in self.partitions,
             config=self._config,
         )
         self.managers[node] = manager

@@ -421,6 +421,7 @@ async def test_a_deleted_partition_answers_those_who_wait(cluster: Cluster) -> N
     fetching = asyncio.ensure_future(fetch_one(cluster.managers[1], consume(wait_ms=5000)))
     writing = asyncio.ensure_future(write(cluster.managers[1], "a"))
     await asyncio.sleep(0)
+    cluster.partitions.clear()
     cluster.managers[1].delete("t", 0)
     assert await writing is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (await asyncio.wait_for(fetching, 1)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,66 @@
+"""Raising and lowering feature levels (UpdateFeatures): only what every broker and every voter of the quorum can follow.
+
+Pure, like `active.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..proto import controller_pb2 as rpc
+from ..proto import metadata_pb2 as pb
+from ..wire.errors import ErrorCode, KafkaError
+from .active import Plan
+from .features import SUPPORTED, Ranges
+from .model import METADATA_VERSION
+from .state import ClusterState
+
+
+def plan_update(state: ClusterState, request: rpc.UpdateFeaturesRequest, voters: Mapping[int, Ranges | None]) -> Plan:
+    """All updates in one plan, or KafkaError.  `voters`: what each member of the quorum knows, None when it did not answer."""
+    plan, seen = Plan(reason="feature levels"), set[str]()
+    for update in request.updates:
+        if update.name in seen:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{update.name} is in the request more than once")
+        seen.add(update.name)
+        present = state.features.get(update.name, 0)
+        _check_update(state, update, present, voters)
+        if update.level != present:
+            change = pb.SetFeatureLevel(name=update.name, level=update.level, expected_level=present)
+            plan.operations.append(pb.Operation(set_feature_level=change))
+    return Plan() if request.validate_only else plan
+
+
+def _check_update(state: ClusterState, update: rpc.FeatureUpdate, present: int, voters: Mapping[int, Ranges | None]) -> None:
+    name, level = update.name, update.level
+    if name not in SUPPORTED:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown feature {name!r}: there are {', '.join(sorted(SUPPORTED))}")
+    if level < present:
+        if not update.downgrade:
+            message = f"{name} is {present} already: {level} would be a downgrade, and the request does not ask for one"
+            raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
+        if name == METADATA_VERSION:
+            # Entries of the present level stand in the log and in snapshots; whoever does not know them would read them wrongly.
+            message = f"{name} is never lowered: the metadata may hold what a lower level does not know"
+            raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
+    low, high = SUPPORTED[name]
+    if not low <= level <= high:
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"{name}={level}: the controller knows {low} to {high}")
+    lacking = [
+        f"broker {broker.node_id} ({dict(broker.supported_features).get(name, 0)})"
+        for broker in sorted(state.brokers.values(), key=lambda broker: broker.node_id)
+        if dict(broker.supported_features).get(name, 0) < level
+    ]
+    silent = []
+    for node_id in sorted(voters):
+        known = voters[node_id]
+        if known is None:
+            silent.append(str(node_id))
+        elif known.get(name, (0, 0))[1] < level:
+            lacking.append(f"controller {node_id} ({known.get(name, (0, 0))[1]})")
+    if lacking:
+        message = f"{name}={level} is not known to {', '.join(lacking)}: upgrade or unregister them first"
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
+    if silent:
+        message = f"controllers {', '.join(silent)} did not say which levels they know: all of them must be there"
+        raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, message)

@@ -1,0 +1,102 @@
+"""What asking for moves of partitions, or for their end, plans (AlterPartitionReassignments).
+
+Pure; the rules of a move are those of `moves.py`.  Each partition is its own answer and its own compare-and-set.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ..proto import controller_pb2 as rpc
+from ..wire.errors import ErrorCode, KafkaError
+from .active import Plan
+from .elections import Wanted, change_operations
+from .model import METADATA_VERSION, MIN_IN_SYNC_REPLICAS_CONFIG, MOVES_LEVEL, PartitionState, TopicState
+from .moves import reassigned
+from .state import ClusterState
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Reassignments:
+    """What is to be changed, and what each partition is told."""
+
+    wanted: dict[Key, Wanted] = field(default_factory=dict)
+    results: list[rpc.PartitionResult] = field(default_factory=list)
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(list(change_operations(self.wanted.values())), "partitions are moved")
+
+    def outcome(self, state: ClusterState) -> list[rpc.PartitionResult]:
+        """The results, after the plan was carried out: a change that lost a race moved nothing."""
+        for result in self.results:
+            wanted = self.wanted.get((result.topic, result.partition))
+            if wanted is None:
+                continue
+            topic = state.topic_by_id(wanted.topic.topic_id)
+            partition = None if topic is None else topic.partitions.get(wanted.partition)
+            if partition is None or partition.partition_epoch == wanted.present.partition_epoch:
+                result.error = int(ErrorCode.INVALID_UPDATE_VERSION)
+                result.message = "the partition changed while its move was planned: ask again"
+        return self.results
+
+
+def plan_reassignments(state: ClusterState, request: rpc.ReassignPartitionsRequest) -> Reassignments:
+    """One result a partition.  Raises UNSUPPORTED_VERSION while not every node can know of moves."""
+    level = state.features.get(METADATA_VERSION, 0)
+    if level < MOVES_LEVEL:
+        message = f"{METADATA_VERSION} is {level}, moving partitions needs {MOVES_LEVEL}: `tidegate features upgrade`"
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+    planned = Reassignments()
+    present = {broker.node_id for broker in state.brokers.values() if broker.active}
+    asked = Counter((wanted.topic, wanted.partition) for wanted in request.partitions)
+    for wanted in request.partitions:
+        key = (wanted.topic, wanted.partition)
+        result = rpc.PartitionResult(topic=wanted.topic, partition=wanted.partition)
+        planned.results.append(result)
+        try:
+            if asked[key] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "this partition is in the request more than once")
+            change = _plan_one(state, request, wanted, present)
+        except KafkaError as error:
+            result.error, result.message = int(error.code), error.message
+            continue
+        if change is not None:
+            planned.wanted[key] = change
+    return planned
+
+
+def _plan_one(
+    state: ClusterState, request: rpc.ReassignPartitionsRequest, wanted: rpc.Reassignment, present: set[int]
+) -> Wanted | None:
+    topic = state.topics.get(wanted.topic)
+    partition = None if topic is None else topic.partitions.get(wanted.partition)
+    if topic is None or partition is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
+    target = partition.settled_replicas if wanted.cancel else tuple(wanted.replicas)
+    if wanted.cancel and not partition.target:
+        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "this partition does not move")
+    _check_target(state, topic, partition, target, keep_factor=request.keep_replication_factor and not wanted.cancel)
+    able = present - state.offline_nodes(topic.topic_id, wanted.partition)
+    return reassigned(topic, wanted.partition, partition, target, able)
+
+
+def _check_target(
+    state: ClusterState, topic: TopicState, partition: PartitionState, target: tuple[int, ...], *, keep_factor: bool
+) -> None:
+    if not target or len(set(target)) != len(target):
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(target)} are empty or not distinct")
+    unknown = [node_id for node_id in target if node_id not in state.brokers]
+    if unknown:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(target)} name unknown brokers {unknown}")
+    before = len(partition.settled_replicas)
+    if keep_factor and len(target) != before:
+        message = f"{before} replicas would become {len(target)}, and the request does not want that"
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+    least = topic.min_in_sync_replicas(partition.settled_replicas)
+    if topic.internal and len(target) < least:
+        message = f"{topic.name!r} holds the coordinators' state: it needs the {least} replicas of {MIN_IN_SYNC_REPLICAS_CONFIG}"
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{message}, not {len(target)}")

@@ -1,0 +1,161 @@
+"""Who may take part in a cluster: brokers that are forgotten and come back as new, and nodes of an older version (KIP-584)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tidegate.client import Admin, NewTopic
+from tidegate.client.errors import RequestError
+from tidegate.client.local_cluster import LocalCluster
+from tidegate.wire.errors import ErrorCode
+
+from .protocol_cases import fresh
+from .witness import eventually, log_of
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("roomy"), pytest.mark.timeout(180)]
+
+# A node that knows no more than level 1 of metadata.version, as the version before this one.
+OLDER = """
+from tidegate.controller import model
+model.SUPPORTED_FEATURES["metadata.version"] = 1
+from tidegate.node.__main__ import main
+main()
+"""
+
+
+@pytest.fixture
+async def admin(roomy_cluster: LocalCluster) -> AsyncIterator[Admin]:
+    async with Admin(roomy_cluster.bootstrap) as admin:
+        yield admin
+
+
+def command(cluster: LocalCluster, *arguments: str, fails: bool = False) -> str:
+    """What `tidegate ARGUMENTS` says: its output, or its one line of complaint."""
+    environment = os.environ | {"TIDEGATE_BOOTSTRAP": cluster.bootstrap}
+    line = [sys.executable, "-m", "tidegate.client.command_line", *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=environment)
+    assert (done.returncode != 0) == fails, (done.stdout, done.stderr)
+    return done.stderr if fails else done.stdout
+
+
+async def gone_from(admin: Admin, node_id: int) -> bool:
+    return not next(broker.alive for broker in await admin.list_brokers() if broker.node_id == node_id)
+
+
+async def take_everything_off_4(cluster: LocalCluster, admin: Admin) -> None:
+    held = [
+        (view.name, part.partition, [*(n for n in part.replicas if n != 4), *({1, 2, 3} - set(part.replicas))][:3])
+        for view in await admin.list_topics(internal=True)
+        for part in view.partitions.values()
+        if 4 in part.replicas
+    ]
+    if held:
+        targets = [f"{name}:{number}={','.join(map(str, nodes))}" for name, number, nodes in held]
+        await asyncio.to_thread(command, cluster, "partitions", "reassign", "--wait", *targets)
+
+
+async def test_a_broker_is_forgotten_and_its_id_comes_back_as_new(roomy_cluster: LocalCluster, admin: Admin) -> None:
+    node = roomy_cluster.node(4)
+    topic = fresh("held")
+    await admin.create_topics([NewTopic(topic, 1, 3)])
+    await admin.reassign_partitions({(topic, 0): (1, 2, 4)})
+    with pytest.raises(RequestError, match="is alive: stop it first"):
+        await admin.unregister_broker(4)
+    await eventually(lambda: _settled(admin), "the move ends")
+    await node.terminate()
+    await eventually(lambda: gone_from(admin, 4), "4 is fenced")
+    with pytest.raises(RequestError, match="broker 4 is a replica of .*-0") as refused:
+        await admin.unregister_broker(4)
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION
+    await take_everything_off_4(roomy_cluster, admin)
+    assert "broker 4 is forgotten" in await asyncio.to_thread(command, roomy_cluster, "brokers", "unregister", "4")
+    assert [broker.node_id for broker in await admin.list_brokers()] == [1, 2, 3]
+    await node.start()
+    await node.wait_ready()
+    listed = json.loads(await asyncio.to_thread(command, roomy_cluster, "brokers", "list", "--json"))
+    assert [(row["broker"], row["alive"], row["replicas"]) for row in listed][3] == (4, True, 0)
+    assert not list(Path(node.data_path).glob(f"**/{topic}-0")), "what it held before is not its own any more"
+
+
+async def _settled(admin: Admin) -> bool:
+    return not await admin.list_reassignments()
+
+
+async def test_a_broker_that_is_forgotten_while_it_stands_still_ends_when_it_goes_on(
+    roomy_cluster: LocalCluster, admin: Admin
+) -> None:
+    node = roomy_cluster.node(4)
+    await take_everything_off_4(roomy_cluster, admin)
+    node.pause()
+    try:
+        await eventually(lambda: gone_from(admin, 4), "4 is fenced")
+        await admin.unregister_broker(4)
+    finally:
+        node.resume()
+    assert await node.wait_exit(30) not in (0, None)
+    assert "broker 4 is not registered" in log_of(roomy_cluster, 4)
+    await node.start()
+    await node.wait_ready()
+
+
+@pytest.mark.parametrize("node_id", [4, 3], ids=["broker", "broker-and-controller"])
+async def test_an_older_node_that_does_not_know_a_finalised_level_does_not_start(
+    roomy_cluster: LocalCluster, node_id: int
+) -> None:
+    node = roomy_cluster.node(node_id)
+    await node.terminate()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
+    try:
+        older = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", OLDER, "--config", str(node.config_path),
+            stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,
+        )  # fmt: skip
+        output, errors = await asyncio.wait_for(older.communicate(), 60)
+    finally:
+        await node.start()
+        await node.wait_ready()
+    said = (output + errors).decode()
+    assert older.returncode in (3, 70), said
+    assert "the cluster runs metadata.version=2" in said and "knows at most 1: upgrade it" in said
+    assert "Traceback" not in said
+
+
+async def test_levels_are_described_raised_and_lowered_where_that_is_safe(roomy_cluster: LocalCluster, admin: Admin) -> None:
+    from kafka.admin import KafkaAdminClient
+
+    described = {each.name: (each.level, each.lowest, each.highest) for each in await admin.describe_features()}
+    assert described == {"metadata.version": (2, 1, 2), "transaction.version": (2, 0, 2)}
+
+    async def run(*arguments: str, fails: bool = False) -> str:
+        return await asyncio.to_thread(lambda: command(roomy_cluster, "features", *arguments, fails=fails))
+
+    assert "metadata.version" in await run("describe")
+    assert "highest level" in await run("upgrade")
+    assert "never lowered" in await run("downgrade", "--feature", "metadata.version=1", fails=True)
+    assert "could be lowered" in await run("downgrade", "--feature", "transaction.version=1", "--dry-run")
+    assert {each.name: each.level for each in await admin.describe_features()}["transaction.version"] == 2
+    await run("downgrade", "--feature", "transaction.version=1")
+    assert {each.name: each.level for each in await admin.describe_features()}["transaction.version"] == 1
+    assert "raised: transaction.version=2" in await run("upgrade")
+    theirs = await asyncio.to_thread(lambda: KafkaAdminClient(bootstrap_servers=roomy_cluster.bootstrap))
+    assert "transaction.version" in str(await asyncio.to_thread(theirs.describe_features))
+    await asyncio.to_thread(theirs.close)
+
+
+async def test_no_level_is_raised_while_a_controller_is_away(roomy_cluster: LocalCluster, admin: Admin) -> None:
+    active = await roomy_cluster.active_controller()
+    other = next(node for node in roomy_cluster.nodes[:3] if node.id != active.id)
+    await other.terminate()
+    try:
+        with pytest.raises(RequestError, match=f"controllers {other.id} did not say which levels they know"):
+            await admin.update_features({"transaction.version": 2})
+    finally:
+        await other.start()
+        await other.wait_ready()

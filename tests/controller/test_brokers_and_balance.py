@@ -1,0 +1,242 @@
+"""Brokers that leave for good, leaderships that return, racks, and how much one dead broker costs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_active_controller import Office, alter
+from tidegate.controller import active, elections
+from tidegate.controller import topics as topic_plans
+from tidegate.controller.active import ControllerConfig
+from tidegate.controller.model import METADATA_VERSION, BrokerState, PartitionState, TopicState
+from tidegate.controller.placement import Load, place
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.proto import metadata_pb2 as pb
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+
+@pytest.fixture
+def office() -> Office:
+    office = Office()
+    office.join(1, 2, 3, 4)
+    return office
+
+
+# ---- unregistering ----------------------------------------------------------------------------------------------------------
+
+
+def unregister(office: Office, node_id: int) -> None:
+    office.carry_out(office.duties.unregister(node_id))
+    office.duties.unregistered(node_id)
+
+
+def refusal(office: Office, node_id: int) -> KafkaError:
+    with pytest.raises(KafkaError) as refused:
+        unregister(office, node_id)
+    return refused.value
+
+
+def test_a_broker_is_forgotten_only_when_nothing_relies_on_it_and_comes_back_as_a_new_one(office: Office) -> None:
+    for number in range(7):
+        office.topic(f"t{number}", replicas=(1, 2, 3))
+    assert refusal(office, 9).code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert "is alive" in refusal(office, 3).message
+    office.lose(3, 4)
+    held = refusal(office, 3)
+    assert held.code == ErrorCode.POLICY_VIOLATION
+    assert "replica of t0-0, t1-0, t2-0, t3-0, t4-0 and more: move them first" in held.message
+    before = office.state.brokers[4].broker_epoch
+    unregister(office, 4)
+    assert 4 not in office.state.brokers and 4 not in office.duties.sessions
+    with pytest.raises(KafkaError) as gone:
+        office.duties.heartbeat(rpc.HeartbeatRequest(node_id=4, broker_epoch=before), office.now)
+    assert gone.value.code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    office.join(4, incarnation="another machine")
+    assert office.state.brokers[4].broker_epoch > before and office.state.brokers[4].active
+
+
+def test_the_state_itself_refuses_to_forget_a_broker_that_is_needed(office: Office) -> None:
+    """Whatever the plan was made from: the entry that is applied decides."""
+    office.topic(replicas=(1, 2, 3))
+    office.lose(3)
+
+    def apply(node_id: int) -> ErrorCode:
+        removal = pb.UnregisterBroker(node_id=node_id, broker_epoch=office.state.brokers[node_id].broker_epoch)
+        command = pb.Command(operations=[pb.Operation(unregister_broker=removal)])
+        return office.state.apply(office.state.index + 1, 1, command.SerializeToString()).error
+
+    assert apply(3) == ErrorCode.POLICY_VIOLATION and apply(4) == ErrorCode.POLICY_VIOLATION
+    office.lose(4)
+    office.state._features = {METADATA_VERSION: 1}
+    assert apply(4) == ErrorCode.UNSUPPORTED_VERSION and "needs 2" in refusal(office, 4).message
+    office.state._features = {METADATA_VERSION: 2}
+    assert apply(4) == ErrorCode.NONE
+
+
+def test_an_entry_for_an_earlier_life_forgets_nobody(office: Office) -> None:
+    old = office.state.brokers[4].broker_epoch
+    office.lose(4)
+    office.register(4, "second")
+    removal = pb.Command(operations=[pb.Operation(unregister_broker=pb.UnregisterBroker(node_id=4, broker_epoch=old))])
+    result = office.state.apply(office.state.index + 1, 1, removal.SerializeToString())
+    assert result.error == ErrorCode.STALE_BROKER_EPOCH and 4 in office.state.brokers
+
+
+# ---- balance ----------------------------------------------------------------------------------------------------------------
+
+
+def unbalanced(percentage: int, *, enabled: bool = True, elsewhere: int = 1, of: int = 10) -> Office:
+    """Broker 1 is the preferred leader of `of` partitions; `elsewhere` of them are led by 2 although it is in sync again."""
+    config = ControllerConfig(leader_imbalance_percentage=percentage, leader_rebalance=enabled)
+    office = Office(config=config)
+    office.join(1, 2)
+    for number in range(of):
+        office.topic(f"t{number}", replicas=(1, 2))
+    for number in range(elsewhere):
+        topic = office.state.topics[f"t{number}"]
+        partition = replace(topic.partitions[0], leader=2, leader_epoch=1)
+        office.state._topics[topic.name] = replace(topic, partitions={0: partition})
+    return office
+
+
+@pytest.mark.parametrize(("percentage", "returns"), [(0, True), (9, True), (10, False), (100, False)])
+def test_leaderships_return_when_more_than_the_allowed_share_is_elsewhere(percentage: int, returns: bool) -> None:
+    assert bool(unbalanced(percentage).duties.rebalance()) is returns
+
+
+def test_leaderships_return_by_themselves_at_the_interval_unless_that_is_off() -> None:
+    for enabled in (True, False):
+        office = unbalanced(0, enabled=enabled)
+        office.now = 31.0
+        for node_id in (1, 2):
+            office.beat(node_id)
+        for _ in range(3):
+            office.carry_out(office.duties.tick(office.now))
+        assert (office.partition("t0").leader == 1) is enabled
+
+
+def test_a_preferred_leader_that_is_not_in_sync_is_counted_but_left_alone() -> None:
+    office = unbalanced(20, elsewhere=3)
+    stuck = office.state.topics["t0"]
+    office.state._topics["t0"] = replace(stuck, partitions={0: replace(stuck.partitions[0], isr=(2,))})
+    plan = office.duties.rebalance()
+    assert sum(len(topic.partitions) for op in plan.operations for topic in op.change_partitions.topics) == 2
+
+
+# ---- racks ------------------------------------------------------------------------------------------------------------------
+
+
+def broker(node_id: int, rack: str) -> BrokerState:
+    return BrokerState(node_id, "i", 1, False, rack, "h", 1, "h", 2)
+
+
+@given(
+    racks=st.lists(st.integers(1, 4), min_size=2, max_size=4),
+    factor=st.integers(1, 5),
+    partitions=st.integers(1, 40),
+    order=st.randoms(use_true_random=False),
+)
+def test_replicas_are_spread_over_racks_and_brokers(racks: list[int], factor: int, partitions: int, order: random.Random) -> None:
+    """As many racks as there are replicas, or all of them; leaderships are even, replicas too where racks are equally large."""
+    numbers = itertools.count(1)
+    brokers = [broker(next(numbers), f"rack-{rack}") for rack, size in enumerate(racks) for _ in range(size)]
+    order.shuffle(brokers)
+    if factor > len(brokers):
+        return
+    rack_of = {each.node_id: each.rack for each in brokers}
+    placed = place(partitions, factor, brokers, Load())
+    for replicas in placed:
+        assert len(set(replicas)) == factor
+        assert len({rack_of[node_id] for node_id in replicas}) == min(factor, len(racks)), replicas
+    led = [sum(replicas[0] == each.node_id for replicas in placed) for each in brokers]
+    assert max(led) - min(led) <= 1, "leaderships are even whatever the racks"
+    if len(set(racks)) == 1:
+        held = [sum(each.node_id in replicas for replicas in placed) for each in brokers]
+        assert max(held) - min(held) <= 2, held
+
+
+def test_brokers_without_racks_are_placed_as_if_each_had_its_own() -> None:
+    brokers = [broker(node_id, "") for node_id in range(1, 6)]
+    placed = place(20, 3, brokers, Load())
+    assert max(sum(n in replicas for replicas in placed) for n in range(1, 6)) == 12
+
+
+def test_the_load_of_a_partition_that_moves_counts_where_it_will_be() -> None:
+    moving = PartitionState((1, 2), (1, 2), leader=1, adding=(2,), target=(2,))
+    load = Load.of([TopicState("t", UUID(int=1), {}, {0: moving})])
+    assert load.leaderships == {2: 1} and load.replicas == {2: 1}
+
+
+# ---- many partitions, and the rules of KIP-966 ------------------------------------------------------------------------------
+
+
+def with_many(topics: int, partitions: int) -> Office:
+    office = Office()
+    office.join(1, 2, 3)
+    replicas = [{"replicas": tuple(((number + shift) % 3) + 1 for shift in range(3))} for number in range(partitions)]
+    request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id="test", sequence=1))
+    for number in range(topics):
+        wanted = request.topics.add(name=f"t{number}", partitions=-1, replication_factor=-1, assignments=replicas)
+        wanted.config["min.insync.replicas"] = "2"
+    office.carry_out(active.Plan(topic_plans.plan_creation(office.state, office.config, request).operations))
+    return office
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 10_000), (1000, 10)])
+def test_ten_thousand_partitions_leave_a_dead_broker_in_a_few_bounded_commands(topics: int, partitions: int) -> None:
+    office = with_many(topics, partitions)
+    plan = office.duties.fence([1], "dead")
+    commands = list(plan.commands(1))
+    assert len(commands) <= 3 and max(command.ByteSize() for command in commands) < 500_000
+    office.carry_out(plan)
+    assert all(p.leader in (2, 3) and p.isr for t in office.state.topics.values() for p in t.partitions.values())
+
+
+def test_a_leader_of_the_elr_is_elected_and_without_the_elr_nobody_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-966: 2 left the ISR when it was below min.insync.replicas, so it has everything that was acknowledged."""
+
+    def elected() -> int:
+        office = Office()
+        office.join(1, 2, 3)
+        office.topic(**{"min.insync.replicas": "2", "flush.policy": "os"})
+        office.lose(3)
+        office.lose(2)
+        office.lose(1)
+        office.join(2, incarnation="second", clean=True)
+        return office.partition().leader
+
+    assert elected() == 2
+    monkeypatch.setattr(active, "eligible_leaders", lambda *_: ())
+    monkeypatch.setattr(elections, "eligible_leaders", lambda *_: ())
+    assert elected() == -1
+
+
+def test_without_the_choice_of_the_topic_being_asked_records_would_be_lost_uncleanly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a state topic, were its name not asked for."""
+
+    def leader_after(**config: str) -> int:
+        office = Office()
+        office.join(1, 2)
+        office.topic(replicas=(1, 2), **config)
+        alter(office, 1, (1,))
+        office.lose(1)
+        return office.partition().leader
+
+    assert leader_after() == -1 and leader_after(**{"unclean.leader.election.enable": "true"}) == 2
+    monkeypatch.setattr(TopicState, "unclean_election_allowed", property(lambda _self: True))
+    assert leader_after() == 2
+
+
+def test_a_state_topic_is_never_led_uncleanly_and_without_that_rule_it_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = TopicState("__transaction_state", UUID(int=1), {"unclean.leader.election.enable": "true"})
+    partition = PartitionState((1, 2), (), leader=-1, last_known_leader=1)
+    assert elections.settle(topic, 0, partition, {2}) is None
+    monkeypatch.setattr(TopicState, "internal", property(lambda _self: False))
+    wanted = elections.settle(topic, 0, partition, {2})
+    assert wanted is not None and wanted.leader == 2 and wanted.unclean

@@ -1,0 +1,181 @@
+"""Feature levels (KIP-584): who is refused, what may be raised, and what a node does that meets a level it does not know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from controller_cluster import ControllerCluster, registration, until
+from test_active_controller import Office
+from tidegate.controller import features, metadata_log
+from tidegate.controller.feature_updates import plan_update
+from tidegate.controller.features import SUPPORTED, Ranges, UnknownLevel, check_known, level_problem
+from tidegate.controller.metadata_log import MetadataLogUnusable
+from tidegate.controller.model import METADATA_VERSION
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.proto import metadata_pb2 as pb
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+TRANSACTIONS = "transaction.version"
+OLD: Ranges = {METADATA_VERSION: (1, 1), TRANSACTIONS: (0, 2)}
+
+
+@pytest.fixture
+def office() -> Office:
+    office = Office()
+    office.state._features = {METADATA_VERSION: 1, TRANSACTIONS: 2}
+    office.join(1, 2)
+    return office
+
+
+def update(office: Office, name: str, level: int, *, voters: dict[int, Ranges | None] | None = None, **fields: bool) -> None:
+    wanted = rpc.FeatureUpdate(name=name, level=level, downgrade=fields.get("downgrade", False))
+    request = rpc.UpdateFeaturesRequest(updates=[wanted], validate_only=fields.get("validate_only", False))
+    office.carry_out(plan_update(office.state, request, {1: SUPPORTED} if voters is None else voters))
+
+
+PROBLEMS = [
+    ({METADATA_VERSION: 3}, SUPPORTED, "the cluster runs metadata.version=3, broker 7 knows at most 2: upgrade it"),
+    ({"new.thing": 1}, SUPPORTED, "the cluster runs new.thing=1, broker 7 does not know it: upgrade it"),
+    ({METADATA_VERSION: 1}, {METADATA_VERSION: (2, 3)}, "broker 7 needs at least 2: first run `tidegate features upgrade`"),
+    ({METADATA_VERSION: 2, "gone": 0}, SUPPORTED, None),
+]
+
+
+@pytest.mark.parametrize(("finalised", "known", "says"), PROBLEMS)
+def test_a_problem_names_the_feature_the_level_and_what_is_known(
+    finalised: dict[str, int], known: Ranges, says: str | None
+) -> None:
+    problem = level_problem("broker 7", known, finalised)
+    assert problem == says if says is None else says in str(problem)
+
+
+@pytest.mark.parametrize(("low", "high", "says"), [(0, 0, "does not know it"), (2, 5, "needs at least 2")])
+def test_a_broker_that_cannot_follow_a_finalised_level_is_refused(office: Office, low: int, high: int, says: str) -> None:
+    request = registration(3)
+    request.supported_features[0].CopyFrom(rpc.FeatureRange(name=METADATA_VERSION, min_level=low, max_level=high))
+    with pytest.raises(KafkaError) as refused:
+        office.duties.register(request)
+    assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
+    assert "the cluster runs metadata.version=1, broker 3" in refused.value.message and says in refused.value.message
+
+
+def test_a_level_is_raised_when_everybody_knows_it_and_again_without_effect(office: Office) -> None:
+    update(office, METADATA_VERSION, 2, validate_only=True)
+    assert office.state.features[METADATA_VERSION] == 1
+    update(office, METADATA_VERSION, 2)
+    assert office.state.features[METADATA_VERSION] == 2
+    index = office.state.index
+    update(office, METADATA_VERSION, 2)
+    assert office.state.index == index
+
+
+def old_broker(office: Office, node_id: int) -> None:
+    request = registration(node_id)
+    del request.supported_features[:]
+    request.supported_features.extend(features.as_messages(OLD))
+    office.carry_out(office.duties.register(request))
+
+
+REFUSED = [
+    ("nothing.such", 1, {}, ErrorCode.INVALID_REQUEST, "unknown feature"),
+    (METADATA_VERSION, 9, {}, ErrorCode.INVALID_UPDATE_VERSION, "the controller knows 1 to 2"),
+    (METADATA_VERSION, 2, {"voters": {1: SUPPORTED, 2: OLD}}, ErrorCode.INVALID_UPDATE_VERSION, "controller 2 (1)"),
+    (METADATA_VERSION, 2, {"voters": {1: SUPPORTED, 2: {}}}, ErrorCode.INVALID_UPDATE_VERSION, "controller 2 (0)"),
+    (METADATA_VERSION, 2, {"voters": {1: SUPPORTED, 3: None}}, ErrorCode.FEATURE_UPDATE_FAILED, "controllers 3 did not say"),
+    (TRANSACTIONS, 1, {}, ErrorCode.INVALID_UPDATE_VERSION, "would be a downgrade"),
+    (METADATA_VERSION, 0, {"downgrade": True}, ErrorCode.INVALID_UPDATE_VERSION, "never lowered"),
+]
+
+
+@pytest.mark.parametrize(("name", "level", "fields", "code", "says"), REFUSED)
+def test_what_not_everybody_could_follow_is_refused(
+    office: Office, name: str, level: int, fields: dict[str, object], code: ErrorCode, says: str
+) -> None:
+    before = dict(office.state.features)
+    with pytest.raises(KafkaError) as refused:
+        update(office, name, level, **fields)  # type: ignore[arg-type]
+    assert refused.value.code == code and says in refused.value.message
+    assert office.state.features == before
+
+
+def test_a_registered_broker_that_does_not_know_the_level_holds_it_back_although_it_is_away(office: Office) -> None:
+    old_broker(office, 3)
+    with pytest.raises(KafkaError) as refused:
+        update(office, METADATA_VERSION, 2)
+    assert "broker 3 (1): upgrade or unregister them first" in refused.value.message
+
+
+def test_transactions_may_go_back_to_the_older_protocol(office: Office) -> None:
+    update(office, TRANSACTIONS, 1, downgrade=True)
+    assert office.state.features[TRANSACTIONS] == 1
+    update(office, TRANSACTIONS, 0, downgrade=True)
+    assert office.state.features[TRANSACTIONS] == 0
+
+
+def test_one_of_several_that_is_refused_holds_up_all(office: Office) -> None:
+    request = rpc.UpdateFeaturesRequest()
+    request.updates.add(name=METADATA_VERSION, level=2)
+    request.updates.add(name=TRANSACTIONS, level=9)
+    with pytest.raises(KafkaError):
+        plan_update(office.state, request, {1: SUPPORTED})
+    request.updates[1].CopyFrom(rpc.FeatureUpdate(name=METADATA_VERSION, level=2))
+    with pytest.raises(KafkaError) as refused:
+        plan_update(office.state, request, {1: SUPPORTED})
+    assert "more than once" in refused.value.message
+
+
+# ---- real controllers -------------------------------------------------------------------------------------------------------
+
+
+async def test_all_voters_are_asked_and_one_that_is_away_holds_the_level_back(tmp_path: Path) -> None:
+    cluster = ControllerCluster(tmp_path, 3)
+    await cluster.start()
+    client = cluster.client()
+    for node in cluster.nodes.values():
+        node.service._ask_voter = client.describe_quorum
+    request = rpc.UpdateFeaturesRequest(updates=[rpc.FeatureUpdate(name=TRANSACTIONS, level=1, downgrade=True)])
+    try:
+        active = await cluster.active()
+        await client.update_features(request)
+        assert active.metadata.state.features[TRANSACTIONS] == 1
+        other = next(node_id for node_id in cluster.ids if node_id != active.metadata.node_id)
+        await cluster.kill(other)
+        request.updates[0].CopyFrom(rpc.FeatureUpdate(name=TRANSACTIONS, level=2))
+        with pytest.raises(KafkaError) as refused:
+            await client.update_features(request)
+        assert refused.value.code == ErrorCode.FEATURE_UPDATE_FAILED and str(other) in refused.value.message
+    finally:
+        await client.close()
+        await cluster.stop()
+
+
+async def test_a_controller_that_meets_an_unknown_level_stops_and_does_not_start_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The level is written as a newer version would; it is met in the log first, and in the snapshot at the start."""
+    cluster = ControllerCluster(tmp_path, 1)
+    await cluster.start()
+    log = (await cluster.active()).metadata
+    raise_it = pb.SetFeatureLevel(name=METADATA_VERSION, level=9, expected_level=2)
+    command = pb.Command(operations=[pb.Operation(set_feature_level=raise_it)])
+    await log.propose(command.SerializeToString())
+    await until(lambda: cluster.deaths)
+    assert cluster.deaths == ["the cluster runs metadata.version=9, node 1 knows at most 2: upgrade it"]
+    await cluster.stop()
+
+    monkeypatch.setattr(metadata_log, "check_known", lambda *_: None)  # the newer version goes on, and makes a snapshot
+    await cluster.start()
+    log = (await cluster.active()).metadata
+    await log._make_snapshot()
+    await cluster.stop()
+    monkeypatch.undo()
+    with pytest.raises(MetadataLogUnusable) as refused:
+        await cluster.start()
+    assert "metadata.version=9" in str(refused.value) and "knows at most 2" in str(refused.value)
+
+
+def test_a_reader_of_the_metadata_that_meets_an_unknown_level_stops() -> None:
+    with pytest.raises(UnknownLevel, match="node 4 knows at most 2"):
+        check_known(4, {METADATA_VERSION: 3})
+    check_known(4, {METADATA_VERSION: 2, TRANSACTIONS: 0})
