@@ -85,11 +85,13 @@ def _reader(entity_type: Any) -> Callable[[bytes, int], tuple[Any, int]]:
     return reader
 
 
-def _decode(entity_type: Any, frame: ReadableBuffer, position: int, entries_max: int | None = None) -> Any:
+def _decode(
+    entity_type: Any, frame: ReadableBuffer, position: int, entries_max: int | None = None, *, to_the_end: bool = True
+) -> Any:
     data = frame if isinstance(frame, bytes) else bytes(memoryview(frame))  # kio takes no writable buffer
     if len(data) > MESSAGE_BYTES_MAX:
         raise _invalid(f"{entity_type.__name__} has {len(data)} bytes and at most {MESSAGE_BYTES_MAX} are taken")
-    check_message(entity_type, data, position, entries_max)
+    check_message(entity_type, data, position, entries_max, to_the_end=to_the_end)
     try:
         try:
             entity, _ = _reader(entity_type)(data, position)
@@ -110,9 +112,13 @@ def decode_request(api_key: int, version: int, frame: ReadableBuffer) -> tuple[R
 
 
 def decode_request_body(api_key: int, version: int, frame: ReadableBuffer, position: int) -> Any:
-    """The kio entity that starts at `position` (from `parse_request_header`) and ends with the frame."""
+    """The kio entity that starts at `position` (from `parse_request_header`).
+
+    What follows it in the frame is ignored, as by Kafka: librdkafka 2.16 sends three bytes too many when it lists all topics.
+    """
     check_request_size(len(frame) if isinstance(frame, bytes) else memoryview(frame).nbytes)
-    return _decode(request_class(api_key, version), frame, position, _ENTRIES_MAX.get(ApiKey(api_key), ENTRIES_MAX))
+    entity_type = request_class(api_key, version)
+    return _decode(entity_type, frame, position, _ENTRIES_MAX.get(ApiKey(api_key), ENTRIES_MAX), to_the_end=False)
 
 
 def decode_response(api_key: int, version: int, frame: ReadableBuffer) -> tuple[int, Any]:

@@ -222,8 +222,10 @@ def _copy_field(field: FieldShape, flexible: bool, data: bytes, position: int, o
     return position
 
 
-def check_message(entity_type: Any, data: bytes, position: int = 0, entries_max: int | None = None) -> None:
-    """Checks the message of kio's class `entity_type` that starts at `position` and ends with `data`.
+def check_message(
+    entity_type: Any, data: bytes, position: int = 0, entries_max: int | None = None, *, to_the_end: bool = True
+) -> None:
+    """Checks the message of kio's class `entity_type` that starts at `position` and, unless told otherwise, ends with `data`.
 
     Raises RequestTooLarge when its arrays have more than `entries_max` elements; None bounds them by the message's size alone.
     """
@@ -232,5 +234,5 @@ def check_message(entity_type: Any, data: bytes, position: int = 0, entries_max:
         end = shape_skim(shape_of(entity_type))(data, position, entries)
     except (IndexError, struct_error):
         raise _invalid(f"{entity_type.__name__} is cut off") from None
-    if end != len(data):
+    if to_the_end and end != len(data):
         raise _invalid(f"{len(data) - end} bytes follow the {entity_type.__name__} in its frame")

@@ -29,6 +29,10 @@ class TestConfluentKafka:
         admin.create_topics([NewTopic(name, 2, 1)])[name].result(20)
         return name
 
+    def test_all_topics_and_one_are_listed(self, admin, topic: str) -> None:  # type: ignore[no-untyped-def]
+        assert sorted(admin.list_topics(timeout=20).topics[topic].partitions) == [0, 1]
+        assert list(admin.list_topics(topic, timeout=20).topics) == [topic]
+
     def test_settings_are_set_appended_and_replaced(self, admin, topic: str) -> None:  # type: ignore[no-untyped-def]
         from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 

@@ -58,12 +58,15 @@ def test_a_dictionary_is_encoded_as_kio_encodes_the_entity(key: ApiKey, version:
 
 
 @every_message
-def test_a_message_that_is_cut_or_has_a_tail_is_refused(key: ApiKey, version: int, is_request: bool) -> None:
+def test_a_message_that_is_cut_is_refused_and_so_is_a_response_with_a_tail(key: ApiKey, version: int, is_request: bool) -> None:
     frame = frame_of(key, version, is_request, kio_bytes(entity(message_class(key, version, is_request), random.Random(3))))
     for cut in {0, 3, 4, len(frame) // 2, len(frame) - 1}:
         with pytest.raises(KafkaError) as caught:
             decode(key, version, is_request, frame[:cut])
         assert caught.value.code is ErrorCode.INVALID_REQUEST
+    if is_request:
+        assert decode(key, version, is_request, frame + b"\1\0\0") == decode(key, version, is_request, frame)
+        return
     with pytest.raises(KafkaError) as caught:
         decode(key, version, is_request, frame + b"\0")
     assert caught.value.code is ErrorCode.INVALID_REQUEST
@@ -282,3 +285,14 @@ def test_the_walk_accepts_exactly_one_message() -> None:
     check_message(message_class(ApiKey.HEARTBEAT, 4, True), b"xx" + body, 2)
     with pytest.raises(KafkaError):
         check_message(message_class(ApiKey.HEARTBEAT, 4, True), b"xx" + body, 1)
+
+
+def test_what_follows_a_request_is_ignored_and_what_follows_a_response_is_not() -> None:
+    """librdkafka 2.16 asks for all topics like this: a MetadataRequest of four bytes, and three more."""
+    frame = codec.encode_request_frame(1, ApiKey.METADATA, 12, b"\x00\x00\x00\x00" + b"\x01\x00\x00")
+    _, asked = codec.decode_request(ApiKey.METADATA, 12, frame)
+    assert asked.topics is None and not asked.allow_auto_topic_creation
+    answer = codec.response_header(ApiKey.HEARTBEAT, 4, 1) + codec.response(ApiKey.HEARTBEAT, 4, {})
+    codec.decode_response(ApiKey.HEARTBEAT, 4, answer)
+    with pytest.raises(KafkaError, match="1 bytes follow"):
+        codec.decode_response(ApiKey.HEARTBEAT, 4, answer + b"\x00")
