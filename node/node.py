@@ -287,6 +287,7 @@ class Node:
         while True:
             await self._clock.sleep(AGAIN_S)
             await asyncio.to_thread(self._reserve.restore)
+            await self._sync_flush_notes()
             self._broker.open_again()
             if self._clock.monotonic() < expire_at_s:
                 continue
@@ -294,6 +295,13 @@ class Node:
             for replica in list(self._broker.replicas.replicas):
                 replica.log.expire_producers(int(self._clock.monotonic() * 1000))
                 await asyncio.sleep(0)
+
+    async def _sync_flush_notes(self) -> None:
+        for folder in self._directory.folders:
+            try:
+                await asyncio.to_thread(folder.sync_notes)
+            except OSError as error:
+                folder.go_offline(error)
 
     async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of `work`, or None when the node was told to stop meanwhile."""

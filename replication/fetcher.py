@@ -335,6 +335,7 @@ class LeaderFetcher:
             if replica.log.is_offline:
                 self._on_failed(replica, str(error))
             else:  # a batch damaged on its way, a full disk: ask again
+                followed.core.on_refused()
                 self._rest(followed, error.code, error.message)
         return False
 

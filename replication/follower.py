@@ -144,6 +144,10 @@ class PartitionFollower:
         self._last_cut = None
         return Append(answer.records, answer.high_watermark, answer.log_start_offset)
 
+    def on_refused(self) -> None:
+        """The last action was refused and changed nothing (a full disk): the same answer may lead to it again."""
+        self._last_cut = None
+
     def _diverged(self, diverging: tuple[int, int], log: LogView) -> Action:
         state = (log.log_end_offset, log.latest_epoch, diverging)
         if state == self._last_cut:

@@ -22,8 +22,9 @@ from ..runtime.disk import Disk
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from .eraser import Eraser
+from .folder_notes import PartitionKey
 from .log import CorruptLog, Log, LogConfig
-from .log_directory import DirectoryRefused, LogDirectory, OpenReport, PartitionKey, parse_name
+from .log_directory import DirectoryRefused, LogDirectory, OpenReport, parse_name
 from .open_files import OPEN_FILES_MAX
 
 DATA_FOLDERS = "data-folders"

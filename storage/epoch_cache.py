@@ -74,6 +74,12 @@ class EpochCache:
         index = bisect_right(self.starts, offset)
         return self.epochs[index - 1] if index else UNDEFINED
 
+    def below(self, end_offset: int) -> EpochCache:
+        """A copy, as `truncate_from_end` would leave it."""
+        copy = EpochCache(self.entries())
+        copy.truncate_from_end(end_offset)
+        return copy
+
     def truncate_from_end(self, end_offset: int) -> bool:
         """Drops entries that begin at or above the new log end; True when the history changed."""
         changed = False
@@ -92,7 +98,3 @@ class EpochCache:
         del self.starts[:spanning]
         self.starts[0] = start_offset
         return True
-
-    def clear(self) -> None:
-        self.epochs.clear()
-        self.starts.clear()

@@ -304,10 +304,29 @@ class Durability:
 
     # ------------------------------------------------------------------------------------------------------------ cutting
 
-    def write_epochs(self, epochs: EpochCache) -> None:
-        """Writes the epoch history at once: a cut of the log may not be durable before the cut of its history."""
-        self._disk.write_atomic(self._directory / EPOCH_CHECKPOINT, encode_checkpoint(epochs.entries()))
+    def prepare_epochs(self, epochs: EpochCache) -> None:
+        """Writes the epoch history of a log that is about to be cut beside the one that counts: what needs room on the disk, and
+        is refused without harm.  No flush may run."""
+        file = self._disk.open(self._prepared_epochs, create=True)
+        try:
+            file.truncate(0)
+            file.write_at(0, encode_checkpoint(epochs.entries()))
+            file.sync_data()
+        finally:
+            file.close()
+
+    def cut_history(self, end_offset: int) -> None:
+        """Snapshots above the new end go, and then what was prepared counts: a snapshot vouches for the epoch history below it.
+        All durably: a cut of the log may not be durable before the cut of its history."""
+        self.drop_snapshots(lambda snapshot: snapshot > end_offset)
+        self._disk.sync_directory(self._directory)
+        self._disk.rename(self._prepared_epochs, self._directory / EPOCH_CHECKPOINT)
+        self._disk.sync_directory(self._directory)
         self._epochs_from = None
+
+    @property
+    def _prepared_epochs(self) -> Path:
+        return self._directory / (EPOCH_CHECKPOINT + ".tmp")
 
     def drop_snapshots(self, which: Callable[[int], bool]) -> None:
         """Removes the snapshots whose offset `which` names, written or waiting; the caller syncs the folder."""

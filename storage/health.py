@@ -63,6 +63,14 @@ class Health:
         except (OSError, InvalidBatch) as error:
             self.fail(what, error)
 
+    @contextmanager
+    def room_needed(self, what: str) -> Iterator[None]:
+        """What fails in here has changed nothing that counts: see `refuse`."""
+        try:
+            yield
+        except OSError as error:
+            self.refuse(what, error)
+
     def fail(self, what: str, error: OSError | InvalidBatch) -> NoReturn:
         """Goes offline, and says so to the caller."""
         if isinstance(error, InvalidBatch):

@@ -31,7 +31,7 @@ from .admission import NO_APPEND_TIME
 from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_leader_append
 from .batch_scan import InvalidBatch
 from .count_index import CountIndex
-from .epoch_cache import EpochEnd
+from .epoch_cache import EpochCache, EpochEnd
 from .flush import NO_HOLE, Durability, FlushTicket
 from .health import Health
 from .lookup import OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
@@ -74,6 +74,7 @@ class Log:
         self.recovered_bytes_cut = loaded.cut_bytes
         self.on_offline: Callable[[Log, OSError | CorruptLog], None] | None = None
         self.on_config: Callable[[Log, LogConfig], LogConfig] | None = None  # notes it; says what may hold meanwhile
+        self.on_flushed: Callable[[int], None] | None = None  # the flushed end has moved: where its last batch ends
         self.before_cut: Callable[[Log, int], None] | None = None
         """Called before data at or above an offset goes: whoever keeps a recovery point above it must lower it durably first."""
         self.cleaned_to = 0
@@ -105,17 +106,19 @@ class Log:
         now_ms: int,
         clean: bool,
         recovery_point: int,
+        flushed_end: int = 0,
         log_start_offset: int = 0,
         high_watermark: int = 0,
         files: OpenFiles | None = None,
     ) -> Log:
         """Opens the folder, made when absent.  `clean`: the last close was one, and `recovery_point` is the end it noted.
+        `flushed_end`: batches below it are known to have been flushed.
 
         Raises CorruptLog when flushed data is damaged, OSError when the disk fails.
         """
         loaded = load_log(
-            disk, directory, config=config, clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset,
-            files=OpenFiles(disk) if files is None else files,
+            disk, directory, config=config, clean=clean, recovery_point=recovery_point, flushed_end=flushed_end,
+            log_start_offset=log_start_offset, files=OpenFiles(disk) if files is None else files,
         )  # fmt: skip
         opened = cls(disk, directory, topic, partition, config, loaded, now_ms)
         opened.set_high_watermark(high_watermark)
@@ -413,7 +416,11 @@ class Log:
 
     def finish_flush(self, ticket: FlushTicket) -> None:
         """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation overtook changes nothing."""
+        before = self._durability.flushed_end
         self._durability.finish(ticket, self._segments.active, self._epochs)
+        flushed = self._durability.flushed_end
+        if flushed > before and self.on_flushed is not None:
+            self.on_flushed(self._durability.end_after_restart(flushed))
 
     def flush_now(self) -> None:
         """A flush that waits on the loop's thread: for closing, tools and tests."""
@@ -433,6 +440,7 @@ class Log:
         """Cuts every batch that ends above `offset`, durably.  Below the log start, the log begins anew, empty, at `offset`.
 
         Producers, epochs and indexes are as if the cut batches had never been; the high watermark falls to the new end at most.
+        Raises KAFKA_STORAGE_ERROR; on a full disk the log is as before, to be cut when there is room.
         """
         self._health.require()
         if offset >= self._log_end:
@@ -445,33 +453,34 @@ class Log:
             self.truncate_fully_and_start_at(offset)
             return
         with self._health.disk_at_work("a truncation"):
-            self._truncate(offset)
-
-    def _truncate(self, offset: int) -> None:
-        cut = self._segments.find_cut(offset)
+            cut = self._segments.find_cut(offset)
         end = cut.end_offset
-        log.info(
-            "log_truncated", log=self.name, offset=offset, new_end=end, old_end=self._log_end, high_watermark=self._high_watermark
-        )
-        self._before_cut(cut.data_end)
-        self._durability.drop_snapshots(lambda snapshot: snapshot > end)
-        self._disk.sync_directory(self.directory)  # first: a snapshot vouches for the epoch history below it
-        self._epochs.truncate_from_end(end)
-        self._durability.write_epochs(self._epochs)
-        self._segments.cut(cut)
-        self._after_cut(end)
-        self._durability.hole = cut.data_end, end
-        self._producers = load_producers_again(self._disk, self.directory, self.config, self._segments, end)
+        log.info("log_truncated", log=self.name, offset=offset, new_end=end, old_end=self._log_end)
+        epochs = self._epochs.below(end)
+        self._before_cut(cut.data_end, epochs)
+        with self._health.disk_at_work("a truncation"):
+            self._epochs = epochs
+            self._durability.cut_history(end)
+            self._segments.cut(cut)
+            self._after_cut(end)
+            self._durability.hole = cut.data_end, end
+            self._producers = load_producers_again(self._disk, self.directory, self.config, self._segments, end)
         self._producers.set_high_watermark(self._high_watermark)
 
-    def _before_cut(self, end: int) -> None:
-        self.replacements.settle()
-        self.removals.settle()
-        self._durability.cancel()
+    def _before_cut(self, end: int, epochs: EpochCache, *, restart_at: int | None = None) -> None:
+        """All that needs room on the disk: a full one refuses it, and nothing is cut."""
+        with self._health.disk_at_work("a truncation"):
+            self.replacements.settle()
+            self.removals.settle()
+            self._durability.cancel()
         self.cuts += 1
         self.cleaned_to = min(self.cleaned_to, end)
-        if self.before_cut is not None:
-            self.before_cut(self, end)
+        with self._health.room_needed("a truncation"):
+            if self.before_cut is not None:
+                self.before_cut(self, end)
+            self._durability.prepare_epochs(epochs)
+            if restart_at is not None:
+                self._segments.prepare_restart(restart_at)
 
     def _after_cut(self, end: int) -> None:
         self._log_end = end
@@ -483,12 +492,11 @@ class Log:
         """Removes everything; the log is empty and begins at `offset`.  For a follower that its leader has left behind."""
         self._health.require()
         log.info("log_restarted", log=self.name, offset=offset, old_start=self._log_start, old_end=self._log_end)
+        epochs = EpochCache()
+        self._before_cut(0, epochs, restart_at=offset)
         with self._health.disk_at_work("a truncation"):
-            self._before_cut(0)
-            self._durability.drop_snapshots(lambda _snapshot: True)
-            self._disk.sync_directory(self.directory)
-            self._epochs.clear()
-            self._durability.write_epochs(self._epochs)
+            self._epochs = epochs
+            self._durability.cut_history(-1)
             self._segments.restart_at(offset, self.config.index_interval_bytes)
         self._high_watermark = offset
         self._log_start = offset

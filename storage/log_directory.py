@@ -3,7 +3,8 @@
     meta.properties         which cluster and node the folder belongs to; a foreign one is refused
     .lock                   held while a node uses the folder
     clean-shutdown          broker epoch of a clean stop; there only between a clean close and the next opening
-    partition-checkpoint    per partition: recovery point, high watermark, log start
+    partition-checkpoint    per partition: recovery point, high watermark, log start; and
+    flush-notes             what was flushed since (`folder_notes`)
     <topic>-<partition>/    a log, with `partition.metadata` naming the topic's id, `log-config` when that is not the default, and
                             `damaged` when its data was found to be
     <n>-delete/             a log on its way out
@@ -11,9 +12,6 @@
 
 Order at opening: lock, check meta.properties, read clean-shutdown **and remove it durably**, then open logs: a crash from here on
 is an unclean stop.  Order at a clean close: close every log clean, write the checkpoint, then write clean-shutdown, last.
-
-The checkpoint's recovery point may lag but never lead: `write_checkpoints()` writes what logs have flushed, and a cut below a
-written recovery point lowers it durably first.
 
 When the disk fails under one log, the whole folder goes offline with all its logs, once, and `on_offline` is told.  When only
 the data of one log is damaged, that log goes offline, for this start and all later ones, until it is set aside or deleted.
@@ -33,7 +31,9 @@ from ..runtime.disk import Disk, FileLock
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from .eraser import Eraser
-from .health import DISK_FAILED, OUT_OF_SPACE
+from .flush_notes import Identity, identity_of
+from .folder_notes import FolderNotes, PartitionCheckpoint, PartitionKey
+from .health import DISK_FAILED
 from .log import CorruptLog, Log, LogConfig
 from .open_files import OPEN_FILES_MAX, OpenFiles
 from .removal import Removal
@@ -41,7 +41,6 @@ from .stored_config import LOG_CONFIG, decode_config, encode_config
 
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = "clean-shutdown"
-PARTITION_CHECKPOINT = "partition-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 _META_VERSION = "1"
 DAMAGED = "damaged"
@@ -49,20 +48,9 @@ _DELETE_SUFFIX = "-delete"
 _DAMAGED_SUFFIX = "-damaged"
 log = logs.get(__name__)
 
-PartitionKey = tuple[str, int]
-
 
 class DirectoryRefused(Exception):
     """The folder may not be used: it is another node's or another cluster's, or another process holds it."""
-
-
-@dataclass(slots=True, frozen=True)
-class PartitionCheckpoint:
-    """What the checkpoint notes of one partition."""
-
-    recovery_point: int
-    high_watermark: int
-    log_start_offset: int
 
 
 @dataclass(slots=True)
@@ -123,7 +111,7 @@ class LogDirectory:
         self._files = OpenFiles(disk, files_max)
         self._lock: FileLock | None = None
         self._offline: OSError | None = None
-        self._written: dict[PartitionKey, PartitionCheckpoint] = {}
+        self._notes = FolderNotes(disk, path, self._disk_failed)
         self._recovery_threads, self._recovery_pool = recovery_threads, recovery_pool
         self._configs_due: dict[PartitionKey, LogConfig] = {}
         self._eraser = eraser
@@ -144,14 +132,16 @@ class LogDirectory:
             report = OpenReport()
             self.previous_broker_epoch = self._take_clean_mark()
             report.clean = self.previous_broker_epoch is not None
-            self._written = self._read_checkpoint()
+            self._notes.read()
             names = self._disk.list_names(self.path)
             found = [entry for name in names if (entry := self._find_entry(name, config_of, report)) is not None]
             if len(self._disk.list_names(self.path)) < len(names):
                 self._disk.sync_directory(self.path)  # what was half made or half deleted is gone, for all later lives
             self._open_found(found, now_ms, report)
+            here = (*self.topic_ids.items(), *self.damaged.items())
+            self._notes.begin(identity_of(topic_id, key[1]) for key, topic_id in here)
             for each in self.logs.values():  # a log start that was noted above what is left would hide what is appended next
-                self._lower_recovery_point(each, each.log_end_offset)
+                self._notes.lower((each.topic, each.partition), each.log_end_offset)
         except BaseException:
             self._release()
             raise
@@ -197,20 +187,6 @@ class LogDirectory:
         self._disk.sync_directory(self.path)
         return epoch
 
-    def _read_checkpoint(self) -> dict[PartitionKey, PartitionCheckpoint]:
-        path = self.path / PARTITION_CHECKPOINT
-        if not self._disk.exists(path):
-            return {}
-        try:
-            rows = decode_checkpoint(self._disk.read(path), 5)
-            return {
-                (topic, int(partition)): PartitionCheckpoint(int(point), int(watermark), int(start))
-                for topic, partition, point, watermark, start in rows
-            }
-        except (CheckpointInvalid, ValueError) as error:
-            log.warning("partition_checkpoint_damaged", path=path, reason=error, consequence="every log is scanned in full")
-            return {}
-
     def _find_entry(self, name: str, config_of: Callable[[str], LogConfig] | None, report: OpenReport) -> _Found | None:
         if name.endswith(_DELETE_SUFFIX):
             self._disk.remove_tree(self.path / name)
@@ -255,8 +231,9 @@ class LogDirectory:
         """Opens logs in parallel: most of the time goes by waiting for the disk and computing checksums."""
 
         def load(entry: _Found) -> Log | KafkaError:
+            flushed_end = self._notes.claims.get(identity_of(entry.topic_id, entry.key[1]), 0)
             try:
-                return self._load(entry.key, entry.config, now_ms=now_ms, clean=report.clean)
+                return self._load(entry.key, entry.config, now_ms=now_ms, clean=report.clean, flushed_end=flushed_end)
             except KafkaError as error:
                 return error
 
@@ -267,19 +244,19 @@ class LogDirectory:
             results = [load(entry) for entry in found]
         for entry, result in zip(found, results, strict=True):
             if isinstance(result, Log):
-                self._adopt(entry.key, result)
-                self.topic_ids[entry.key] = entry.topic_id
+                self._adopt(entry.key, entry.topic_id, result)
                 report.opened += 1
                 report.cut_bytes += result.recovered_bytes_cut
                 if result.recovered:
                     report.recovered.append(result.name)
                 continue
             if isinstance(result, CorruptLog):
-                self.damaged[entry.key] = entry.topic_id
+                self._note_damage(entry.key, entry.topic_id, result)
             self._not_opened(entry.key, result, report)
 
-    def _load(self, key: PartitionKey, config: LogConfig, *, now_ms: int, clean: bool) -> Log:
-        noted = self._written.get(key, PartitionCheckpoint(0, 0, 0))
+    def _load(self, key: PartitionKey, config: LogConfig, *, now_ms: int, clean: bool, flushed_end: int = 0) -> Log:
+        known = self._notes.get(key)
+        noted = known or PartitionCheckpoint(0, 0, 0)
         return Log.open(
             self._disk,
             self._log_path(key),
@@ -287,19 +264,24 @@ class LogDirectory:
             partition=key[1],
             config=config,
             now_ms=now_ms,
-            clean=clean and key in self._written,
+            clean=clean and known is not None,
             recovery_point=noted.recovery_point,
+            flushed_end=flushed_end,
             log_start_offset=noted.log_start_offset,
             high_watermark=noted.high_watermark,
             files=self._files,
         )
 
-    def _adopt(self, key: PartitionKey, opened: Log) -> None:
+    def _adopt(self, key: PartitionKey, topic_id: UUID, opened: Log) -> None:
+        identity = identity_of(topic_id, key[1])
         opened.on_offline = self._log_failed
-        opened.before_cut = self._lower_recovery_point
+        opened.before_cut = lambda _log, offset: self._notes.before_cut(identity, key, offset)
         opened.on_config = self._note_config
         opened.removals.in_background = partial(self._remove_in_background, opened)
+        opened.on_flushed = lambda end: self._note_flush(identity, end)
         self.logs[key] = opened
+        self.topic_ids[key] = topic_id
+        self._notes.open(identity, key)
 
     def _log_path(self, key: PartitionKey) -> Path:
         return self.path / f"{key[0]}-{key[1]}"
@@ -325,7 +307,8 @@ class LogDirectory:
             if self._disk.exists(path):
                 # It could not be opened (damaged flushed data): silently starting afresh would hide the damage.
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} exists and is not usable: see the errors at the start")
-            self._forget_checkpoint(key)  # of a log of this name that was deleted on a full disk
+            # Of a log of this name that was deleted on a full disk, or of this one, when somebody has moved its folder away.
+            self._notes.forget(key, identity_of(topic_id, partition))
             self._disk.make_directory(path)
             if config != LogConfig():
                 self._disk.write_atomic(path / LOG_CONFIG, encode_config(config))
@@ -335,9 +318,8 @@ class LogDirectory:
             self._disk_failed(error)
             self._remove_half_made(path)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be created: {error}") from error
-        self._adopt(key, created)
+        self._adopt(key, topic_id, created)
         created.recovered = False
-        self.topic_ids[key] = topic_id
         return created
 
     def _remove_half_made(self, path: Path) -> None:
@@ -359,7 +341,7 @@ class LogDirectory:
         self._require_online()
         key = (topic, partition)
         known = self.logs.pop(key, None)
-        self.topic_ids.pop(key, None)
+        topic_id = self.topic_ids.pop(key, None) or self.damaged.get(key)
         self.damaged.pop(key, None)
         self.unusable.discard(key)
         self._configs_due.pop(key, None)
@@ -369,8 +351,8 @@ class LogDirectory:
         if not self._disk.exists(path):
             return
         try:
-            self._remove_tree(self._take_name_away(key, _DELETE_SUFFIX))
-            self._forget_checkpoint_if_room(key)
+            self._remove_tree(self._take_name_away(key, topic_id, _DELETE_SUFFIX))
+            self._notes.forget_if_room(key, None)
         except OSError as error:
             self._disk_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} could not be deleted: {error}") from error
@@ -382,7 +364,7 @@ class LogDirectory:
         key = (topic, partition)
         assert key in self.damaged
         try:
-            kept = self._take_name_away(key, _DAMAGED_SUFFIX)
+            kept = self._take_name_away(key, self.damaged[key], _DAMAGED_SUFFIX)
         except OSError as error:
             self._disk_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be set aside: {error}") from error
@@ -394,7 +376,7 @@ class LogDirectory:
             known.close(clean=False)
         log.warning("damaged_log_set_aside", log=f"{topic}-{partition}", path=kept)
 
-    def _take_name_away(self, key: PartitionKey, suffix: str) -> Path:
+    def _take_name_away(self, key: PartitionKey, topic_id: UUID | None, suffix: str) -> Path:
         """Gives the folder a short name (the topic's may already be as long as the file system allows), durably.  Raises
         OSError."""
         taken = set(self._disk.list_names(self.path))
@@ -402,7 +384,7 @@ class LogDirectory:
         self._disk.rename(self._log_path(key), target)
         self._disk.sync_directory(self.path)
         # Only now: a crash in between would leave a log without its recovery point, whose damage then passes for a torn tail.
-        self._forget_checkpoint_if_room(key)
+        self._notes.forget_if_room(key, identity_of(topic_id, key[1]) if topic_id is not None else None)
         return target
 
     def _remove_tree(self, path: Path) -> None:
@@ -421,6 +403,18 @@ class LogDirectory:
             removal.unlink()
 
         return self._eraser is not None and self._eraser.submit(work, lambda error: owner.removals.finish(removal, error))
+
+    def _note_flush(self, identity: Identity, end_offset: int) -> None:
+        if self._offline is None:
+            try:
+                self._notes.note_flush(identity, end_offset)
+            except OSError as error:
+                self.go_offline(error)
+
+    def sync_notes(self) -> None:
+        """Makes durable what was noted of flushes; any thread.  Raises OSError, which `go_offline` has to be told of."""
+        if self._offline is None:
+            self._notes.sync()
 
     def _note_config(self, changed: Log, config: LogConfig) -> LogConfig:
         """Writes a log's new configuration beside it; when that fails, again with the next checkpoint.  Returns what may hold
@@ -452,49 +446,13 @@ class LogDirectory:
         if self._offline is not None:
             return
         self._write_configs()
-        rows = dict(self._written)  # also of logs that could not be opened: their recovery points must not be lost
-        rows.update(
-            (key, PartitionCheckpoint(each.recovery_point, each.high_watermark, each.log_start_offset))
-            for key, each in self.logs.items()
-            if not each.is_offline
+        self._notes.write(
+            {
+                key: PartitionCheckpoint(each.recovery_point, each.high_watermark, each.log_start_offset)
+                for key, each in self.logs.items()
+                if not each.is_offline
+            }
         )
-        self._write_checkpoint(rows)
-
-    def _write_checkpoint(self, rows: dict[PartitionKey, PartitionCheckpoint]) -> None:
-        if rows == self._written:
-            return
-        content = encode_checkpoint(
-            (topic, partition, row.recovery_point, row.high_watermark, row.log_start_offset)
-            for (topic, partition), row in sorted(rows.items())
-        )
-        try:
-            self._disk.write_atomic(self.path / PARTITION_CHECKPOINT, content)
-        except OSError as error:
-            self._disk_failed(error)  # perhaps the new one is there, and perhaps it stays: a cut would have to know
-            raise
-        self._written = rows
-
-    def _lower_recovery_point(self, cut: Log, offset: int) -> None:
-        """Before a log is cut below its written recovery point: otherwise a crash would look like lost data."""
-        key = (cut.topic, cut.partition)
-        noted = self._written.get(key)
-        if noted is not None and max(noted.recovery_point, noted.log_start_offset) > offset:
-            lowered = PartitionCheckpoint(
-                min(noted.recovery_point, offset), min(noted.high_watermark, offset), min(noted.log_start_offset, offset)
-            )
-            self._write_checkpoint({**self._written, key: lowered})
-
-    def _forget_checkpoint(self, key: PartitionKey) -> None:
-        if key in self._written:
-            self._write_checkpoint({other: row for other, row in self._written.items() if other != key})
-
-    def _forget_checkpoint_if_room(self, key: PartitionKey) -> None:
-        try:
-            self._forget_checkpoint(key)
-        except OSError as error:
-            if error.errno not in OUT_OF_SPACE:
-                raise
-            log.warning("checkpoint_not_written", path=self.path, reason=error)
 
     # ------------------------------------------------------------------------------------------------------------ failing
 
@@ -512,13 +470,16 @@ class LogDirectory:
             self.go_offline(error)
             return
         key = (failed.topic, failed.partition)
-        self.damaged[key] = self.topic_ids[key]
+        self._note_damage(key, self.topic_ids[key], error)
+        if self.on_corrupt is not None:
+            self.on_corrupt(failed, error)
+
+    def _note_damage(self, key: PartitionKey, topic_id: UUID, error: CorruptLog) -> None:
+        self.damaged[key] = topic_id
         try:
             self._disk.write_atomic(self._log_path(key) / DAMAGED, str(error).encode())
         except OSError as second:
-            log.error("damage_not_noted", log=failed.name, reason=second)
-        if self.on_corrupt is not None:
-            self.on_corrupt(failed, error)
+            log.error("damage_not_noted", path=self._log_path(key), reason=second)
 
     def _disk_failed(self, error: OSError) -> None:
         """A sync that failed is not tried again, whatever it was for."""
@@ -565,6 +526,7 @@ class LogDirectory:
     def _release(self) -> None:
         for each in self.logs.values():
             each.close(clean=False)
+        self._notes.close()
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.release()

@@ -11,8 +11,8 @@ After an unclean stop:
    Of the segment that holds it (or ends at it), what is below the newest snapshot is trusted (`flush`), when the files fit.
 2. From there on, every batch is checked (length, checksum, offsets).  The
    first one that is not right ends the log: the file is cut there and later segments are removed -- **if** that place is at or
-   above the recovery point. Below it the data was flushed, perhaps acknowledged, and is not silently cut: `CorruptLog`, naming
-   file, position and offset.
+   above the recovery point and the newest note of a flush (`flush_notes`). Below it the data was flushed, perhaps acknowledged,
+   and is not silently cut: `CorruptLog`, naming file, position and offset.
 3. Indexes, transaction index, epoch history and producer state of what was scanned are built again from the batches.
 4. What was scanned is synced: a process that was killed leaves its writes in the page cache, readable but not yet durable.  Above
    the recovery point it is written once more before that: after a sync that failed, the cache may hold pages that look clean and
@@ -88,6 +88,8 @@ class _Loader:
     directory: Path
     config: LogConfig
     recovery_point: int
+    flushed_end: int
+    """Known to have been flushed, batches alone, below here; at least the recovery point."""
     log_start_offset: int
     files: OpenFiles
     snapshots: list[int] = field(default_factory=list)
@@ -164,6 +166,7 @@ def load_log(
     recovery_point: int,
     log_start_offset: int,
     files: OpenFiles,
+    flushed_end: int = 0,
 ) -> LoadedLog:
     """Opens the folder (made when absent) by the rules of the module's text.  Raises CorruptLog, OSError."""
     disk.make_directory(directory)
@@ -171,7 +174,7 @@ def load_log(
         finish_swaps(disk, directory)
     except SwapDamaged as error:
         raise CorruptLog(error.path, 0, log_start_offset, f"a decision of the cleaner cannot be read: {error}") from error
-    loader = _Loader(disk, directory, config, recovery_point, log_start_offset, files)
+    loader = _Loader(disk, directory, config, recovery_point, max(recovery_point, flushed_end), log_start_offset, files)
     bases = loader.tidy()
     if not bases:
         return _new_log(loader)
@@ -187,10 +190,8 @@ def load_log(
 
 def _new_log(loader: _Loader) -> LoadedLog:
     base = loader.log_start_offset
-    if loader.recovery_point > base:
-        raise CorruptLog(
-            loader.directory, 0, base, f"no segment is left, and data up to offset {loader.recovery_point} was flushed"
-        )
+    if loader.flushed_end > base:
+        raise CorruptLog(loader.directory, 0, base, f"no segment is left, and data up to offset {loader.flushed_end} was flushed")
     loader.drop_snapshots_above(-1)
     segment = Segment.create(loader.files, loader.directory, base, loader.config.index_interval_bytes)
     segment.sync()
@@ -251,14 +252,10 @@ def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
             _drop_segments(loaded, index + 1)
             break
     end = loaded.log_end_offset
-    if end < loader.recovery_point:
+    if end < loader.flushed_end:
         last = segments[-1]
-        raise CorruptLog(
-            last.path("log"),
-            last.size_bytes,
-            end,
-            f"the log ends here, and data up to offset {loader.recovery_point} was flushed",
-        )
+        reason = f"the log ends here, and data up to offset {loader.flushed_end} was flushed"
+        raise CorruptLog(last.path("log"), last.size_bytes, end, reason)
     loaded.epochs.truncate_from_end(end)
     loader.drop_snapshots_above(end)
     loaded.producers.adopt_unknown(loader.load_producers(end))
@@ -280,6 +277,7 @@ def _begin_scan(loader: _Loader, loaded: LoadedLog, *, whole: bool) -> int:
     if whole:
         newest = loader.new_state()
     loader.recovery_point = max(loader.recovery_point, newest.end_offset)
+    loader.flushed_end = max(loader.flushed_end, newest.end_offset)
     first = 0 if whole else _first_to_scan(segments, loader.recovery_point)
     segment = segments[first]
     within = segment.base_offset < newest.end_offset and (first + 1 == len(segments) or newest.end_offset <= segment.next_offset)
@@ -347,7 +345,7 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
     loaded.scanned_bytes += segment.size_bytes - start
     if problem is None:
         return True
-    if expected < loader.recovery_point:
+    if expected < loader.flushed_end:
         raise CorruptLog(segment.path("log"), segment.size_bytes, expected, problem)
     log.warning("log_cut_at_recovery", path=segment.path("log"), position=segment.size_bytes, offset=expected,
                 cut_bytes=file_bytes - segment.size_bytes, reason=problem)  # fmt: skip
@@ -437,7 +435,7 @@ def load_producers_again(
     disk: Disk, directory: Path, config: LogConfig, segments: Sequence[Segment], log_end_offset: int
 ) -> ProducerState:
     """The producer state after a cut: newest snapshot at or below the new end, and a replay from there (rule 9)."""
-    loader = _Loader(disk, directory, config, 0, 0, OpenFiles(disk))
+    loader = _Loader(disk, directory, config, 0, 0, 0, OpenFiles(disk))
     names = disk.list_names(directory)
     loader.snapshots = sorted(int(name[:-9]) for name in names if name.endswith(".snapshot") and name[:-9].isdigit())
     producers = loader.load_producers(log_end_offset)

@@ -25,7 +25,7 @@ from crc32c import crc32c
 
 from ..wire.records import HEADER_BYTES, parse_header
 from .open_files import OpenFiles
-from .segment import Segment
+from .segment import Segment, segment_path
 from .segment_read import NOTHING, ReadResult
 from .topic_config import LogConfig
 from .transaction_index import AbortedTransaction, collect_aborted
@@ -165,11 +165,19 @@ class Segments(Sequence[Segment]):
         self.active.truncate_to_position(cut.position, cut.end_offset)
         self._count()
 
+    def prepare_restart(self, offset: int) -> None:
+        """Makes the file for `restart_at`: what may be refused for lack of room, without harm.  Raises OSError."""
+        self._disk.open(self._prepared_path(offset), create=True).close()
+
+    def _prepared_path(self, offset: int) -> Path:
+        return segment_path(self._directory, offset, "log.tmp")
+
     def restart_at(self, offset: int, index_interval_bytes: int) -> None:
         """Removes everything, from the back; one empty segment begins at `offset`.  Raises OSError: the log must go offline."""
         for segment in reversed(self._list):
             segment.remove()
             self._disk.sync_directory(self._directory)
+        self._disk.rename(self._prepared_path(offset), segment_path(self._directory, offset, "log"))
         new = Segment.create(self._files, self._directory, offset, index_interval_bytes)
         new.sync()
         self._disk.sync_directory(self._directory)

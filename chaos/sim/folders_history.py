@@ -20,8 +20,9 @@ from random import Random
 from uuid import UUID
 
 from ...storage.data_folders import DataFolders
+from ...storage.folder_notes import PartitionKey
 from ...storage.log import Log, LogConfig
-from ...storage.log_directory import LogDirectory, PartitionKey
+from ...storage.log_directory import LogDirectory
 from ...storage.topic_config import CleanupPolicy
 from ...wire.errors import KafkaError
 from .disk import Lie, LyingDisk, PowerCut

@@ -237,6 +237,14 @@ class StorageHistory(AppendSteps):
 
     def truncate(self, a: int, b: int) -> None:
         """As a follower whose leader has another history; at times below everything that is here."""
+        try:
+            self._truncate(a, b)
+        except KafkaError:  # refused: nothing was cut
+            self.restarting = None
+            self.check(a, b)
+            raise
+
+    def _truncate(self, a: int, b: int) -> None:
         low = self.log.log_start_offset
         end = self.log.log_end_offset
         lowest = min(end, max(0, low - 2, self.settled))  # a cleaner takes for settled what is below the high watermark
@@ -286,8 +294,7 @@ class StorageHistory(AppendSteps):
             self._step(name, b, a)
         except (KafkaError, OSError):
             assert self.log.log_end_offset <= before
-            if name != "truncate":
-                assert not self.log.is_offline, f"{name} on a full disk took the log offline"
+            assert not self.log.is_offline, f"{name} on a full disk took the log offline"
         finally:
             self.disk.capacity = self.disk.full_after = None
         if self.log.log_start_offset > start:

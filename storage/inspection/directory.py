@@ -16,15 +16,8 @@ from uuid import UUID
 from ...runtime.disk import Disk
 from ..checkpoint import CheckpointInvalid, decode_checkpoint
 from ..cleaning.positions import CLEANER_CHECKPOINT, decode_positions
-from ..log_directory import (
-    CLEAN_SHUTDOWN,
-    META_PROPERTIES,
-    PARTITION_CHECKPOINT,
-    PARTITION_METADATA,
-    PartitionCheckpoint,
-    PartitionKey,
-    parse_name,
-)
+from ..folder_notes import PARTITION_CHECKPOINT, PartitionCheckpoint, PartitionKey
+from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA, parse_name
 from .findings import Finding
 from .partition import Circumstances, PartitionReport, verify_partition
 from .verification import FolderState

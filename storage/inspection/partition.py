@@ -23,7 +23,8 @@ from uuid import UUID
 from ...runtime.disk import Disk
 from ...wire.records import BatchHeader
 from ..checkpoint import CheckpointInvalid, decode_checkpoint
-from ..log_directory import DAMAGED, PARTITION_METADATA, PartitionCheckpoint, parse_name
+from ..folder_notes import PartitionCheckpoint
+from ..log_directory import DAMAGED, PARTITION_METADATA, parse_name
 from ..producer_snapshot import SnapshotInvalid, decode_snapshot
 from ..producer_state import ProducerState
 from ..recovery import EPOCH_CHECKPOINT

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tidegate.replication.replica import Role
+from tidegate.storage.health import Health
 from tidegate.storage.log import AppendOrigin
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -84,6 +85,36 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
     assert await asyncio.wait_for(waiting, 3) is ErrorCode.NONE
     assert not cluster.managers[1].offline_replicas() and not cluster.managers[2].offline_replicas()
     await abandon(cluster)
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_a_follower_that_has_no_room_to_cut_its_log_tries_again_until_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    """With the ablation: a truncation that fails like any other work of the disk takes the whole folder offline."""
+    if not refuses:
+        monkeypatch.setattr(Health, "room_needed", Health.disk_at_work)
+    cluster, disks = started(tmp_path)
+    cluster.create()
+    assert await write(cluster) is ErrorCode.NONE
+    elected = cluster.elect(2, isr=(2, 3), to=[2, 3])
+    cluster.managers[1].append_now("t", 0, batch_of("never replicated"), origin=AppendOrigin.CLIENT)
+    assert await write(cluster, "replicated", leader=2) is ErrorCode.NONE
+    disks[1].full = True
+    cluster.publish([elected], to=[1])
+    key, fetchers = ("t", 0), cluster.managers[1]._fetchers
+    if not refuses:
+        await eventually(lambda: cluster.managers[1].replica(*key).role is Role.OFFLINE, "the folder is offline")
+        return await abandon(cluster)
+    await eventually(lambda: any(f._followed[key].failures > 1 for f in fetchers.values() if key in f._followed), "refused twice")
+    assert cluster.log(1).log_end_offset == 2 and not cluster.log(1).is_offline
+    assert cluster.managers[2].replica(*key).leader.follower(1).fetch_offset < 0, "what diverges counts for nothing"  # type: ignore[union-attr]
+    disks[1].full = False
+    await eventually(lambda: cluster.log(1).latest_epoch == elected.leader_epoch, "it was cut and follows")
+    reads = [cluster.log(node).read(0, 10_000, upper_offset=9) for node in (1, 2)]
+    assert reads[0] == reads[1] and reads[0].next_offset == 2
+    await abandon(cluster)
+    return None
 
 
 async def test_a_follower_fenced_and_unfenced_rejoins_an_idle_partition(cluster: Cluster) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import RealDisk
+from tidegate.storage.flush_notes import FLUSH_NOTES
 from tidegate.storage.log import CorruptLog, Log, LogConfig
 from tidegate.storage.log_directory import DAMAGED, LOG_CONFIG, LogDirectory
 from tidegate.storage.stored_config import decode_config, encode_config
@@ -150,6 +151,7 @@ def test_a_compacted_log_with_holes_is_not_cut_by_a_recovery_that_knows_no_metad
     again.close(clean=False)
     disk.kill()
     disk.remove(DATA / "a-0" / LOG_CONFIG)  # the ablation
+    disk.remove(DATA / FLUSH_NOTES)  # or else it would be seen that this was flushed
     assert opened(disk).logs["a", 0].log_end_offset == 1
 
 

@@ -19,6 +19,7 @@ from tidegate.storage import replacement
 from tidegate.storage.cleaning.cleaner import Cleaning
 from tidegate.storage.cleaning.compaction import AbortedTransactions, Compaction
 from tidegate.storage.flush import Durability, FlushTicket
+from tidegate.storage.folder_notes import FolderNotes
 from tidegate.storage.producer_state import ProducerEntry, ProducerState
 from tidegate.storage.segment_swap import SEGMENT_SUFFIXES
 
@@ -142,7 +143,7 @@ def test_ablation_snapshots_left_behind_by_a_truncation_are_found(monkeypatch: p
 
 
 def test_ablation_a_recovery_point_that_a_truncation_does_not_lower_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.storage.log_directory.LogDirectory._lower_recovery_point", lambda self, cut, offset: None)
+    monkeypatch.setattr(FolderNotes, "lower", lambda self, key, offset: None)
     assert first_broken(StorageHistory) is not None
 
 

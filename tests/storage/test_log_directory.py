@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import Disk, RealDisk
-from tidegate.storage.log_directory import PARTITION_CHECKPOINT, DirectoryRefused, LogDirectory, OpenReport
+from tidegate.storage.folder_notes import PARTITION_CHECKPOINT, FolderNotes
+from tidegate.storage.log_directory import DirectoryRefused, LogDirectory, OpenReport
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .workload import NOW_MS, SMALL, append, batch, stored
@@ -206,7 +207,7 @@ def test_a_truncation_below_the_checkpoint_does_not_look_like_lost_data_after_a_
 
 
 def test_ablation_without_lowering_the_recovery_point_first_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LogDirectory, "_lower_recovery_point", lambda self, cut, offset: None)
+    monkeypatch.setattr(FolderNotes, "lower", lambda self, key, offset: None)
     assert truncated_below_the_checkpoint().failed
 
 

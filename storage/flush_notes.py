@@ -1,0 +1,169 @@
+"""What was flushed since the last checkpoint: one small file for each data folder, one record for each flush.
+
+    flush-notes     topic id 16 bytes | partition i32 | flushed end offset i64 | crc32c u32; 32 bytes a record
+
+A restart after an unclean stop may take what it cannot read for the torn tail of a write only where nothing had been flushed.
+The checkpoint knows that as of some seconds ago (`log_directory`), this file as of the last flush.
+
+**A record says: all batches of this log below this offset are on the disk.**  That holds for every record in the file at any
+time, so that neither their order matters, nor which of them reached the disk: the highest of a log counts, and one whose
+checksum is wrong counts nothing.  None of 32 bytes crosses a sector.  What keeps it true:
+
+* A record is written after the sync of the batches came back, by the flushed end as it is then.
+* **Nothing of a log is cut below what may stand in the file** before `void` has emptied it, durably.  That needs no room on a
+  full disk, and costs one sync for a thousand logs that follow a new leader: all claims that are still true are written again
+  with the next flush of any log, or the next checkpoint.  *May stand*: dropping old records (`trim`, and when the file is full)
+  is not synced, so a power cut can bring back whatever was written since the file was last emptied or made anew (`_possible`,
+  which is not what reads show, `_noted`).
+* A log that is deleted, or set aside and fetched again under the same id, is cut to nothing: `void`, too.
+* Opening makes the file anew, durably, of the claims that were read.  Recovery has found each of them fulfilled by then.
+
+No acknowledgement waits for a sync of a record: a killed process leaves them in the page cache, and every few seconds they are
+made durable off the loop (`sync`).  Those that a power cut takes are missed as if there were no such file, and no worse.
+
+The file is bounded: what a checkpoint has made needless goes with it; when the file is full before, every log keeps its newest
+record; when that is more than half of the bound, nothing is noted until the next checkpoint.  On a full disk, nothing is either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from struct import Struct
+from uuid import UUID
+
+from crc32c import crc32c
+
+from ..runtime import logs
+from ..runtime.disk import Disk, File
+from .health import OUT_OF_SPACE
+
+FLUSH_NOTES = "flush-notes"
+FILE_BYTES_MAX = 256 * 1024
+_IDENTITY = Struct(">16si")
+_BODY = Struct(">20sq")
+_CRC = Struct(">I")
+RECORD_BYTES = _BODY.size + _CRC.size
+log = logs.get(__name__)
+
+Identity = bytes
+"""Topic id and partition, as they stand in a record."""
+
+
+def identity_of(topic_id: UUID, partition: int) -> Identity:
+    return _IDENTITY.pack(topic_id.bytes, partition)
+
+
+def read_flush_notes(disk: Disk, path: Path) -> dict[Identity, int]:
+    """Of each log the highest offset below which all was flushed; empty when there is no file.  Raises OSError."""
+    claims: dict[Identity, int] = {}
+    data = disk.read(path) if disk.exists(path) else b""
+    for position in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES):
+        body = data[position : position + _BODY.size]
+        if data[position + _BODY.size : position + RECORD_BYTES] == _CRC.pack(crc32c(body)):
+            identity, end = _BODY.unpack(body)
+            claims[identity] = max(end, claims.get(identity, 0))
+    return claims
+
+
+def encode_flush_notes(claims: Iterable[tuple[Identity, int]]) -> bytes:
+    parts: list[bytes] = []
+    for claim in claims:
+        body = _BODY.pack(*claim)
+        parts += (body, _CRC.pack(crc32c(body)))
+    return b"".join(parts)
+
+
+class FlushNotes:
+    """See the module's text.  Used on the loop's thread; `sync` in any."""
+
+    def __init__(self, disk: Disk, path: Path, claims: Mapping[Identity, int]) -> None:
+        """Makes the file anew, of these claims; on a full disk, nothing is noted in this life.  Raises OSError."""
+        self._disk = disk
+        self._path = path
+        self._noted = dict(claims)
+        self._possible = dict(claims)
+        self._size = 0
+        self._unsynced = False
+        self._is_due = False  # the file lacks what is in `_noted`
+        self._file: File | None = None
+        content = encode_flush_notes(self._noted.items())
+        try:
+            disk.write_atomic(path, content)
+        except OSError as error:
+            if error.errno not in OUT_OF_SPACE:
+                raise
+            log.warning("flushes_not_noted", path=path, reason=error)
+            if disk.exists(path):  # what it says would not be voided
+                disk.remove(path)
+                disk.sync_directory(path.parent)
+            return
+        self._size = len(content)
+        self._file = disk.open(path)
+
+    def note(self, identity: Identity, end_offset: int) -> None:
+        """A sync of this log's batches below `end_offset` has succeeded.  Raises OSError, but not on a full disk."""
+        file = self._file
+        if file is None or end_offset <= self._noted.get(identity, 0):
+            return
+        body = _BODY.pack(identity, end_offset)
+        try:
+            if (self._is_due or self._size >= FILE_BYTES_MAX) and not self._compact(file):
+                return
+            # First: also a write that failed may have got there.
+            self._noted[identity] = self._possible[identity] = end_offset
+            file.write_at(self._size, body + _CRC.pack(crc32c(body)))
+            self._size += RECORD_BYTES
+            self._unsynced = True
+        except OSError as error:
+            if error.errno not in OUT_OF_SPACE:
+                raise
+
+    def _compact(self, file: File) -> bool:
+        """One record for each log.  False when that makes too little room."""
+        if len(self._noted) * RECORD_BYTES > FILE_BYTES_MAX // 2:
+            return False
+        self._rewrite(file, self._noted)
+        return True
+
+    def trim(self, settled: Callable[[Identity], int]) -> None:
+        """Drops the claims that are no higher than `settled`: a durable checkpoint says the same.  Raises OSError."""
+        file = self._file
+        if file is None or not (self._size or self._is_due):
+            return
+        kept = {identity: end for identity, end in self._noted.items() if end > settled(identity)}
+        if self._is_due or len(kept) * RECORD_BYTES < self._size:
+            self._rewrite(file, kept)
+
+    def _rewrite(self, file: File, claims: dict[Identity, int]) -> None:
+        """Over what stands there: each sector, old or new, is right; and what is cut off behind may come back."""
+        content = encode_flush_notes(claims.items())
+        self._possible.update(claims)
+        if content:
+            file.write_at(0, content)
+        file.truncate(len(content))
+        self._noted, self._size, self._unsynced, self._is_due = claims, len(content), True, False
+
+    def void(self, identity: Identity, offset: int) -> None:
+        """Something of this log at or above `offset`, where one of its batches begins, is about to go: no higher claim may be on
+        the disk.  Raises OSError."""
+        if self._file is None:
+            return
+        if self._noted.get(identity, 0) > offset:
+            self._noted[identity] = offset  # which is as true
+            if not offset:
+                del self._noted[identity]
+        if self._possible.get(identity, 0) > offset:
+            self._file.truncate(0)
+            self._file.sync_data()
+            self._possible, self._size, self._unsynced, self._is_due = {}, 0, False, True
+
+    def sync(self) -> None:
+        """Makes what was noted durable; any thread.  Raises OSError."""
+        file = self._file
+        if file is not None and self._unsynced:
+            self._unsynced = False
+            file.sync_data()
+
+    def close(self) -> None:
+        self._file = None  # closed when no other thread syncs it any more
