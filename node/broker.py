@@ -99,6 +99,8 @@ class Broker:
         if self._serving_since_index is None:
             self._serving_since_index = state.index
             self._delete_what_is_not_ours(state)
+            topics = state.topics.values()
+            self.directory.expect((t.name, n) for t in topics for n, p in t.partitions.items() if self.node_id in p.replicas)
             self.replicas.apply(self._assignments(state, ((t.name, p) for t in state.topics.values() for p in t.partitions)))
             return
         for topic in result.deleted_topics:

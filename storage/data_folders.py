@@ -1,8 +1,11 @@
 """All data folders of one node, as one: where a log lives, where a new one goes, and what a failed disk takes down.
 
 * A new log goes to the usable folder with the fewest logs, the first of those when several have as few.
-* A folder whose disk fails takes only its own logs offline; the others go on.  At the start every folder must be usable: what a
-  missing one held is not known, and a log made anew in another folder could pass for one that was never lost.
+* A folder whose disk fails takes only its own logs offline; the others go on.  That holds at the start, too, for errors of the
+  disk; but what such a folder held may not be known, and a log made anew in another one would pass for one that was never lost.
+  Therefore all that the metadata gives this node then (`expect`), and no other folder has, counts as held there.  New topics go
+  to the other folders.  It takes a restart to use the folder again.
+* A folder of another node or cluster is refused, and so is a start without any folder, or without the `essential` one.
 * A log that is found in two folders is refused: nobody can say which one is right.
 * The identity that the node tells the cluster (`directory_id`) is that of its first folder, until a folder that belonged to it
   is missing: then it is a new one, and counts as a replaced disk.  Each folder knows the ids of all (`data-folders`).
@@ -12,7 +15,7 @@ The clean mark of a stop counts only when every folder has it, with the same bro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID
@@ -47,10 +50,14 @@ class DataFolders:
         recovery_threads: int = 1,
         recovery_pool: Callable[[int], Executor] = ThreadPoolExecutor,
         eraser: Eraser | None = None,
+        essential: tuple[Path, str] | None = None,
     ) -> None:
         """`files_max`, `recovery_threads` and the pool of them are for each folder; `eraser` is for all, and is closed with
-        them; `fresh_id` names a new folder."""
+        them; `fresh_id` names a new folder.  `essential`: one that the node cannot do without, and why."""
         assert paths
+        self._essential = essential
+        self._failed: dict[Path, OSError] = {}
+        self._lost: set[PartitionKey] = set()
         self._disk = disk
         self._fresh_id = fresh_id
         self._eraser = eraser
@@ -84,19 +91,46 @@ class DataFolders:
         opened: list[LogDirectory] = []
         try:
             for folder in self.folders:
-                part = folder.open_all(config_of, now_ms=now_ms)
+                part = self._open(folder, config_of, now_ms)
+                if part is None:
+                    report.clean = False
+                    continue
                 opened.append(folder)
                 report.opened += part.opened
                 report.clean = report.clean and part.clean
                 report.recovered += part.recovered
                 report.cut_bytes += part.cut_bytes
                 report.failed |= part.failed
-            self._settle_identity()
+            self._settle_identity(opened)
         except BaseException:
             for folder in opened:
                 folder.close(clean=False)
             raise
         return report
+
+    def _open(self, folder: LogDirectory, config_of: Callable[[str], LogConfig] | None, now_ms: int) -> OpenReport | None:
+        """None when its disk fails and the node can do without it."""
+        try:
+            if folder.path in self._failed:
+                raise self._failed[folder.path]
+            return folder.open_all(config_of, now_ms=now_ms)
+        except OSError as error:
+            self._failed[folder.path] = error
+            if self._essential is not None and folder.path == self._essential[0]:
+                raise DirectoryRefused(
+                    f"the data folder {folder.path} fails ({error}), and {self._essential[1]}: this node cannot start without it"
+                ) from error
+            if len(self._failed) == len(self.folders):
+                raise
+            log.error("data_folder_failed", path=folder.path, reason=error,
+                      consequence="its partitions are offline here until it works and the node is started again")  # fmt: skip
+            folder.give_up(error)
+            return None
+
+    def expect(self, assigned: Iterable[PartitionKey]) -> None:
+        """What the metadata gives this node at its start."""
+        if self._failed:
+            self._lost = {key for key in assigned if self.folder_of(*key) is None}
 
     def _refuse_twins(self) -> None:
         places: dict[PartitionKey, Path] = {}
@@ -105,7 +139,12 @@ class DataFolders:
             if folder.path in seen:
                 raise DirectoryRefused(f"the data folder {folder.path} is named twice")
             seen.add(folder.path)
-            for name in self._disk.list_names(folder.path) if self._disk.exists(folder.path) else ():
+            try:
+                names = self._disk.list_names(folder.path) if self._disk.exists(folder.path) else []
+            except OSError as error:
+                self._failed[folder.path] = error
+                continue
+            for name in names:
                 key = parse_name(name)
                 if key is None:
                     continue
@@ -116,25 +155,27 @@ class DataFolders:
                     )
                 places[key] = folder.path
 
-    def _settle_identity(self) -> None:
+    def _settle_identity(self, opened: Sequence[LogDirectory]) -> None:
         """The node's identity by the rule of the module's text; every folder is told of all when that changed."""
-        present = [folder.directory_id for folder in self.folders]
+        present = [folder.directory_id for folder in opened]
         if len(set(present)) != len(present):
             raise DirectoryRefused(
                 f"two of the data folders have the same id ({', '.join(present)}): is one a copy of the other?"
             )
         known: set[str] = set()
         nodes: list[str] = []
-        for folder in self.folders:
+        for folder in opened:
             node, members = self._read_folders(folder)
             known |= members
             nodes += [node] if node else []
         missing = known - set(present)
-        if missing:
+        if len(missing) > len(self._failed):  # one that fails is not a missing one: it may come back as it was
             log.error("data_folder_is_missing", directory_ids=sorted(missing), consequence="counts as a replaced disk")
             self.directory_id = self._fresh_id()
         else:
             self.directory_id = nodes[0] if nodes else present[0]
+        if self._failed:
+            return
         content = encode_checkpoint([(_NODE, self.directory_id), *((_MEMBER, each) for each in sorted(present))])
         for folder in self.folders:
             path = folder.path / DATA_FOLDERS
@@ -195,6 +236,9 @@ class DataFolders:
     def create(self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int = 0) -> Log:
         """The log of this topic, made in the folder with the fewest when there is none.  Raises KAFKA_STORAGE_ERROR."""
         folder = self.folder_of(topic, partition)
+        if folder is None and (topic, partition) in self._lost:
+            failed = ", ".join(f"{path} ({error})" for path, error in self._failed.items())
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} may be in a data folder that failed: {failed}")
         if folder is None:
             usable = [folder for folder in self.folders if not folder.is_offline]
             if not usable:

@@ -497,6 +497,19 @@ class LogDirectory:
         if self.on_offline is not None:
             self.on_offline(self, error)
 
+    def give_up(self, error: OSError) -> None:
+        """The folder could not be opened: whatever can be seen in it is not in use."""
+        self.unusable |= self.logs.keys()
+        self.logs.clear()
+        self.topic_ids.clear()
+        self.damaged.clear()
+        self.previous_broker_epoch = None
+        try:
+            self.unusable |= {key for name in self._disk.list_names(self.path) if (key := parse_name(name)) is not None}
+        except OSError as second:
+            log.warning("data_folder_cannot_be_listed", path=self.path, reason=second)
+        self.go_offline(error)
+
     def _require_online(self) -> None:
         if self._offline is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the data folder {self.path} is offline: {self._offline}")

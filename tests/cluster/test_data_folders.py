@@ -76,6 +76,39 @@ async def test_a_folder_that_dies_takes_only_its_partitions_and_their_leadership
     assert cluster.node(node).running
 
 
+async def test_a_folder_that_fails_at_the_start_takes_only_its_partitions_until_it_works_again(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    witness = await made(cluster, "absent")
+    node, folder, away = cluster.node(3), tmp_path / "3" / "b", tmp_path / "3" / "away"
+    await node.terminate()
+    folder.rename(away)
+    folder.write_bytes(b"no folder can be made here")
+    here = {partition for partition in range(PARTITIONS) if (tmp_path / "3" / "a" / f"absent-{partition}").exists()}
+    assert here and len(here) < PARTITIONS
+    await node.start()
+
+    async def partly() -> bool:
+        return {p for p, replicas in enumerate(await in_sync(cluster, "absent")) if 3 in replicas} == here
+
+    await eventually(partly, "the node is in sync with what it can open, and with nothing else")
+    await witness.write(30, size=400)
+    await witness.still_serves()
+    assert await partly()
+    assert {p for p in range(PARTITIONS) if (tmp_path / "3" / "a" / f"absent-{p}").exists()} == here, "nothing was made anew"
+
+    await node.terminate()
+    folder.unlink()
+    away.rename(folder)
+    await node.start()
+
+    async def whole() -> bool:
+        return all(replicas == {1, 2, 3} for replicas in await in_sync(cluster, "absent"))
+
+    await eventually(whole, "it caught up with all")
+    await witness.still_serves()
+
+
 async def test_rotten_bytes_of_a_leader_cost_no_record_and_are_fetched_again(cluster: LocalCluster, tmp_path: Path) -> None:
     witness = await made(cluster, "rotten")
     node = (await leaders(cluster, "rotten"))[0]

@@ -158,6 +158,15 @@ class TestDataFolder:
         assert code == 3
         assert "belongs to node.id='1'; this node has node.id='2'" in line
 
+    def test_the_folder_of_the_metadata_quorum_cannot_be_used(self, tmp_path: Path) -> None:
+        """Another one would only take its own partitions down (`test_data_folders`)."""
+        file = tmp_path / "a-file"
+        file.write_bytes(b"no folder can be made here")
+        code, line = start(tmp_path, settings(tmp_path, **{"data.dirs": [str(file), str(tmp_path / "other")]}))
+        assert code == 3
+        assert f"the data folder {file} fails" in line and "it is the metadata quorum's" in line
+        assert "cannot start without it" in line
+
     def test_a_folder_that_another_process_uses(self, tmp_path: Path, stopped: tuple[LocalCluster, Witness]) -> None:
         cluster = stopped[0]
         asyncio.run(cluster.up())
