@@ -37,6 +37,7 @@ from ..replication.replica import Replica
 from ..runtime import logs
 from ..storage.bulk_read import begin_bulk_read
 from ..storage.counting import CountOvertaken, begin_count, count_stop
+from ..storage.log import Log
 from ..wire.errors import ErrorCode, KafkaError
 
 log = logs.get(__name__)
@@ -73,10 +74,14 @@ class _Pinned:
 
 
 class DataService(data_pb2_grpc.DataServicer):
-    """`cluster()` is the metadata that this node has applied; everything else comes from the replicas."""
+    """`cluster()` is the metadata that this node has applied; everything else comes from the replicas.  `request_flush` is that of
+    the group commit."""
 
-    def __init__(self, replicas: ReplicaManager, cluster: Callable[[], ClusterState]) -> None:
+    def __init__(
+        self, replicas: ReplicaManager, cluster: Callable[[], ClusterState], request_flush: Callable[[Log], None]
+    ) -> None:
         self._replicas = replicas
+        self._request_flush = request_flush
         self._cluster = cluster
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="bulk-read")
         self._streams = 0
@@ -210,7 +215,10 @@ class DataService(data_pb2_grpc.DataServicer):
             finally:  # as with reads: what happened meanwhile is the better answer
                 self._require_still_pinned(request, pinned, start)
                 counting.require_unchanged()
-            return counting.finish()
+            records = counting.finish()
+        if pinned.replica.log.flush_due:
+            self._request_flush(pinned.replica.log)  # what was found out is kept
+        return records
 
     async def _chunks(self, request: pb.ReadRangeRequest) -> AsyncIterator[pb.RangeChunk]:
         replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)

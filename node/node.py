@@ -159,7 +159,7 @@ class Node:
         broker.enlistment = TransactionEnlistment(broker, self._peers)
         broker.metrics = Metrics(configuration.node_id, __version__, self._view)
         self._grpc = grpc_server()
-        self._data_service = DataService(broker.replicas, lambda: broker.state)
+        self._data_service = DataService(broker.replicas, lambda: broker.state, self._group_commit.request)
 
     def _membership(self) -> Membership:
         configuration = self._configuration

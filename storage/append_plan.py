@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import BatchHeader, decode_marker, iterate_headers, validate_batch
 from .admission import NO_APPEND_TIME, check_batches, stamp_batches
+from .count_index import IS_ODD
 from .producer_state import AppendOrigin, PreparedAppend, ProducerState, VerificationGuard
 from .topic_config import LogConfig, TimestampType
 
@@ -49,6 +50,8 @@ class AppendPlan:
     buffers: list[memoryview | bytearray]
     next_offset: int
     prepared: PreparedAppend | None
+    is_plain: bool
+    """Every offset is a data record's, and no transaction's: nothing is to be noted for counts (`count_index`)."""
     append_time_ms: int = NO_APPEND_TIME
 
 
@@ -85,7 +88,8 @@ def plan_leader_append(
         placed.append(_new(Placed, (header, offset, header.max_timestamp, leader_epoch)))
         offset += header.last_offset_delta + 1
     buffers = stamp_batches(view, checked, base_offset, leader_epoch, append_time_ms)
-    return AppendPlan(placed, buffers, offset, prepared, append_time_ms)
+    is_plain = origin is _CLIENT and (prepared is None or not prepared.verified)
+    return AppendPlan(placed, buffers, offset, prepared, is_plain, append_time_ms)
 
 
 def _find_duplicate(
@@ -112,6 +116,7 @@ def plan_follower_append(
     end, offset = 0, log_end_offset
     prepared: PreparedAppend | None = None
     placed: list[Placed] = []
+    is_plain = True
     for position, _ in iterate_headers(view):
         header = validate_batch(view, position)
         base = header.base_offset
@@ -123,6 +128,8 @@ def plan_follower_append(
             if prepared is None:
                 prepared = producers.prepare(AppendOrigin.REPLICATION)
             prepared.check_batch(header, base, decode_marker(view, position) if header.is_control else None)
+        if base != offset or header.attributes & IS_ODD or header.record_count <= header.last_offset_delta:
+            is_plain = False
         placed.append(Placed(header, base, header.max_timestamp, header.partition_leader_epoch))
         offset, end = header.next_offset, position + header.size_bytes
-    return AppendPlan(placed, [view[:end]], offset, prepared) if placed else None
+    return AppendPlan(placed, [view[:end]], offset, prepared, is_plain) if placed else None

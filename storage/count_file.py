@@ -14,7 +14,6 @@ from ..wire.records import HEADER_BYTES, decode_marker, parse_header
 from .batch_scan import CHUNK_BYTES, scan_batches
 from .count_index import (
     HEAD,
-    INTERVALS_PER_ENTRY,
     RUN,
     CountIndex,
     CountIndexInvalid,
@@ -37,9 +36,12 @@ def batch_crc_at(file: File, position: int) -> int:
     return parse_header(head).crc if len(head) == HEADER_BYTES else -1
 
 
-def load_counts(disk: Disk, path: Path, file: File, base_offset: int, segment_bytes: int) -> CountIndex:
-    """The counts of the first `segment_bytes` of `file`.  Raises CountIndexInvalid, OSError (also when there is no file)."""
-    stored, index = decode_count_index(disk.read(path), base_offset)
+def load_counts(
+    disk: Disk, path: Path, file: File, base_offset: int, segment_bytes: int, end_offset: int, index_interval_bytes: int
+) -> CountIndex:
+    """The counts of the first `segment_bytes` of `file`, which end at `end_offset`.  Raises CountIndexInvalid, OSError (also when
+    there is no file)."""
+    stored, index = decode_count_index(disk.read(path), base_offset, end_offset, index_interval_bytes)
     _check(stored, file, segment_bytes)
     return index
 
@@ -56,7 +58,7 @@ def load_total(disk: Disk, path: Path, file: File, base_offset: int, segment_byt
     return stored.total
 
 
-def encoded_counts(counts: CountIndex | None, file: File, segment_bytes: int) -> bytes:
+def encoded_counts(counts: CountIndex | None, file: File, segment_bytes: int, end_offset: int) -> bytes:
     """The file's content; empty when nothing is known: then a file of an earlier life may not stay."""
     if counts is None or not counts.is_whole:
         return b""
@@ -65,7 +67,7 @@ def encoded_counts(counts: CountIndex | None, file: File, segment_bytes: int) ->
     except OSError as error:  # on the way of an append, which does not need this
         log.warning("counts_not_kept", path=file.path, reason=error)
         return b""
-    return counts.encode(segment_bytes, max(0, crc))
+    return counts.encode(segment_bytes, end_offset, max(0, crc))
 
 
 def _check(stored: StoredCounts, file: File, segment_bytes: int) -> None:
@@ -75,18 +77,19 @@ def _check(stored: StoredCounts, file: File, segment_bytes: int) -> None:
         raise CountIndexInvalid(f"it is that of another batch at byte {stored.last_position}")
 
 
-def build_counts(file: File, base_offset: int, segment_bytes: int, index_interval_bytes: int) -> CountIndex:
+def build_counts(file: File, base_offset: int, segment_bytes: int, end_offset: int, index_interval_bytes: int) -> CountIndex:
     """Counts anew, by the headers of the batches below `segment_bytes`.  Raises InvalidBatch, OSError."""
-    index = CountIndex(base_offset)
-    every = INTERVALS_PER_ENTRY * index_interval_bytes
+    index, expected = CountIndex(base_offset, index_interval_bytes), base_offset
     first = list(islice(scan_batches(file, 0, segment_bytes, chunk_bytes=HEADER_READ_BYTES), 16))
     large = sum(batch.header.size_bytes for batch in first) > _LARGE_BATCH_BYTES * len(first)
     chunk_bytes = HEADER_READ_BYTES if large else CHUNK_BYTES
     for position, header, view in scan_batches(file, 0, segment_bytes, chunk_bytes=chunk_bytes):
-        if not position or position - index.last_position >= every:
-            index.mark(header.base_offset, position)
-        index.take(header, header.base_offset, position)
+        if position >= index.next_entry_at:
+            index.mark(expected, position)
+        index.take(header, header.base_offset, position, header.base_offset - expected)
+        expected = header.next_offset
         marker = decode_marker(view) if view is not None else None
         if marker is not None:
             index.end_transaction(marker)
+    index.absent += end_offset - expected
     return index

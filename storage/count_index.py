@@ -50,10 +50,9 @@ HEAD = Struct(">IHHIIIIIII")
 RUN = Struct(">qIII")
 ENTRY = Struct(">III")
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
-NEEDS_TAKE = _TRANSACTIONAL | _CONTROL
+IS_ODD = _TRANSACTIONAL | _CONTROL
 """Attributes of batches that are more than so many records."""
 _CRC_BYTES = 4
-_SEALED = -(1 << 62)  # as the place where a run began: no batch belongs to it any more
 
 IsVoid = Callable[[int, int], bool]
 """(producer id, offset) -> whether the record there is one of an aborted transaction."""
@@ -104,24 +103,30 @@ class CountIndex:
     """Counts for the batches from byte `start_position` on, where no batch below `start_offset` stands; 0 for a whole segment.
 
     One that is not whole is what a segment has whose beginning was not counted when the process began to append to it.
+
+    While batches are appended, what is counted is their opposite, the offsets without a data record: producers' batches have
+    none, so that appending them costs nothing here.  The segment knows where it ends, and so how many records there are.
     """
 
     __slots__ = (
-        "_counts", "_offsets", "_open", "_positions", "_runs", "base_offset", "last_position", "records", "start_offset",
-        "start_position",
+        "_counts", "_earlier", "_every", "_offsets", "_open", "_positions", "_runs", "absent", "base_offset", "next_entry_at",
+        "start_offset", "start_position",
     )  # fmt: skip
 
-    def __init__(self, base_offset: int, start_offset: int = -1, start_position: int = 0) -> None:
+    def __init__(self, base_offset: int, index_interval_bytes: int, start_offset: int = -1, start_position: int = 0) -> None:
         self.base_offset = base_offset
         self.start_offset = max(start_offset, base_offset)
         self.start_position = start_position
-        self.records = 0
-        """Data records, the append path adds to it by itself."""
-        self.last_position = -1
-        """Of the last entry."""
+        self.absent = 0
+        """Offsets from the start to the segment's end without a data record: markers, and what compaction has removed."""
+        self.next_entry_at = start_position
+        """The index of offsets gets an entry at or behind this byte: so does this one (`mark`)."""
+        self._every = INTERVALS_PER_ENTRY * index_interval_bytes
         self._offsets, self._positions, self._counts = array("I"), array("I"), array("I")
         self._runs: list[Run] = []
-        self._open: dict[int, list[list[int]]] = {}  # producer id -> runs: first, last, records, where it began
+        # Of transactions without a marker yet: the last run (first, last, records, byte where it is full), and those before it.
+        self._open: dict[int, list[int]] = {}
+        self._earlier: dict[int, list[Run]] = {}
         if start_position:
             self.mark(self.start_offset, start_position)
 
@@ -129,34 +134,39 @@ class CountIndex:
     def is_whole(self) -> bool:
         return not self.start_position
 
+    @property
+    def last_position(self) -> int:
+        """Of the last entry; -1 when there is none."""
+        return self._positions[-1] if self._positions else -1
+
     # ---------------------------------------------------------------------------------------------------------- counting
 
-    def mark(self, offset: int, position: int) -> None:
-        """An entry in front of the batch that begins here, which is not counted yet."""
-        self._offsets.append(offset - self.base_offset)
+    def mark(self, end_offset: int, position: int) -> None:
+        """An entry for byte `position`; the batches in front of it end at `end_offset`."""
+        self._offsets.append(end_offset - self.base_offset)
         self._positions.append(position)
-        self._counts.append(self.records)
-        self.last_position = position
+        self._counts.append(end_offset - self.start_offset - self.absent)
+        self.next_entry_at = position + self._every
 
-    def take(self, header: BatchHeader, base_offset: int, position: int) -> None:
-        """Counts a batch.  (The append path counts those without any of `NEEDS_TAKE` in place.)"""
-        attributes, records, producer_id = header.attributes, header.record_count, header.producer_id
-        runs = self._open.get(producer_id)
+    def take(self, header: BatchHeader, base_offset: int, position: int, missing_before: int) -> None:
+        """Notes what is odd about a batch, after `mark`.  `missing_before`: so many offsets are missing in front of it."""
+        _, _, _, _, _, attributes, last_delta, _, _, producer_id, _, _, records = header  # in one go: on the way of appends
+        run = self._open.get(producer_id)
         if attributes & _CONTROL:
-            if runs:
-                runs[-1][3] = _SEALED  # what comes is of the next transaction
+            self.absent += missing_before + last_delta + 1
+            if run is not None:
+                run[3] = -1  # what comes is of the next transaction
             return
-        self.records += records
+        self.absent += missing_before + last_delta + 1 - records
         if not attributes & _TRANSACTIONAL or not records:
             return
-        if runs is None:
-            runs = self._open[producer_id] = []
-        elif position - runs[-1][3] < RUN_BYTES:
-            run = runs[-1]
-            run[1] = base_offset + header.last_offset_delta
+        if run is not None and position < run[3]:
+            run[1] = base_offset + last_delta
             run[2] += records
             return
-        runs.append([base_offset, base_offset + header.last_offset_delta, records, position])
+        if run is not None:
+            self._earlier.setdefault(producer_id, []).append(Run(producer_id, *run[:3]))
+        self._open[producer_id] = [base_offset, base_offset + last_delta, records, position + RUN_BYTES]
 
     def end_transaction(self, marker: Marker) -> None:
         """By a marker among the batches that were taken."""
@@ -169,32 +179,39 @@ class CountIndex:
 
     def _end(self, producer_id: int, marker_offset: int, *, is_aborted: bool) -> None:
         """The runs below the marker are kept, or forgotten: a committed transaction's records are like all others."""
-        runs = self._open.pop(producer_id, [])
+        run = self._open.pop(producer_id, None)
+        if run is None:
+            return
+        runs = self._earlier.pop(producer_id, [])
+        if run[1] < marker_offset:
+            runs.append(Run(producer_id, *run[:3]))
+        else:  # the next transaction has begun in the same append
+            self._open[producer_id] = run
+            newer = [each for each in runs if each.last > marker_offset]
+            if newer:
+                self._earlier[producer_id] = newer
         if is_aborted:
-            self._runs += [Run(producer_id, *run[:3]) for run in runs if run[1] < marker_offset]
-        newer = [run for run in runs if run[1] > marker_offset]
-        if newer:
-            self._open[producer_id] = newer
+            self._runs += [each for each in runs if each.last < marker_offset]
 
     def prepend(self, before: CountIndex) -> None:
         """`before` is whole, and ends where this one begins: from now on, this one is whole."""
         assert before.is_whole and not self.is_whole
-        shift = before.records
+        shift = before.total(self.start_offset).records
         # Without the entry that this one began with: perhaps no batch has come there.
         self._offsets = before._offsets + self._offsets[1:]
         self._positions = before._positions + self._positions[1:]
         self._counts = before._counts + array("I", [records + shift for records in self._counts[1:]])
-        self.last_position = self._positions[-1]
-        self._runs = [*before.total().runs, *self._runs]
-        self.records += shift
+        self._runs = [*before.total(self.start_offset).runs, *self._runs]
+        self.absent += before.absent + before.start_offset - self.base_offset
         self.start_offset, self.start_position = self.base_offset, 0
 
     # ----------------------------------------------------------------------------------------------------------- reading
 
-    def total(self) -> Total:
-        """As of now."""
-        still_open = [Run(pid, *run[:3]) for pid, runs in self._open.items() for run in runs]
-        return Total(self.records, (*self._runs, *still_open))
+    def total(self, end_offset: int) -> Total:
+        """As of now; `end_offset`: where the segment ends."""
+        earlier = [run for runs in self._earlier.values() for run in runs]
+        still_open = [Run(producer_id, *run[:3]) for producer_id, run in self._open.items()]
+        return Total(end_offset - self.start_offset - self.absent, (*self._runs, *earlier, *still_open))
 
     def entries(self) -> Iterator[Place]:
         for offset, position, records in zip(self._offsets, self._positions, self._counts, strict=True):
@@ -202,11 +219,10 @@ class CountIndex:
 
     def copy(self) -> CountIndex:
         """As of now, for another thread to look into."""
-        copied = CountIndex(self.base_offset)
-        copied.start_offset, copied.start_position, copied.records = self.start_offset, self.start_position, self.records
-        copied.last_position = self.last_position
+        copied = CountIndex(self.base_offset, self._every)
+        copied.start_offset, copied.start_position, copied.absent = self.start_offset, self.start_position, self.absent
         copied._offsets, copied._positions, copied._counts = self._offsets[:], self._positions[:], self._counts[:]
-        copied._runs = list(self.total().runs)
+        copied._runs = list(self.total(0).runs)
         return copied
 
     def floor(self, offset: int) -> Place:
@@ -215,8 +231,8 @@ class CountIndex:
         return Place(self.base_offset + self._offsets[at], self._positions[at], self._counts[at])
 
     def below(self, offset: int, end_offset: int, is_void: IsVoid) -> Below:
-        """The records below `offset` that do not belong to void transactions.  `end_offset`: where the last batch ends."""
-        total = self.total()
+        """The records below `offset` that do not belong to void transactions.  `end_offset`: where the segment ends."""
+        total = self.total(end_offset)
         if offset <= self.start_offset or not self._positions:
             return Below(0, offset, -1, {})
         if offset >= end_offset:
@@ -229,14 +245,14 @@ class CountIndex:
 
     # -------------------------------------------------------------------------------------------------------------- file
 
-    def encode(self, segment_bytes: int, batch_crc: int) -> bytes:
+    def encode(self, segment_bytes: int, end_offset: int, batch_crc: int) -> bytes:
         """`batch_crc`: the checksum of the batch at `last_position`.  Only for a whole one."""
         assert self.is_whole
         rows = array("I", bytes(ENTRY.size * len(self._offsets)))
         rows[0::3], rows[1::3], rows[2::3] = self._offsets, self._positions, self._counts
         if sys.byteorder == "little":
             rows.byteswap()
-        entries, base, total = rows.tobytes(), self.base_offset, self.total()
+        entries, base, total = rows.tobytes(), self.base_offset, self.total(end_offset)
         runs = b"".join(RUN.pack(run.producer_id, run.first - base, run.last - base, run.records) for run in total.runs)
         head = HEAD.pack(
             0, VERSION, 0, segment_bytes, total.records, len(total.runs), len(self._offsets), max(0, self.last_position),
@@ -287,8 +303,13 @@ def decode_head(data: bytes, base_offset: int) -> StoredCounts:
     return StoredCounts(total, size, entries, last_position, batch_crc, entries_crc)
 
 
-def decode_count_index(data: bytes, base_offset: int) -> tuple[StoredCounts, CountIndex]:
-    """Reads a whole file.  Raises CountIndexInvalid."""
+def decode_count_index(
+    data: bytes, base_offset: int, end_offset: int | None = None, index_interval_bytes: int = 1
+) -> tuple[StoredCounts, CountIndex]:
+    """Reads a whole file.  `end_offset`: where the segment ends; without it, it ends so that no offset is absent.
+
+    Raises CountIndexInvalid.
+    """
     stored = decode_head(data, base_offset)
     entries = data[stored.entries_at :]
     if len(entries) != ENTRY.size * stored.entries or crc32c(entries) != stored.entries_crc:
@@ -297,8 +318,10 @@ def decode_count_index(data: bytes, base_offset: int) -> tuple[StoredCounts, Cou
     rows.frombytes(entries)
     if sys.byteorder == "little":
         rows.byteswap()
-    index = CountIndex(base_offset)
+    index = CountIndex(base_offset, index_interval_bytes)
     index._offsets, index._positions, index._counts = rows[0::3], rows[1::3], rows[2::3]
     index._runs = list(stored.total.runs)
-    index.records, index.last_position = stored.total.records, stored.last_position if stored.entries else -1
+    if end_offset is not None:
+        index.absent = end_offset - base_offset - stored.total.records
+    index.next_entry_at = index.last_position + index._every if stored.entries else 0
     return stored, index

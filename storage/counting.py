@@ -92,14 +92,16 @@ class _Part:
                 if self.is_whole and self.live is None:
                     self.total = load_total(segment.disk, path, file, segment.base_offset, size)
                     return self.total.committed(is_void)
-                index = load_counts(segment.disk, path, file, segment.base_offset, size)
+                index = load_counts(
+                    segment.disk, path, file, segment.base_offset, size, self.unknown_end, self.index_interval_bytes
+                )
                 found = self._look_up(index, self.unknown_end, size, is_void)
             except (FileNotFoundError, CountIndexInvalid, InvalidBatch) as error:
                 log.info("counted_by_headers", path=segment.path("log"), size_bytes=size, reason=error)
-                index = build_counts(file, segment.base_offset, size, self.index_interval_bytes)
-                self.file_bytes = encoded_counts(index, file, size)
+                index = build_counts(file, segment.base_offset, size, self.unknown_end, self.index_interval_bytes)
+                self.file_bytes = encoded_counts(index, file, size, self.unknown_end)
                 found = self._look_up(index, self.unknown_end, size, is_void)
-        self.index, self.total = index, index.total()
+        self.index, self.total = index, index.total(self.unknown_end)
         return found
 
     def _look_up(self, index: CountIndex, end_offset: int, size_bytes: int, is_void: IsVoid) -> int:
@@ -239,7 +241,9 @@ def _begin_part(log: Log, segment: Segment, start: int, end: int) -> _Part:
         return part
     counts = segment.counts
     if counts is None and segment is log.segments.active:  # from now on, what is appended is counted
-        counts = segment.counts = CountIndex(segment.base_offset, segment.next_offset, segment.size_bytes)
+        counts = segment.counts = CountIndex(
+            segment.base_offset, log.config.index_interval_bytes, segment.next_offset, segment.size_bytes
+        )
     if counts is None:
         part.unknown_bytes, part.unknown_end = segment.size_bytes, segment.next_offset
         return part

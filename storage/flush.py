@@ -174,6 +174,10 @@ class Durability:
     def has_pending_files(self) -> bool:
         return bool(self._derived) or self._epochs_from is not None
 
+    @property
+    def has_late_counts(self) -> bool:
+        return bool(self._late_counts)
+
     # ---------------------------------------------------------------------------------------------------- what is waiting
 
     def add_complete(self, segment: Segment, derived: dict[Path, bytes]) -> None:

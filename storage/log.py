@@ -197,8 +197,10 @@ class Log:
 
     @property
     def flush_due(self) -> bool:
-        """Whether a flush that nobody waits for is worth it: complete segments to seal, or much unflushed data."""
-        return bool(self._durability.complete) or self._segments.size_bytes - self._durability.flushed_size >= FLUSH_DUE_BYTES
+        """Whether a flush that nobody waits for is worth it: complete segments to seal, counts to keep, much unflushed data."""
+        if self._durability.complete or self._durability.has_late_counts:
+            return True
+        return self._segments.size_bytes - self._durability.flushed_size >= FLUSH_DUE_BYTES
 
     # --------------------------------------------------------------------------------------------------------- appending
 
@@ -279,9 +281,10 @@ class Log:
             self._undo_write(segment, position, error)
         faults.point("log.written_unpublished", topic=self.topic, partition=self.partition)
         # From here on nothing can fail.
+        note_batch = segment.note_batch if plan.is_plain else segment.note_odd_batch
         for header, base_offset, max_timestamp_ms, leader_epoch in placed:
             batch_bytes = header.batch_length + 12
-            segment.note_batch(header, base_offset, max_timestamp_ms, position, batch_bytes)
+            note_batch(header, base_offset, max_timestamp_ms, position, batch_bytes)
             position += batch_bytes
             if leader_epoch > self._epochs.latest:
                 self.assign_epoch(leader_epoch, base_offset)

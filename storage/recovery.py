@@ -356,7 +356,7 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
 
 def _take_batch(loaded: LoadedLog, segment: Segment, batch: ScannedBatch, aborted: list[TransactionIndexEntry]) -> None:
     header = batch.header
-    segment.note_batch(header, header.base_offset, header.max_timestamp, batch.position, header.size_bytes)
+    segment.note_odd_batch(header, header.base_offset, header.max_timestamp, batch.position, header.size_bytes)
     loaded.epochs.assign(header.partition_leader_epoch, header.base_offset)
     prepared = replay_batch(loaded.producers, batch)
     if prepared is not None and prepared.completed:

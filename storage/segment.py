@@ -22,7 +22,7 @@ from ..runtime.disk import Disk, File
 from ..wire.records import HEADER_BYTES, BatchHeader, decode_marker, iterate_headers, parse_header
 from .batch_scan import CHUNK_BYTES, InvalidBatch, scan_batches
 from .count_file import encoded_counts, load_counts
-from .count_index import INTERVALS_PER_ENTRY, NEEDS_TAKE, CountIndex, CountIndexInvalid, Total
+from .count_index import CountIndex, CountIndexInvalid, Total
 from .offset_index import OFFSET_SPAN_MAX, OffsetIndex
 from .open_files import OpenFiles
 from .segment_read import NOTHING, ReadResult, begins_with, trim
@@ -85,7 +85,7 @@ class Segment:
         segment._dirty_file = files.get(segment.path("log"), create=True)
         segment._dirty_file.truncate(0)  # a leftover of a segment that was removed may not shine through
         segment._index, segment._time_index, segment._transactions = OffsetIndex(base_offset), TimeIndex(base_offset), []
-        segment.counts = CountIndex(base_offset)
+        segment.counts = CountIndex(base_offset, index_interval_bytes)
         return segment
 
     @classmethod
@@ -95,7 +95,7 @@ class Segment:
         segment.remove()  # also from the open files: what an earlier cleaning left there has no name any more
         segment._dirty_file = files.get(segment.path("log"), create=True)
         segment._index, segment._time_index, segment._transactions = OffsetIndex(base_offset), TimeIndex(base_offset), []
-        segment.counts = CountIndex(base_offset)
+        segment.counts = CountIndex(base_offset, index_interval_bytes)
         return segment
 
     @classmethod
@@ -204,12 +204,13 @@ class Segment:
         self._index_is_read = False
         self._files.index_gone(self)
         self._index, self._time_index = index, time_index
-        self.counts, self.total = self.counts or self._load_counts(self.size_bytes), None
+        self.counts, self.total = self.counts or self._load_counts(self.size_bytes, self.next_offset), None
 
-    def _load_counts(self, size_bytes: int) -> CountIndex | None:
+    def _load_counts(self, size_bytes: int, end_offset: int) -> CountIndex | None:
         """What the file knows of the first `size_bytes`; a count finds out what it does not know."""
+        path, base = self.path("countindex"), self.base_offset
         try:
-            return load_counts(self._disk, self.path("countindex"), self.file, self.base_offset, size_bytes)
+            return load_counts(self._disk, path, self.file, base, size_bytes, end_offset, self._interval)
         except (OSError, CountIndexInvalid):
             return None
 
@@ -221,7 +222,9 @@ class Segment:
         self.counts_are_durable()
 
     def counts_are_durable(self) -> None:
-        self.counts, self.total = None, self.counts.total() if self.counts is not None and self.counts.is_whole else self.total
+        if self.counts is not None and self.counts.is_whole:
+            self.total = self.counts.total(self.next_offset)
+        self.counts = None
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Builds offset and time index from the headers of the batches below `size_bytes`.  Raises InvalidBatch."""
@@ -266,7 +269,7 @@ class Segment:
         index.truncate(position)
         time_index.truncate(offset)
         self.reset_indexes()
-        self._index, self._time_index, self.counts = index, time_index, self._load_counts(position)
+        self._index, self._time_index, self.counts = index, time_index, self._load_counts(position, offset)
         if len(kept) < len(self.transactions):
             self._transactions = kept
             self.cut_transactions()
@@ -294,7 +297,7 @@ class Segment:
         self._index_is_read = False
         self._files.index_gone(self)
         self.max_timestamp_ms, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
-        self.counts, self.total = CountIndex(self.base_offset), None
+        self.counts, self.total = CountIndex(self.base_offset, self._interval), None
 
     def reset_transactions(self) -> None:
         """Empties the transaction index in memory: recovery builds it again, and then calls `replace_transactions`."""
@@ -311,7 +314,7 @@ class Segment:
     def encoded_indexes(self) -> dict[Path, bytes]:
         """The index files of a segment that is complete, or about to be closed."""
         self.time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
-        counts = encoded_counts(self.counts, self.file, self.size_bytes)
+        counts = encoded_counts(self.counts, self.file, self.size_bytes, self.next_offset)
         return {
             self.path("index"): self.index.encode(), self.path("timeindex"): self.time_index.encode(),
             self.path("countindex"): counts,
@@ -337,27 +340,29 @@ class Segment:
         if self.first_timestamp_ms is None:
             self.first_timestamp_ms = max_timestamp_ms
         end = position + size
-        counts = self.counts
         if end - self._last_indexed > self._interval or not position:
             index.append(base_offset, position)
             self._time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
             self._last_indexed = position
-            if counts is not None and (position - counts.last_position >= INTERVALS_PER_ENTRY * self._interval or not position):
-                counts.mark(base_offset, position)
-        if counts is not None:
-            if header.attributes & NEEDS_TAKE:
-                counts.take(header, base_offset, position)
-            else:
-                counts.records += header.record_count
+            counts = self.counts
+            if counts is not None and position >= counts.next_entry_at:
+                counts.mark(self.next_offset, position)
         self.size_bytes = end
         self.next_offset = base_offset + header.last_offset_delta + 1
+
+    def note_odd_batch(self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, position: int, size: int) -> None:
+        """The same for one that may be a control batch, a transaction's, or one with offsets missing in it or before it."""
+        missing_before = base_offset - self.next_offset
+        self.note_batch(header, base_offset, max_timestamp_ms, position, size)
+        if self.counts is not None:
+            self.counts.take(header, base_offset, position, missing_before)
 
     def append_batches(self, data: bytes | bytearray | memoryview) -> None:
         """Writes whole batches, which keep their offsets, behind those that are there: for the cleaner.  Raises OSError."""
         view = memoryview(data)
         self.file_to_write.write_at(self.size_bytes, view)
         for position, header in iterate_headers(view):
-            self.note_batch(header, header.base_offset, header.max_timestamp, self.size_bytes, header.size_bytes)
+            self.note_odd_batch(header, header.base_offset, header.max_timestamp, self.size_bytes, header.size_bytes)
             marker = decode_marker(view, position) if header.is_control else None
             if marker is not None and self.counts is not None:
                 self.counts.end_transaction(marker)
@@ -479,7 +484,7 @@ class Segment:
         self.written_is_durable(transactions_too=True)
         self.size_bytes, self.next_offset = position, next_offset
         # Perhaps markers were cut whose committed transactions are not among the runs any more: a count begins anew.
-        self.counts = None if position else CountIndex(self.base_offset)
+        self.counts = None if position else CountIndex(self.base_offset, self._interval, next_offset)
         if not position:
             self.first_timestamp_ms = None
         self._restore_max_timestamp()
@@ -523,6 +528,8 @@ class Segment:
         time from now on, so it holds on to them until `adopt`.  Raises OSError with nothing changed."""
         assert next_offset >= self.next_offset and self._extension
         self.hold()
+        if self.counts is not None:
+            self.counts.absent += next_offset - self.next_offset
         self.next_offset = next_offset
 
     def adopt(self) -> None:

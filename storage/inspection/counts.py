@@ -25,6 +25,7 @@ class CountIndexCheck:
         self._path = path
         self._base_offset = base_offset
         self._records = 0
+        self._end = base_offset
         self._uncovered: dict[int, int] = {}
         self._wrong: Finding | None = None
         self._is_used = False
@@ -57,13 +58,14 @@ class CountIndexCheck:
             self._is_used = False
         if self._entries and self._entries[0].position <= position:
             entry = self._entries.popleft()
-            if entry.position < position or entry.offset != header.base_offset:
+            if entry.position < position or not self._end <= entry.offset <= header.base_offset:
                 self._note(
                     f"an entry points at byte {entry.position}, offset {entry.offset}: no batch begins there", entry.offset
                 )
             elif entry.records != self._records:
                 what = f"{entry.records} records are said to stand before byte {position}; there are {self._records}"
                 self._note(what, entry.offset)
+        self._end = header.next_offset
         if header.is_control:
             self._take_marker(found)
         else:

@@ -169,7 +169,7 @@ class ServedCluster:
         directory.open_all(lambda _topic: LogConfig.from_topic_config(self._configs), now_ms=FIRST_TIMESTAMP_MS)
         commit = GroupCommit(1)
         replicas = ReplicaManager(number, directory, commit, SystemClock(), _no_changes, _no_transport, _ignore, _ignore, _ignore)
-        service = DataService(replicas, lambda: self.metadata)  # type: ignore[arg-type,return-value]
+        service = DataService(replicas, lambda: self.metadata, commit.request)  # type: ignore[arg-type,return-value]
         server = grpc_server()
         data_pb2_grpc.add_DataServicer_to_server(service, server)
         port = bind_grpc(server, "127.0.0.1", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +122,27 @@ def test_a_count_is_made_piece_by_piece(cluster: ServedCluster, monkeypatch: pyt
                 segment.total = None
     assert count_committed(cluster.bootstrap, "flights", {1: (0, 1 + WANTED[1][-1])}) == len(WANTED[1])
     assert len(pieces) > 2
+
+
+def test_what_the_first_count_of_an_old_folder_finds_out_is_on_the_disk_soon(tmp_path: Path) -> None:
+    with ServedCluster(tmp_path, nodes=1, **{"segment.bytes": "5000"}) as served:
+        served.fill("flights", 0, STEPS[0], leader=1)
+        log = served.nodes[1].replicas.replica("flights", 0).log
+
+        async def forget() -> None:
+            await served.nodes[1].commit.flush(log)
+            for segment in log.segments[:-1]:
+                segment.total = segment.counts = None
+                segment.path("countindex").unlink(missing_ok=True)
+
+        served.run(forget())
+        assert log.segment_count > 10
+        assert count_committed(served.bootstrap, "flights") == len(WANTED[0])
+        kept = [segment.path("countindex") for segment in log.segments[:8]]
+        until = time.monotonic() + 10
+        while not all(path.exists() for path in kept):
+            assert time.monotonic() < until, [path.name for path in kept if not path.exists()]
+            time.sleep(0.01)
 
 
 # ---------------------------------------------------------------------------------------------------------- the command line
