@@ -74,8 +74,8 @@ class _Pinned:
 
 
 class DataService(data_pb2_grpc.DataServicer):
-    """`cluster()` is the metadata that this node has applied; everything else comes from the replicas.  `request_flush` is that of
-    the group commit."""
+    """`cluster()` is the metadata that this node has applied; everything else comes from the replicas.
+    `request_flush` is the group commit's."""
 
     def __init__(
         self, replicas: ReplicaManager, cluster: Callable[[], ClusterState], request_flush: Callable[[Log], None]

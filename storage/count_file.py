@@ -51,7 +51,10 @@ def load_total(disk: Disk, path: Path, file: File, base_offset: int, segment_byt
     counts = disk.open(path, read_only=True)
     try:
         head = counts.read_at(0, HEAD.size)
-        stored = decode_head(head + counts.read_at(HEAD.size, RUN.size * runs_in(head)), base_offset)
+        wanted = RUN.size * runs_in(head)
+        if wanted > counts.size():  # damaged: not to be asked for
+            raise CountIndexInvalid(f"{counts.size()} bytes are too few for {wanted} of runs")
+        stored = decode_head(head + counts.read_at(HEAD.size, wanted), base_offset)
     finally:
         counts.close()
     _check(stored, file, segment_bytes)

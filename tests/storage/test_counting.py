@@ -14,7 +14,7 @@ from tidegate.chaos.sim.storage_history import StorageHistory
 from tidegate.runtime.disk import RealDisk, RealFile
 from tidegate.storage import count_file, count_index, counting
 from tidegate.storage.cleaning.cleaner import clean_now
-from tidegate.storage.count_index import CountIndex
+from tidegate.storage.count_index import CountIndex, CountIndexInvalid
 from tidegate.storage.counting import CountOvertaken, begin_count, count_now, count_stop
 from tidegate.storage.log import Log, LogConfig
 from tidegate.storage.segment import Segment
@@ -323,6 +323,16 @@ def test_a_file_of_an_earlier_life_is_not_believed() -> None:
     other.write_atomic(FOLDER / name, one.read(FOLDER / name)[:-1] + b"\x00")
     log.set_high_watermark(log.log_end_offset)
     assert count_now(log, 0, log.log_end_offset) == 5
+
+
+def test_a_damaged_size_in_a_count_index_makes_nobody_read_gigabytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"{0:020d}.countindex"
+    path.write_bytes(count_index.HEAD.pack(0, 1, 0, 100, 1, 0xFFFFFFFF, 1, 0, 0, 0))
+    with reads(monkeypatch) as found, pytest.raises(CountIndexInvalid):
+        count_file.load_total(RealDisk(), path, RealDisk().open(path), 0, 100)
+    assert sum(found.values()) == count_index.HEAD.size
 
 
 # ---------------------------------------------------------------------------------------------------------- no data is read
