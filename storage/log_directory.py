@@ -196,6 +196,10 @@ class LogDirectory:
             return None
         metadata = self.path / name / PARTITION_METADATA
         if not self._disk.exists(metadata):
+            if self._holds_batches(self.path / name):
+                missing = f"{metadata} is missing and there are batches beside it: whose they are is not known"
+                self._not_opened(key, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, missing), report)
+                return None
             # Creation was cut short before the partition got its identity: nothing can have been acknowledged in it.
             log.warning("partition_without_identity_removed", path=self.path / name)
             self._disk.remove_tree(self.path / name)
@@ -212,6 +216,9 @@ class LogDirectory:
             self._not_opened(key, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text), report)
             return None
         return _Found(key, topic_id, self._config_at(key, config_of))
+
+    def _holds_batches(self, path: Path) -> bool:
+        return any(name.endswith(".log") and self._disk.size(path / name) for name in self._disk.list_names(path))
 
     def _config_at(self, key: PartitionKey, config_of: Callable[[str], LogConfig] | None) -> LogConfig:
         path = self._log_path(key) / LOG_CONFIG

@@ -281,7 +281,8 @@ def _begin_scan(loader: _Loader, loaded: LoadedLog, *, whole: bool) -> int:
     first = 0 if whole else _first_to_scan(segments, loader.recovery_point)
     segment = segments[first]
     within = segment.base_offset < newest.end_offset and (first + 1 == len(segments) or newest.end_offset <= segment.next_offset)
-    if within and not whole and segment.resume_at(newest.end_offset) >= 0:
+    holes = loader.config.may_have_holes
+    if within and not whole and segment.resume_at(newest.end_offset, may_have_holes=holes) >= 0:
         loaded.producers = newest
         return first
     producers = loader.load_producers(segment.base_offset)

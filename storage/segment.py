@@ -249,7 +249,7 @@ class Segment:
         time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
         return index, time_index
 
-    def resume_at(self, offset: int) -> int:
+    def resume_at(self, offset: int, *, may_have_holes: bool) -> int:
         """Trusts what is below `offset` and no more: the indexes on the disk are cut there, and the segment ends there.
 
         Returns the position of the first batch at or above `offset`; -1 when the files do not fit together, and nothing is
@@ -261,7 +261,7 @@ class Segment:
             if not len(index):
                 raise ValueError("the index is empty")
             self._check_first(index)
-            position = self._find_end(index, offset)
+            position = self._find_end(index, offset, may_have_holes=may_have_holes)
             kept = [entry for entry in self.transactions if entry.last_offset < offset]
         except (FileNotFoundError, ValueError, InvalidBatch) as error:
             log.warning("segment_scanned_from_its_start", path=self.path("log"), reason=error)
@@ -277,18 +277,20 @@ class Segment:
         self._restore_max_timestamp()
         return position
 
-    def _find_end(self, index: OffsetIndex, offset: int) -> int:
+    def _find_end(self, index: OffsetIndex, offset: int, *, may_have_holes: bool) -> int:
         """Where the batches below `offset` end.  Raises InvalidBatch when the index or the file does not know such a place."""
         first, start = index.entry(max(0, index.floor(offset - 1)))
-        end = start
+        end, end_offset = start, first
         for position, header, _view in scan_batches(self.file, start, self.size_bytes, chunk_bytes=2 * self._interval + 61):
             if (position == start and header.base_offset != first) or header.base_offset < offset < header.next_offset:
                 raise InvalidBatch(position, f"no batch ends at offset {offset}", self.path("log"), header.base_offset)
             if header.base_offset >= offset:
                 break
-            end = position + header.size_bytes
-            if header.next_offset == offset:
+            end, end_offset = position + header.size_bytes, header.next_offset
+            if end_offset == offset:
                 break  # what follows was not flushed, and may be anything
+        if end_offset != offset and not may_have_holes:
+            raise InvalidBatch(end, f"the batches end at offset {end_offset}, not {offset}", self.path("log"), end_offset)
         return end
 
     def reset_indexes(self) -> None:
@@ -475,6 +477,9 @@ class Segment:
         self.time_index.truncate(next_offset)
         kept = [entry for entry in self.transactions if entry.last_offset < next_offset]
         self._transactions = kept
+        counted = self.path("countindex")
+        if self._disk.exists(counted):  # other batches may come to the same size, with the same one at the last entry
+            self._disk.remove(counted)
         self.file_to_write.truncate(position)
         self.file_to_write.sync_data()
         self.cut_transactions()

@@ -307,6 +307,24 @@ def test_a_truncation_takes_back_a_commit_whose_records_had_been_counted_for_goo
     check_everywhere(log)
 
 
+def test_a_truncation_takes_the_file_of_a_clean_close_back_too() -> None:
+    """An abort takes the place of a commit: the size is the same, and so is the batch that the file names."""
+    disk = LyingDisk()
+    log = open_log(disk)
+    append(log, batch(4))
+    append(log, batch(2, pid=1, epoch=0, sequence=0, transactional=True))
+    append_marker(log, marker(1, 1, commit=True))
+    size = log.size_bytes
+    log = reopened(disk, log, clean=True)
+    log.truncate_to(6)
+    append_marker(log, marker(1, 1, commit=False))
+    assert log.size_bytes == size
+    log.set_high_watermark(log.log_end_offset)
+    assert count_now(log, 0, log.log_end_offset) == 4
+    log = reopened(disk, log, clean=True)
+    assert count_now(log, 0, log.log_end_offset) == 4
+
+
 def test_a_file_of_an_earlier_life_is_not_believed() -> None:
     """The size is the same, the batches are others: an older version, which does not know the file, may have cleaned the log."""
     logs = []

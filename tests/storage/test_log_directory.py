@@ -188,6 +188,22 @@ def test_a_half_created_partition_is_removed() -> None:
     directory.create("flights", ID, 0, SMALL)
 
 
+def test_a_partition_that_has_lost_its_identity_keeps_its_batches() -> None:
+    disk = LyingDisk()
+    directory, _ = opened(disk)
+    append(directory.create("flights", ID, 0, SMALL), batch(3))
+    directory.close(clean=True, broker_epoch=1)
+    identity = disk.read(ROOT / "flights-0" / "partition.metadata")
+    disk.remove(ROOT / "flights-0" / "partition.metadata")
+    directory, report = opened(disk)
+    assert "partition.metadata is missing" in str(report.failed["flights", 0])
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        directory.create("flights", ID, 0, SMALL)
+    directory.close(clean=False)
+    disk.write_atomic(ROOT / "flights-0" / "partition.metadata", identity)
+    assert opened(disk)[0].logs["flights", 0].log_end_offset == 3
+
+
 def truncated_below_the_checkpoint() -> OpenReport:
     disk = LyingDisk()
     directory, _ = opened(disk)

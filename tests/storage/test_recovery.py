@@ -307,6 +307,22 @@ def test_what_a_snapshot_proves_to_be_flushed_is_not_silently_cut(monkeypatch: p
         unclean(disk, 1, end)
 
 
+def test_batches_missing_right_below_a_snapshot_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index fits the shorter file, which ends with a whole batch, below what the snapshot says was flushed."""
+    monkeypatch.setattr("tidegate.storage.flush.RESUME_BYTES", 1)
+    disk = LyingDisk()
+    log = open_log(disk, config=LogConfig(index_interval_bytes=300))
+    for sequence in range(12):
+        append(log, batch(1, pid=1, epoch=0, sequence=sequence))
+    log.flush_now()
+    last = log.segments.active.position_of(11)
+    disk.kill()
+    disk.open(log.segments.active.path("log")).truncate(last)
+    with pytest.raises(CorruptLog, match="up to offset 12 was flushed") as damage:
+        unclean(disk, 12, 12)
+    assert damage.value.offset == 11
+
+
 def test_a_cut_below_the_snapshot_takes_it_away_before_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = LyingDisk()
     log, snapshot = long_active_segment(disk, monkeypatch)
