@@ -82,6 +82,25 @@ def simulate_storage(
     _show_runs(run_seeds(first, seeds, history_of(kind, length)), f"storage --kind {kind} --length {length}", json)
 
 
+@simulated.command("quorum")
+def simulate_quorum(
+    seeds: Annotated[int, typer.Option(help="Histories to run.", min=1)] = 1000,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    voters: Annotated[int, typer.Option(help="Members of the quorum: 1, 3 or 5; 0: as each seed draws it.")] = 0,
+    seconds: Annotated[float, typer.Option(help="Simulated time with faults, of each history.", min=1.0)] = 6.0,
+    json: Json = False,
+) -> None:
+    """Histories of the metadata quorum under crashes, cuts and failing disks.  Exit code 1 when a promise does not hold."""
+    from .sim.quorum.options import QuorumOptions
+    from .sim.quorum.simulation import QuorumSimulation
+    from .sim.runs import run_seeds
+
+    if voters not in (0, 1, 3, 5):
+        raise typer.BadParameter("a quorum has 1, 3 or 5 voters", param_hint="--voters")
+    report = run_seeds(first, seeds, lambda seed: QuorumSimulation(QuorumOptions.draw(seed, voters, seconds)).run())
+    _show_runs(report, f"quorum --voters {voters} --seconds {seconds:g}", json)
+
+
 @app.command("check")
 def check_again(
     directory: Annotated[Path, typer.Argument(help="The folder of a run, with history.jsonl and final.json.")], json: Json = False

@@ -26,6 +26,8 @@ class RaftTimings:
     compact_after_entries: int = 20_000
     compact_after_bytes: int = 64 << 20
     trailing_entries: int = 2_000  # kept behind a snapshot, so that a follower a little behind needs none
+    snapshot_chunk_bytes: int = 256 << 10
+    snapshot_resend_s: float = 1.0  # chunks are sent again only when none was acknowledged for so long
 
 
 @dataclass(slots=True, frozen=True)

@@ -319,7 +319,8 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         if index is None:
             return
         faults.point("raft.before_trim", index=index)
-        keep = self._timings.trailing_entries if self._journal.size_bytes < self._timings.compact_after_bytes else 0
+        followers = self._SyncObj__connectedNodes if self.role == LEADER else ()
+        keep = self._replication.entries_to_keep(index, followers)
         position = min(index - keep, self.applied_index) - self._journal[0][1]
         if position > 0:
             self._journal.deleteEntriesTo(position)

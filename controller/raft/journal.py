@@ -16,6 +16,8 @@ What it promises
   followed by one that says "what you cannot read was durable" stops the node.  That is what `durable` is for: unsynced pages
   reach the disk in any order, so a readable record after an unreadable one proves nothing by itself.
 * A failed write or sync is final: the error goes up (OSError) and the journal refuses every further use.
+* What is read at the opening is made durable before anything else.  A process that was killed, or stopped because a sync failed,
+  leaves in the page cache what never reached the disk; taken for durable, it would be acknowledged and lost in a power cut.
 """
 
 from __future__ import annotations
@@ -84,6 +86,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         if not disk.exists(self._entries_path):
             raise RaftFatal(f"{self._entries_path} is missing although {self._vote_path.name} is there: refusing to start")
         self._file: File = disk.open(self._entries_path)
+        self._make_names_durable(folder)
         self._load()
         if version == _VOTE_FORMAT_WITHOUT_ID:
             self._voting = not self.is_empty  # it may have acknowledged or voted
@@ -126,9 +129,15 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._seats = {seat[0]: seat for seat in _SEAT.iter_unpack(body[position + _IDENTITY.size :])}
         return int(version)
 
+    def _make_names_durable(self, folder: Path) -> None:
+        """What brought these files here: renames of a new vote, of trimmed entries, of a snapshot, of the folder itself, and the
+        making of the folder above it."""
+        for directory in (folder, folder.parent, folder.parent.parent):
+            self._disk.sync_directory(directory)
+
     def _load(self) -> None:
         data = self._file.read_at(0, self._file.size())
-        position = 0
+        position = claimed = 0
         while position < len(data):
             record = _decode_record(data, position)
             if record is None or not self._follows(record[0]):
@@ -137,10 +146,21 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._entries.append(record[0])
             self._positions.append(position)
             position += record[2]
+            claimed = record[1]
         if not self._entries:
             raise RaftFatal(f"{self._entries_path} has no readable entry")
         self._end = self._written_bytes = position
+        self._make_durable(claimed, data)
         self.durable_index = self._entries[-1][1]
+
+    def _make_durable(self, claimed: int, data: bytes) -> None:
+        """Writes again, and syncs, what the last record does not yet call durable: after a sync that failed the pages count as
+        clean, and the next sync would succeed without them."""
+        first, last = self._entries[0][1], self._entries[-1][1]
+        if claimed < last:
+            position = self._positions[max(claimed + 1 - first, 0)]
+            self._file.write_at(position, data[position : self._end])
+        self._file.sync_data()  # a truncation, too, may have been all that was under way
 
     def _follows(self, entry: Entry) -> bool:
         """A record of an older term, or out of order, is what an earlier, truncated tail left behind."""

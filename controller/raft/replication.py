@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 FRAMES_IN_FLIGHT_MAX = 16
 FRAMES_PER_SEND_MAX = 8
 ENTRIES_PER_FRAME_MAX = 4096
+CATCH_UP_COMPACTIONS_MAX = 4  # for so many compactions the entries that a follower wants are kept
 _ENTRY_OVERHEAD_BYTES = 20
 
 
@@ -99,6 +100,20 @@ class Replication:
     def reached(self, node: Any) -> int:
         """What the follower is known to have, whether it counts or not."""
         return self._progress[node].reached
+
+    def entries_to_keep(self, index: int, followers: Collection[Any]) -> int:
+        """Of those up to `index`, when the journal is trimmed: what these followers are about to want, within bounds.  Else one
+        that gets a snapshot under load finds the entries behind it trimmed by the time it has it, and gets the next, for ever."""
+        timings = self._core.timings
+        if self._journal.size_bytes >= timings.compact_after_bytes:
+            return 0
+        wanted = index - min((self._goes_on_from(node) for node in followers), default=index)
+        return max(timings.trailing_entries, min(wanted, CATCH_UP_COMPACTIONS_MAX * timings.compact_after_entries))
+
+    def _goes_on_from(self, node: Any) -> int:
+        """What the follower has, or will have with the snapshot on its way."""
+        progress = self._progress[node]
+        return progress.reached if progress.transfer is None else progress.transfer.snapshot.index
 
     def _note(self, node: Any, progress: Progress, reply: AppendReply | SnapshotReply, index: int) -> int:
         """Only a journal with a vote gets into the table that PySyncObj counts; another journal begins at nothing."""
@@ -183,7 +198,8 @@ class Replication:
             snapshot = self._snapshots.latest
             if snapshot is None or snapshot.index < self._journal[0][1]:
                 raise RaftFatal(f"entries before {self._journal[0][1]} are gone and no snapshot stands for them")
-            progress.to_snapshot(SnapshotTransfer(snapshot))
+            timings = self._core.timings
+            progress.to_snapshot(SnapshotTransfer(snapshot, timings.snapshot_chunk_bytes, timings.snapshot_resend_s))
         if progress.transfer is not None:
             for chunk in progress.transfer.chunks(self._core.now(), self._core.term, self._core.commit_index):
                 self._outbox.send(node.id, chunk)

@@ -23,9 +23,7 @@ from .messages import SnapshotChunk
 if TYPE_CHECKING:
     from ...runtime.disk import Disk
 
-CHUNK_BYTES = 256 << 10
 CHUNKS_IN_FLIGHT_MAX = 4
-RESEND_AFTER_S = 1.0
 SNAPSHOT_BYTES_MAX = 4 << 30
 
 _CRC = struct.Struct("<I")
@@ -97,17 +95,19 @@ class SnapshotTransfer:
     """The leader's side of sending one snapshot to one follower: a window of chunks, resent only when nothing moves."""
 
     snapshot: Snapshot
+    chunk_bytes: int
+    resend_s: float
     acknowledged_bytes: int = 0
     sent_bytes: int = 0
     moved_at: float = 0.0
 
     def chunks(self, now: float, term: int, commit_index: int) -> list[SnapshotChunk]:
         """What may be sent now."""
-        if self.sent_bytes > self.acknowledged_bytes and now - self.moved_at > RESEND_AFTER_S:
+        if self.sent_bytes > self.acknowledged_bytes and now - self.moved_at > self.resend_s:
             self.sent_bytes = self.acknowledged_bytes
         file, made = self.snapshot.file, []
-        while self.sent_bytes < len(file) and self.sent_bytes - self.acknowledged_bytes < CHUNKS_IN_FLIGHT_MAX * CHUNK_BYTES:
-            data = file[self.sent_bytes : self.sent_bytes + CHUNK_BYTES]
+        while self.sent_bytes < len(file) and self.sent_bytes - self.acknowledged_bytes < CHUNKS_IN_FLIGHT_MAX * self.chunk_bytes:
+            data = file[self.sent_bytes : self.sent_bytes + self.chunk_bytes]
             made.append(SnapshotChunk(term, commit_index, self.snapshot.checksum, len(file), self.sent_bytes, data))
             self.sent_bytes += len(data)
             self.moved_at = now

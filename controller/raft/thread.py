@@ -108,15 +108,16 @@ class RaftThread:
         for _ in range(EVENTS_PER_ROUND_MAX):
             if event is None:
                 return
-            self._handle(event)
+            self.handle(event)
             try:
                 event = self._inbox.get_nowait()
             except queue.Empty:
                 return
         if event is not None:
-            self._handle(event)
+            self.handle(event)
 
-    def _handle(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
+        """One event, on the Raft thread (or in the simulator, which has none); frames of a replaced connection are ignored."""
         match event:
             case Received(node_id, link, message):
                 if self._links.get(node_id) == link:

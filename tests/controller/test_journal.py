@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 import zlib
@@ -9,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tidegate.chaos.sim.disk import LyingDisk
+from tidegate.chaos.sim.disk import LyingDisk, PowerCut
+from tidegate.chaos.sim.quorum.promises import Promises
 from tidegate.controller.raft.failure import RaftFatal
 from tidegate.controller.raft.journal import _VOTE, DurableJournal
+from tidegate.controller.raft.messages import VoteRequest
 from tidegate.controller.raft.snapshot_store import Snapshot, SnapshotStore
 from tidegate.runtime.disk import RealDisk
 
@@ -269,3 +272,77 @@ def test_a_seat_is_remembered_only_with_the_entries_it_was_given_for() -> None:
         again = opened(disk)
         assert again.journal_id == JOURNAL
         assert not again.voting or (again[-1][1] == 2 and again.seats == {1: (1, JOURNAL, 2), 2: (2, 9, 0)})
+
+
+class NamesAreBelieved(DurableJournal):
+    def _make_names_durable(self, folder: Path) -> None:
+        pass
+
+
+class PagesAreBelieved(DurableJournal):
+    def _make_durable(self, claimed: int, data: bytes) -> None:
+        pass
+
+
+def _a_life(journal: DurableJournal, promises: Promises) -> None:
+    """Everything that changes a file, and the promises that follow from it."""
+    promises.watch(journal)
+    for _ in range(2):
+        term = journal.getCurrentTerm() + 1
+        journal.setCurrentTerm(term, 1)
+        promises.sent(journal, VoteRequest(term, 1, 1, preliminary=False))
+        for _ in range(3):
+            journal.add(b"x" * 40, journal[-1][1] + 1, term)
+            journal.add(b"y", journal[-1][1] + 1, term)
+            journal.sync()
+            promises.of_journal(journal)
+        journal.deleteEntriesFrom(len(journal) - 1)
+        journal.deleteEntriesTo(2)
+        promises.of_journal(journal)
+
+
+def _lost_after_kill_and_power_cut(journal_class: type[DurableJournal], change: int, seed: int, sync_fails: bool) -> str:
+    """A life that ends at this change, a short second one in the same page cache, a power cut; what the third one misses."""
+    disk, rng, promises = LyingDisk(), random.Random(seed), Promises()
+    promises.of_journal(opened(disk))
+    if sync_fails:
+        disk.fail_sync_after = change
+    else:
+        disk.cut_after = change
+    with contextlib.suppress(PowerCut, OSError):
+        _a_life(opened(disk), promises)
+    disk.kill()
+    second = journal_class(disk, FOLDER, node_id=1, new_id=JOURNAL)
+    promises.watch(second)
+    promises.of_journal(second)
+    if seed % 2:
+        second.add(b"in the second life", second[-1][1] + 1, second.getCurrentTerm() or 1)
+        second.sync()
+        promises.of_journal(second)
+    promises.vote_term, promises.vote = second.getCurrentTerm(), second.getVotedForNodeId()
+    disk.crash(rng)
+    try:
+        return promises.missing_in(opened(disk))
+    except RaftFatal as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("sync_fails", [False, True])
+def test_what_a_killed_process_left_in_the_page_cache_is_made_durable_before_it_is_believed(sync_fails: bool) -> None:
+    """At every write, sync, rename and truncation, and for each sync that fails."""
+    for change in range(70):
+        for seed in range(6):
+            assert _lost_after_kill_and_power_cut(DurableJournal, change, seed, sync_fails) == "", (change, seed)
+
+
+@pytest.mark.parametrize(
+    ("journal_class", "sync_fails"), [(NamesAreBelieved, False), (PagesAreBelieved, False), (PagesAreBelieved, True)]
+)
+def test_without_that_it_would_be_lost(journal_class: type[DurableJournal], sync_fails: bool) -> None:
+    found = [
+        (change, seed)
+        for change in range(70)
+        for seed in range(6)
+        if _lost_after_kill_and_power_cut(journal_class, change, seed, sync_fails)
+    ]
+    assert found

@@ -3,67 +3,91 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from quorum_simulator import Simulation, _virtual_clock
+from tidegate.chaos.sim.quorum.ablations import NO_PREVOTE, NO_TERMS_IN_ACKNOWLEDGEMENTS
+from tidegate.chaos.sim.quorum.options import QuorumOptions
+from tidegate.chaos.sim.quorum.simulation import Parts, QuorumSimulation
 from tidegate.controller.raft.contract import Proposal
 from tidegate.controller.raft.core import LEADER, RaftCore
 from tidegate.controller.raft.failure import RaftFatal
-from tidegate.controller.raft.messages import AppendEntries, AppendReply, Message, VoteReply, VoteRequest
-
-
-class CountsAnyTerm(RaftCore):
-    """Stock's replies: no term in them."""
-
-    def _leads(self, node: object, term: int) -> bool:
-        return super()._leads(node, self.term)
+from tidegate.controller.raft.messages import AppendEntries, AppendReply, Message, SnapshotChunk, VoteReply, VoteRequest
+from tidegate.controller.raft.replication import Replication
 
 
 @contextlib.contextmanager
-def quorum(core_class: type[RaftCore] = RaftCore, voters: int = 3) -> Iterator[Simulation]:
-    simulation = Simulation(1, voters, faults=False, core_class=core_class, delay_s=0.002)
-    with _virtual_clock(simulation):
-        for node_id in simulation.ids:
-            simulation.start(node_id)
-        simulation.connect_all()
+def quorum(parts: Parts | None = None, voters: int = 3, delay_s: float = 0.002, **timings: float) -> Iterator[QuorumSimulation]:
+    """Nobody proposes anything, and nothing goes wrong, but what the test does."""
+    drawn = QuorumOptions.draw(1, voters).only()
+    usual = replace(drawn.timings, batch_bytes=300, compact_after_entries=40, trailing_entries=10, snapshot_chunk_bytes=4000)
+    quiet = {"delay_s": delay_s, "lag_s": 0.0, "operation_every_s": 0.0, "datagrams": False, "late_replies": False}
+    simulation = QuorumSimulation(replace(drawn, timings=replace(usual, **timings), **quiet), parts)
+    with simulation.clock():
+        simulation.begin()
         yield simulation
 
 
-def steps(simulation: Simulation, seconds: float) -> None:
-    end = simulation.now + seconds
-    while simulation.now < end:
-        simulation.step()
+def core_of(simulation: QuorumSimulation, node_id: int) -> RaftCore:
+    core = simulation.members[node_id].core
+    assert core is not None
+    return core
 
 
-def leader(simulation: Simulation) -> RaftCore:
-    for _ in range(2000):
-        simulation.step()
-        active = [core for core in simulation.cores.values() if core.active]
-        if active:
-            return active[0]
-    raise AssertionError("no leader")
+def cores(simulation: QuorumSimulation) -> list[RaftCore]:
+    return [member.core for member in simulation.members.values() if member.core is not None]
 
 
-def others(simulation: Simulation, core: RaftCore) -> list[int]:
+def leader(simulation: QuorumSimulation) -> RaftCore:
+    def active() -> list[RaftCore]:
+        return [core for core in cores(simulation) if core.active]
+
+    assert simulation.pass_time(20.0, lambda: bool(active())), "no leader"
+    return max(active(), key=lambda core: core.term)
+
+
+def others(simulation: QuorumSimulation, core: RaftCore) -> list[int]:
     return [node_id for node_id in simulation.ids if node_id != core.selfNode.id]
 
 
-def cut_off(simulation: Simulation, node_id: int) -> None:
+def cut_off(simulation: QuorumSimulation, node_id: int) -> None:
+    simulation.network.isolate(node_id)
     for other in simulation.ids:
         if other != node_id:
-            simulation.disconnect(node_id, other)
-            simulation.cuts.add(frozenset((node_id, other)))
+            simulation.network.reset(node_id, other)
 
 
-@pytest.mark.parametrize(("core_class", "counted"), [(RaftCore, False), (CountsAnyTerm, True)])
-def test_an_acknowledgement_given_to_an_earlier_leadership_does_not_count(core_class: type[RaftCore], counted: bool) -> None:
+def nothing(_: object) -> None: ...
+
+
+def propose(simulation: QuorumSimulation, core: RaftCore, command: bytes, refused: Callable[[str], None] = nothing) -> None:
+    simulation.members[core.selfNode.id].post(Proposal(command, lambda index, term: None, refused))
+
+
+def propose_many(simulation: QuorumSimulation, core: RaftCore, count: int, seconds: float = 2.0) -> None:
+    for _ in range(count):
+        propose(simulation, core, b"")
+        simulation.pass_time(seconds / count)
+
+
+def stop(simulation: QuorumSimulation, node_id: int) -> None:
+    simulation.members[node_id].stays_down = True
+    simulation.members[node_id].kill()
+
+
+def start(simulation: QuorumSimulation, node_id: int) -> RaftCore:
+    simulation.members[node_id].stays_down = False
+    simulation.members[node_id].start()
+    return core_of(simulation, node_id)
+
+
+@pytest.mark.parametrize(("parts", "counted"), [(None, False), (NO_TERMS_IN_ACKNOWLEDGEMENTS, True)])
+def test_an_acknowledgement_given_to_an_earlier_leadership_does_not_count(parts: Parts | None, counted: bool) -> None:
     """The follower has truncated since, so what it acknowledged then is gone.  Without terms in the replies it commits."""
-    with quorum(core_class) as simulation:
+    with quorum(parts) as simulation:
         core = leader(simulation)
-        for other in others(simulation, core):
-            simulation.deaf.update({(core.selfNode.id, other), (other, core.selfNode.id)})
+        simulation.network.isolate(core.selfNode.id)
         committed = core.commit_index
         core.propose(Proposal(b"only here", lambda index, term: None, lambda reason: None))
         core.tick()
@@ -74,13 +98,40 @@ def test_an_acknowledgement_given_to_an_earlier_leadership_does_not_count(core_c
         assert (core.commit_index > committed) is counted
 
 
+class SendsRepliesOfAnyTerm(RaftCore):
+    def _flush_replies(self) -> None:
+        self._journal.sync()
+        replies, self._replies = self._replies, []
+        for node_id, reply in replies:
+            self._outbox.send(node_id, reply)
+
+
+@pytest.mark.parametrize(("parts", "sent_old"), [(None, False), (Parts(core_class=SendsRepliesOfAnyTerm), True)])
+def test_an_acknowledgement_of_a_term_that_is_over_when_it_could_be_sent_is_not_sent(parts: Parts | None, sent_old: bool) -> None:
+    """It waited for the sync, and meanwhile this node has voted in a newer term."""
+    with quorum(parts) as simulation:
+        core = leader(simulation)
+        simulation.pass_time(0.5)
+        voter_id, third = others(simulation, core)
+        voter, sent = core_of(simulation, voter_id), list[Message]()
+        voter._outbox.send = lambda node_id, message: sent.append(message)
+        _, last_index, last_term = voter._journal[-1]
+        entry = (b"\x00new", last_index + 1, core.term)
+        voter.receive(core.selfNode.id, AppendEntries(core.term, core.commit_index, last_index, last_term, (entry,)))
+        voter.receive(third, VoteRequest(core.term + 1, last_index + 1, core.term, preliminary=False))
+        voter._flush_replies()
+        acknowledged = [message for message in sent if isinstance(message, AppendReply)]
+        assert (acknowledged != []) is sent_old
+        assert voter._journal.durable_index == last_index + 1, "the vote was given for a log with this entry: it is durable"
+
+
 def test_a_late_frame_never_takes_back_what_agrees() -> None:
     with quorum() as simulation:
         core = leader(simulation)
         for _ in range(5):
-            simulation.propose()
-            steps(simulation, 0.1)
-        follower = simulation.cores[others(simulation, core)[0]]
+            propose(simulation, core, b"x")
+            simulation.pass_time(0.1)
+        follower = core_of(simulation, others(simulation, core)[0])
         before = list(follower._journal[:])
         early = follower._journal[2]
         late = AppendEntries(core.term, core.commit_index, early[1] - 1, follower._journal[1][2], (early,))
@@ -88,33 +139,34 @@ def test_a_late_frame_never_takes_back_what_agrees() -> None:
         assert follower._journal[:] == before
 
 
-def test_a_node_that_comes_back_from_a_cut_does_not_depose_the_leader() -> None:
-    with quorum() as simulation:
+@pytest.mark.parametrize(("parts", "disturbs"), [(None, False), (NO_PREVOTE, True)])
+def test_a_node_that_comes_back_from_a_cut_does_not_depose_the_leader(parts: Parts | None, disturbs: bool) -> None:
+    """PreVote: no election that cannot be won."""
+    with quorum(parts) as simulation:
         core = leader(simulation)
-        lonely = others(simulation, core)[0]
+        term, lonely = core.term, others(simulation, core)[0]
         cut_off(simulation, lonely)
-        steps(simulation, 5.0)
-        assert simulation.cores[lonely].term == core.term, "PreVote: no election that cannot be won"
-        simulation.cuts.clear()
-        simulation.connect_all()
-        steps(simulation, 2.0)
-        assert core.role == LEADER and {c.term for c in simulation.cores.values()} == {core.term}
+        simulation.pass_time(5.0)
+        simulation.network.mend_all()
+        simulation.pass_time(2.0)
+        assert (len(simulation.ledger.leaders) > 1 or core.role != LEADER) is disturbs
+        assert (max(c.term for c in cores(simulation)) > term) is disturbs
 
 
 def test_a_leader_without_a_majority_steps_down() -> None:
     with quorum() as simulation:
         core = leader(simulation)
         cut_off(simulation, core.selfNode.id)
-        steps(simulation, 2 * simulation.timings.leader_fallback_s)
+        simulation.pass_time(2 * simulation.options.timings.leader_fallback_s)
         assert core.role != LEADER and not core.active
 
 
 def test_a_vote_is_given_once_a_term_and_only_to_a_log_that_is_not_behind() -> None:
     with quorum() as simulation:
         core = leader(simulation)
-        steps(simulation, 0.5)
+        simulation.pass_time(0.5)
         voter_id, third = others(simulation, core)
-        voter, sent = simulation.cores[voter_id], list[tuple[int, Message]]()
+        voter, sent = core_of(simulation, voter_id), list[tuple[int, Message]]()
         voter._outbox.send = lambda node_id, message: sent.append((node_id, message))
         term, last = core.term + 1, voter._journal[-1]
         voter.receive(third, VoteRequest(term, last[1] - 1, last[2], preliminary=False))
@@ -128,8 +180,8 @@ def test_a_vote_is_given_once_a_term_and_only_to_a_log_that_is_not_behind() -> N
 
 def test_a_repeated_vote_counts_once() -> None:
     with quorum(voters=5) as simulation:
-        steps(simulation, 0.05)
-        core = simulation.cores[1]
+        simulation.pass_time(0.05)
+        core = core_of(simulation, 1)
         core._SyncObj__setState(1)
         core._SyncObj__setCurrentTerm(core.term + 1, 1)
         for _ in range(5):
@@ -142,9 +194,9 @@ def test_a_repeated_vote_counts_once() -> None:
 def test_a_leader_that_contradicts_committed_entries_stops_the_follower() -> None:
     with quorum() as simulation:
         core = leader(simulation)
-        simulation.propose()
-        steps(simulation, 0.5)
-        follower = simulation.cores[others(simulation, core)[0]]
+        propose(simulation, core, b"x")
+        simulation.pass_time(0.5)
+        follower = core_of(simulation, others(simulation, core)[0])
         with pytest.raises(RaftFatal, match="committed entry"):
             follower.receive(core.selfNode.id, AppendEntries(core.term, 1, follower.commit_index, core.term + 5, ()))
         first = follower._journal[1]
@@ -156,76 +208,68 @@ def test_a_leader_that_contradicts_committed_entries_stops_the_follower() -> Non
 def test_a_command_that_is_too_large_or_comes_to_a_follower_is_refused_and_not_appended() -> None:
     with quorum() as simulation:
         core = leader(simulation)
-        follower = simulation.cores[others(simulation, core)[0]]
+        follower = core_of(simulation, others(simulation, core)[0])
         refusals: list[str] = []
         last = core.last_index
-        core.propose(Proposal(bytes(600 << 10), lambda index, term: None, refusals.append))
-        follower.propose(Proposal(b"x", lambda index, term: None, refusals.append))
-        steps(simulation, 0.2)
+        propose(simulation, core, bytes(600 << 10), refusals.append)
+        propose(simulation, follower, b"x", refusals.append)
+        simulation.pass_time(0.2)
         assert len(refusals) == 2 and core.last_index == last
 
 
 def test_losing_the_connection_to_the_leader_hurries_the_election() -> None:
     with quorum() as simulation:
         core = leader(simulation)
-        steps(simulation, 1.0)
-        simulation.crash(core.selfNode.id)
+        simulation.pass_time(1.0)
+        stop(simulation, core.selfNode.id)
         began = simulation.now
         new = leader(simulation)
-        assert new.term > core.term and simulation.now - began < simulation.timings.election_s_min + 0.2
+        assert new.term > core.term and simulation.now - began < simulation.options.timings.election_s_min + 0.2
 
 
 def test_a_follower_far_behind_gets_the_snapshot_once_and_goes_on_from_there() -> None:
     with quorum() as simulation:
         core = leader(simulation)
         behind = others(simulation, core)[0]
-        simulation.crash(behind)
-        for _ in range(400):
-            simulation.propose()
-            simulation.step()
-        steps(simulation, 1.0)
+        stop(simulation, behind)
+        propose_many(simulation, core, 400)
         assert core._journal[0][1] > 50, "the leader has trimmed"
-        simulation.start(behind)
-        simulation.connect_all()
-        steps(simulation, 2.0)
-        returned, machine = simulation.cores[behind], simulation.machines[behind]
+        returned = start(simulation, behind)
+        simulation.pass_time(2.0)
         assert returned.applied_index == core.applied_index
-        assert machine.chain == simulation.machines[core.selfNode.id].chain
+        states = {member.machine.state.state_hash() for member in simulation.members.values() if member.machine is not None}
+        assert len(states) == 1
 
 
-def without_disk(simulation: Simulation, node_id: int) -> RaftCore:
-    simulation.crash(node_id)
-    simulation.wipe(node_id)
-    simulation.start(node_id)
-    return simulation.cores[node_id]
+def without_disk(simulation: QuorumSimulation, node_id: int) -> RaftCore:
+    simulation.members[node_id].lose_disk()
+    return start(simulation, node_id)
 
 
 def test_a_journal_without_a_vote_keeps_no_leader_in_office_and_commits_nothing() -> None:
     with quorum() as simulation:
         core = leader(simulation)
         gone, wiped = others(simulation, core)
-        steps(simulation, 0.5)
+        simulation.pass_time(0.5)
         cut_off(simulation, gone)
         learner = without_disk(simulation, wiped)
-        simulation.connect(core.selfNode.id, wiped)
         committed = core.commit_index
-        core.propose(Proposal(b"x", lambda index, term: None, lambda reason: None))
-        steps(simulation, 0.3)
+        propose(simulation, core, b"x")
+        simulation.pass_time(0.5)
         assert core.match_indexes()[wiped] == core.last_index > committed, "it follows,"
         assert core.commit_index == committed and not learner._journal.voting, "but does not count"
-        steps(simulation, 2 * simulation.timings.leader_fallback_s)
+        simulation.pass_time(2 * simulation.options.timings.leader_fallback_s)
         assert core.role != LEADER and core.status().not_voting == (wiped,)
-        simulation.cuts.clear()
-        simulation.connect_all()
+        simulation.network.mend_all()
         leader(simulation)
-        steps(simulation, 2.0)
-        assert learner._journal.voting and {c.status().not_voting for c in simulation.cores.values()} == {()}
+        simulation.pass_time(2.0)
+        assert learner._journal.voting and {c.status().not_voting for c in cores(simulation)} == {()}
 
 
 def test_a_journal_without_a_vote_gives_none_and_takes_no_term_from_a_candidate() -> None:
     with quorum() as simulation:
         core = leader(simulation)
-        steps(simulation, 0.5)
+        simulation.pass_time(0.5)
         wiped, candidate = others(simulation, core)
         learner, sent = without_disk(simulation, wiped), list[Message]()
         learner._outbox.send = lambda node_id, message: sent.append(message)
@@ -238,15 +282,40 @@ def test_a_voter_that_needs_the_snapshot_returns_behind_it() -> None:
     """The entry that gives the vote may be compacted away before the voter gets it: then another one is made."""
     with quorum() as simulation:
         core = leader(simulation)
-        for _ in range(400):
-            simulation.propose()
-            simulation.step()
+        propose_many(simulation, core, 400)
         assert core._journal[0][1] > 50, "the leader has trimmed"
         learner = without_disk(simulation, others(simulation, core)[0])
-        for _ in range(600):
-            simulation.connect_all()
-            simulation.propose()
-            simulation.step()
+        propose_many(simulation, core, 600, 3.0)
         assert learner._journal.voting and learner._snapshots.latest is not None
         returns = [entry for entry in core._journal[:] if entry[0][:1] == b"\x10"]
         assert len(returns) <= 3
+
+
+@pytest.mark.parametrize(("trims_at_once", "arrives"), [(False, True), (True, False)])
+def test_a_follower_that_gets_a_snapshot_under_load_finds_the_entries_behind_it(
+    trims_at_once: bool, arrives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its way takes longer than the journal lasts; without a word for it the next snapshot would be needed, for ever."""
+    if trims_at_once:
+        monkeypatch.setattr(Replication, "_goes_on_from", lambda self, node: self._core.last_index)
+    with quorum(delay_s=0.02, compact_after_entries=60, trailing_entries=0, snapshot_chunk_bytes=1) as simulation:
+        core = leader(simulation)
+        behind = others(simulation, core)[0]
+        stop(simulation, behind)
+        propose_many(simulation, core, 200)
+        returned = start(simulation, behind)
+        for _ in range(20):
+            propose_many(simulation, core, 60, 0.15)
+            if core.last_index - returned.applied_index < 60:
+                break
+        assert (core.last_index - returned.applied_index < 60) is arrives, (core.last_index, returned.applied_index)
+
+
+def test_a_snapshot_that_arrives_after_its_leader_was_deposed_changes_nothing() -> None:
+    with quorum() as simulation:
+        core = leader(simulation)
+        simulation.pass_time(0.5)
+        follower = core_of(simulation, others(simulation, core)[0])
+        before, journal = follower.applied_index, follower._journal[:]
+        follower.receive(core.selfNode.id, SnapshotChunk(core.term - 1, 99, 7, 1, 0, b"x"))
+        assert (follower.applied_index, follower._journal[:]) == (before, journal)

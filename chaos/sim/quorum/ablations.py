@@ -1,0 +1,317 @@
+"""The quorum with one safeguard taken away each.
+
+An ablation that no seed notices means that the safeguard is not tested.  `ABLATIONS` says for each what is missing, by which
+parts, and optionally a kind of run in which it is found soon.  The two at the end matter in one exact situation only, which
+tests/controller/test_raft_scenarios.py plays by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ....controller.model import ApplyResult
+from ....controller.proposers import Outcome, ProposerTable
+from ....controller.raft.core import LEADER, RaftCore
+from ....controller.raft.journal import NO_VOTE, DurableJournal
+from ....controller.raft.membership import VOTER_RETURNS, Membership, decode_return
+from ....controller.raft.messages import AppendEntries, AppendReply, Entry, Message, Seat, Standing
+from ....controller.raft.snapshot_store import Snapshot, SnapshotStore
+from ....controller.state import ClusterState
+from ..disk import Lie
+from .machine import Answer, Machine
+from .options import QuorumOptions
+from .simulation import Parts
+
+# ---- the journal and the snapshot ---------------------------------------------------------------------------------------------
+
+
+class _AcknowledgesUnsynced(DurableJournal):
+    """Vote and snapshot are safe, the entries are only written."""
+
+    def sync(self) -> None:
+        self._write_pending()
+        self._dirty, self.durable_index = False, self._entries[-1][1]
+
+
+class _ForgetsVotes(DurableJournal):
+    def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:
+        self._term, self._vote = term, NO_VOTE if votedForNodeId is None else votedForNodeId
+
+
+class _TrustsThePageCache(DurableJournal):
+    """What a killed process left is taken for durable."""
+
+    def _make_durable(self, claimed: int, data: bytes) -> None:
+        pass
+
+
+class _KeepsSnapshotsInMemory(SnapshotStore):
+    """The journal is trimmed behind a snapshot that is not on the disk."""
+
+    def store(self, snapshot: Snapshot) -> bool:
+        if self.latest is not None and self.latest.index >= snapshot.index:
+            return False
+        self.latest = snapshot
+        return True
+
+
+class _TrimsBeforeSnapshot(RaftCore):
+    def _SyncObj__tryLogCompaction(self) -> None:
+        if len(self._journal) > 40:
+            self._journal.deleteEntriesTo(len(self._journal) - 20)
+
+
+# ---- Raft's own rules ---------------------------------------------------------------------------------------------------------
+
+
+class _AcknowledgesBeforeSync(RaftCore):
+    """The right order of one round the wrong way round: acknowledgements leave before the entries are on the disk."""
+
+    def _flush_replies(self) -> None:
+        replies, self._replies = self._replies, []
+        for node_id, reply in replies:
+            self._outbox.send(node_id, reply)
+
+
+class _TruncatesMatching(RaftCore):
+    """Stock's rule: everything after the previous entry goes, also what agrees."""
+
+    def _append_missing(self, previous: int, entries: tuple[Entry, ...]) -> int:
+        position = previous + 1 - self._journal[0][1]
+        if 0 < position < len(self._journal) and previous + 1 > self.commit_index:
+            self._journal.deleteEntriesFrom(position)
+        return super()._append_missing(previous, entries)
+
+
+class _CommitsWhatItHasNotSeen(RaftCore):
+    """Commit index taken from the leader without regard to what this frame has shown to agree."""
+
+    def _on_append(self, node: Any, message: AppendEntries) -> None:
+        super()._on_append(node, message)
+        if message.term == self.term and self.role != LEADER:
+            self._SyncObj__raftCommitIndex = max(self.commit_index, min(message.commit_index, self.last_index))
+
+
+class _CommitsOlderTerms(RaftCore):
+    """An entry of an older term counts as committed as soon as a majority has it, without an entry of the leader's own term."""
+
+    def _onTick(self, timeToWait: float = 0.0) -> None:
+        if self.role == LEADER:
+            matches = sorted([self._journal.durable_index, *self._SyncObj__raftMatchIndex.values()])
+            reached = min(matches[len(matches) - self._majority], self.last_index)
+            if self._journal[reached - self._journal[0][1]][2] < self.term:
+                self._SyncObj__raftCommitIndex = max(self.commit_index, reached)
+        super()._onTick(timeToWait)
+
+
+class _CountsAnyTerm(RaftCore):
+    """Stock's answers carry no term: one given to an earlier leadership of the same node counts."""
+
+    def _leads(self, node: Any, term: int) -> bool:
+        return super()._leads(node, self.term)
+
+
+class _VotesForAnybody(RaftCore):
+    """Also for a log that is behind."""
+
+    def _is_up_to_date(self, request: Any) -> bool:
+        return True
+
+
+class _StandsAtOnce(RaftCore):
+    """No PreVote: who hears nothing raises its term."""
+
+    def _SyncObj__connectedToAnyone(self) -> bool:
+        return self._may_vote()
+
+
+class _ActiveWhenElected(RaftCore):
+    """The controller does not wait until the no-op of its term is applied."""
+
+    @property
+    def active(self) -> bool:
+        return self.role == LEADER
+
+
+# ---- who has a vote -----------------------------------------------------------------------------------------------------------
+
+
+class _VotesWhileFresh(RaftCore):
+    def _may_vote(self) -> bool:
+        return True
+
+
+class _CountsEverybody(RaftCore):
+    """As if the answers of a journal without a vote were like all others."""
+
+    def _on_message(self, node: Any, message: Message) -> None:
+        super()._on_message(node, message)
+        if isinstance(message, AppendReply) and self.role == LEADER:
+            self._SyncObj__raftMatchIndex[node] = self._replication.reached(node)
+
+
+class _MajorityForms(Membership):
+    """A majority of fresh voters is taken for the whole."""
+
+    def roster(self) -> tuple[Seat, ...]:
+        fresh = {voter: seen for voter, seen in self._seen.items() if not seen.voting and seen.empty}
+        if self._journal.voting or not self._journal.is_empty or len(fresh) < (len(self._others) + 1) // 2:
+            return ()
+        seats = [(voter, standing.journal, 0) for voter, standing in fresh.items()]
+        return tuple(sorted([*seats, (self._node_id, self._journal.journal_id, 0)]))
+
+    def heard(self, voter: int, standing: Standing) -> bool:
+        news = super().heard(voter, standing)
+        if not self.voting and self.roster():
+            self._take_seat(self.roster())
+        return news
+
+
+class _FormsAroundSurvivors(_MajorityForms):
+    """Journals without a vote form a quorum among them although others have one."""
+
+    def roster(self) -> tuple[Seat, ...]:
+        if self._journal.voting or not self._journal.is_empty or self._seen.keys() != self._others:
+            return ()
+        seats = [(voter, standing.journal, 0) for voter, standing in self._seen.items()]
+        return tuple(sorted([*seats, (self._node_id, self._journal.journal_id, 0)]))
+
+
+class _ReturnsWhenProposed(RaftCore):
+    """The vote is taken when the entry that gives it arrives: not committed, not yet durable."""
+
+    def _append_missing(self, previous: int, entries: tuple[Entry, ...]) -> int:
+        match = super()._append_missing(previous, entries)
+        for command, index, _ in entries:
+            if command[:1] == VOTER_RETURNS and decode_return(command) == (self.selfNode.id, self._journal.journal_id):
+                journal = self._journal
+                journal._voting, journal._seats[self.selfNode.id] = True, (self.selfNode.id, journal.journal_id, index)
+                journal._disk.write_atomic(journal._vote_path, journal._encode_vote(journal._term, journal._vote))
+        return match
+
+
+def _with_membership(membership: type[Membership]) -> type[RaftCore]:
+    return type(membership.__name__, (RaftCore,), {"membership_class": membership})
+
+
+# ---- the state machine --------------------------------------------------------------------------------------------------------
+
+
+class _ReadsByRole(Machine):
+    """Whoever believes that it leads answers reads from what it has."""
+
+    def read(self, answer: Answer) -> bool:
+        if not self.status.active:
+            return False
+        answer(ApplyResult(self.state.index, self.state.term))
+        return True
+
+
+class _ForgetfulProposers(ProposerTable):
+    def find(self, proposer: str, sequence: int) -> Outcome | None:
+        return None
+
+
+class _AppliesTwice(Machine):
+    """A command that is proposed again is applied again."""
+
+    def turn(self) -> None:
+        self.state._proposers = _ForgetfulProposers(self.state._proposers.freeze())
+        super().turn()
+
+
+class _ChoosesWhileApplying(Machine):
+    """A value that should travel in the command is chosen where it is applied."""
+
+    def turn(self) -> None:
+        super().turn()
+        if self.state.index > 20 and not self.state.cluster_id:
+            self.state.cluster_id = f"chosen by node {self._member.node_id}"
+
+
+class _LosesPartOfTheState(Machine):
+    """The snapshot leaves something out."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.state = _Partial()
+
+
+class _Partial(ClusterState):
+    def restore(self, data: bytes) -> ApplyResult:
+        result = super().restore(data)
+        self.next_producer_id = 0
+        return result
+
+
+# ---- all of them --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class Ablation:
+    """What is missing.  `kind` makes of a drawn run one in which it is found sooner; the safe quorum must hold in it as well."""
+
+    parts: Parts
+    kind: Callable[[QuorumOptions], QuorumOptions] = lambda options: options
+
+
+def _datagrams(options: QuorumOptions) -> QuorumOptions:
+    return replace(options, datagrams=True, delay_s=0.02)
+
+
+def _deposed(options: QuorumOptions) -> QuorumOptions:
+    timings = replace(options.timings, batch_bytes=30, compact_after_entries=400)
+    options = replace(options, timings=timings, delay_s=0.02, operation_every_s=0.01, datagrams=False, late_replies=False)
+    return options.only("depose_in_turn", "isolate_leader", every_s=0.5)
+
+
+def _worst_disks(options: QuorumOptions) -> QuorumOptions:
+    options = replace(options, voters=3, seconds=16.0, datagrams=False, late_replies=False)
+    return options.only("lose_disk_at_the_worst_time", every_s=0.3)
+
+
+def _disks(options: QuorumOptions) -> QuorumOptions:
+    return options.only("lose_disk", "lose_disk_at_the_worst_time", "kill", "cut_power", "mend", every_s=0.15)
+
+
+def _slow(options: QuorumOptions) -> QuorumOptions:
+    options = replace(options, voters=3, datagrams=False, late_replies=False, delay_s=0.002)
+    return options.only("slow_disk", "cut_followers_at_acknowledgement", "mend", every_s=0.08)
+
+
+def _kills(options: QuorumOptions) -> QuorumOptions:
+    timings = replace(options.timings, compact_after_entries=40, trailing_entries=0)
+    options = replace(options, timings=timings, operation_every_s=0.01)
+    return options.only("kill_while_writing_then_cut_power", "isolate_leader", every_s=0.15)
+
+
+ABLATIONS: dict[str, Ablation] = {
+    "no fsync": Ablation(Parts(lies=Lie.FILE_SYNC | Lie.FOLDER_SYNC)),
+    "no fsync of entries": Ablation(Parts(journal_class=_AcknowledgesUnsynced)),
+    "acknowledgement before fsync": Ablation(Parts(core_class=_AcknowledgesBeforeSync), _slow),
+    "lost vote": Ablation(Parts(journal_class=_ForgetsVotes)),
+    "page cache trusted after a kill": Ablation(Parts(journal_class=_TrustsThePageCache), _kills),
+    "snapshot not durable before the trim": Ablation(Parts(snapshots_class=_KeepsSnapshotsInMemory)),
+    "trim before the snapshot": Ablation(Parts(core_class=_TrimsBeforeSnapshot)),
+    "truncation of matching entries": Ablation(Parts(core_class=_TruncatesMatching), _datagrams),
+    "commit of unseen entries": Ablation(Parts(core_class=_CommitsWhatItHasNotSeen)),
+    "commit of older terms": Ablation(Parts(core_class=_CommitsOlderTerms), _deposed),
+    "vote for a log that is behind": Ablation(Parts(core_class=_VotesForAnybody)),
+    "active before the no-op": Ablation(Parts(core_class=_ActiveWhenElected)),
+    "vote of a fresh journal": Ablation(Parts(core_class=_VotesWhileFresh), _disks),
+    "acknowledgement of a fresh journal": Ablation(Parts(core_class=_CountsEverybody), _worst_disks),
+    "formation by a majority": Ablation(Parts(core_class=_with_membership(_MajorityForms)), _disks),
+    "formation around survivors": Ablation(Parts(core_class=_with_membership(_FormsAroundSurvivors)), _disks),
+    "return when proposed": Ablation(Parts(core_class=_ReturnsWhenProposed), _worst_disks),
+    "reads by role": Ablation(Parts(machine_class=_ReadsByRole)),
+    "no memory of proposers": Ablation(Parts(machine_class=_AppliesTwice)),
+    "choice while applying": Ablation(Parts(machine_class=_ChoosesWhileApplying)),
+    "partial snapshot": Ablation(Parts(machine_class=_LosesPartOfTheState)),
+}
+
+NO_PREVOTE = Parts(core_class=_StandsAtOnce)
+"""Breaks no promise of safety; it shows in the number of terms."""
+NO_TERMS_IN_ACKNOWLEDGEMENTS = Parts(core_class=_CountsAnyTerm)
+"""Does harm when an acknowledgement outlives two elections and meets the same leader again: seeds hardly get there."""

@@ -1,0 +1,186 @@
+"""What the quorum has promised, held against every member after each of its steps.
+
+* one leader a term, and it has every entry that was committed before its term (leader completeness)
+* log matching: an entry of one index and term is the same everywhere, and so is all before it
+* what is committed never differs: order, commands, their results, and the hash of the state
+* a commit index never goes back in one life; nothing is applied that is not committed
+* real time: what is answered has its place after everything that was acknowledged before it was asked for.  As all members apply
+  one sequence, that is linearizability, of reads behind the barrier and of writes
+* a controller that becomes active knows all that was acknowledged in earlier terms
+* what a member called durable it still has when it starts again (`promises`)
+* a command with a name has one outcome, however often it was proposed
+
+A promise that does not hold raises Broken, with what repeats it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from ....controller.model import ApplyResult
+from ....controller.raft.core import LEADER
+from ....controller.raft.messages import Entry
+from ..runs import Broken
+from .promises import Promises
+
+if TYPE_CHECKING:
+    from ....controller.raft.core import RaftCore
+    from .member import Member
+    from .simulation import QuorumSimulation
+
+
+class _Look:
+    """What was last seen of one life of a member."""
+
+    __slots__ = ("active_term", "commit_index", "entries", "led_term", "tail")
+
+    def __init__(self) -> None:
+        self.commit_index = 0
+        self.led_term = -1
+        self.active_term = -1
+        self.tail: tuple[Entry, int] | None = None
+        self.entries: dict[int, Entry] = {}
+
+
+class Ledger:
+    """Of one simulation."""
+
+    def __init__(self, simulation: QuorumSimulation) -> None:
+        self._simulation = simulation
+        self.leaders: dict[int, int] = {}
+        self.history: dict[int, tuple[bytes, int]] = {}
+        self.last_index = 1
+        self.acknowledged_index = 1
+        self.acknowledged = 0
+        self.reads = 0
+        self.duplicates = 0
+        self._committed_in: dict[int, int] = {}  # the term of the member that applied it first
+        self._acknowledged_in: dict[int, int] = {}  # the highest index acknowledged in each term
+        self._entries: dict[tuple[int, int], tuple[bytes, int]] = {}  # (index, term): command, term of the entry before
+        self._results: dict[int, ApplyResult] = {}
+        self._hashes: dict[int, str] = {}
+        self._outcomes: dict[tuple[str, int], tuple[object, object]] = {}
+        self._looks: dict[int, _Look] = {}
+        self.promises: dict[int, Promises] = {node_id: Promises() for node_id in simulation.ids}
+        self._without_disk: set[int] = set()
+
+    def broken(self, what: str) -> NoReturn:
+        options = self._simulation.options
+        raise Broken(f"seed {options.seed}, {options.voters} voters, at {self._simulation.now:.3f} s: {what}")
+
+    # ---- members --------------------------------------------------------------------------------------------------------------
+
+    def started(self, member: Member) -> None:
+        assert member.core is not None
+        self._looks[member.node_id] = _Look()
+        missing = self.promises[member.node_id].missing_in(member.core._journal)
+        if missing:
+            self.broken(f"node {member.node_id} starts again: {missing}")
+        self.promises[member.node_id].watch(member.core._journal)
+        self.observe(member)
+
+    def disk_lost(self, node_id: int) -> None:
+        self._without_disk.add(node_id)
+        self.promises[node_id] = Promises()
+        self._simulation.counts["disks lost"] += 1
+
+    def without_vote(self) -> set[int]:
+        """Whose disk was lost, and who has not got the vote back yet."""
+        for node_id, member in self._simulation.members.items():
+            if member.core is not None and member.core._journal.voting:
+                self._without_disk.discard(node_id)
+        return self._without_disk
+
+    def observe(self, member: Member) -> None:
+        """After anything that a member did."""
+        core, look = member.core, self._looks[member.node_id]
+        assert core is not None
+        self.promises[member.node_id].of_journal(core._journal)
+        self._look_at_log(member, core, look)
+        commit_index = core.commit_index
+        if not look.commit_index <= commit_index or not core.applied_index <= commit_index <= core.last_index:
+            state = f"{look.commit_index} to {commit_index}, applied {core.applied_index}, last {core.last_index}"
+            self.broken(f"the commit index of node {member.node_id} went from {state}")
+        look.commit_index = commit_index
+        if core.role != LEADER:
+            return
+        if look.led_term != core.term:
+            look.led_term = core.term
+            self._leads(member, core)
+        if core.active and look.active_term != core.term:
+            look.active_term = core.term
+            known = max((index for term, index in self._acknowledged_in.items() if term < core.term), default=0)
+            if core.applied_index < known:
+                self.broken(f"node {member.node_id} is active in term {core.term} without entry {known}, which was acknowledged")
+
+    def _leads(self, member: Member, core: RaftCore) -> None:
+        if self.leaders.setdefault(core.term, member.node_id) != member.node_id:
+            self.broken(f"nodes {member.node_id} and {self.leaders[core.term]} both lead in term {core.term}")
+        journal = core._journal
+        first, last = journal[0][1], journal[-1][1]
+        for index in range(self.last_index, first, -1):
+            if self._committed_in[index] < core.term:
+                if index > last or journal[index - first][2] != self.history[index][1]:
+                    self.broken(f"node {member.node_id} leads in term {core.term} without committed entry {index}")
+
+    def _look_at_log(self, member: Member, core: RaftCore, look: _Look) -> None:
+        journal = core._journal
+        tail, length = journal[-1], len(journal)
+        if look.tail is not None and look.tail[0] is tail and look.tail[1] == length:
+            return
+        look.tail = (tail, length)
+        for position in range(length - 1, 0, -1):
+            entry = journal[position]
+            command, index, term = entry
+            if look.entries.get(index) is entry:
+                break
+            look.entries[index] = entry
+            before = journal[position - 1]
+            known = self._entries.setdefault((index, term), (command, before[2]))
+            if before[1] != index - 1 or known != (command, before[2]):
+                here = f"on node {member.node_id} {command!r} after term {before[2]}"
+                self.broken(f"entry {index} of term {term} is {known[0]!r} after term {known[1]}, {here}")
+
+    # ---- commands -------------------------------------------------------------------------------------------------------------
+
+    def committed(self, member: Member, entries: list[Entry]) -> None:
+        """On the Raft thread of this member."""
+        core = member.core
+        for command, index, term in entries:
+            known = self.history.setdefault(index, (command, term))
+            if known != (command, term):
+                self.broken(f"committed entry {index} is {known}, and on node {member.node_id} {(command, term)}")
+            if core is not None:
+                self._committed_in[index] = min(self._committed_in.get(index, core.term), core.term)
+            if index > self.last_index + 1:
+                self.broken(f"entry {index} is applied on node {member.node_id}, and nobody has seen entry {self.last_index + 1}")
+            self.last_index = max(self.last_index, index)
+
+    def applied(self, member: Member, index: int, result: ApplyResult) -> None:
+        """On the loop of this member."""
+        known = self._results.setdefault(index, result)
+        if known is result:
+            return
+        if known != result:
+            self.broken(f"entry {index} came to {known}, and on node {member.node_id} to {result}")
+
+    def state_is(self, member: Member, index: int, state_hash: str) -> None:
+        if self._hashes.setdefault(index, state_hash) != state_hash:
+            self.broken(f"the state after entry {index} is another one on node {member.node_id}")
+
+    def answered(self, asked_after: int, result: ApplyResult, name: tuple[str, int] | None) -> None:
+        """Somebody got this result; when it was asked for, everything up to `asked_after` had been acknowledged."""
+        if result.index <= asked_after:
+            self.broken(f"an answer as of entry {result.index} to who came after entry {asked_after} was acknowledged")
+        if result.index not in self.history:
+            self.broken(f"entry {result.index} was acknowledged and is not committed")
+        self.acknowledged_index = max(self.acknowledged_index, result.index)
+        self._acknowledged_in[result.term] = max(self._acknowledged_in.get(result.term, 0), result.index)
+        self.acknowledged += 1
+        if name is None:
+            self.reads += 1
+            return
+        self.duplicates += result.duplicate
+        outcome = (result.error, result.value)
+        if self._outcomes.setdefault(name, outcome) != outcome:
+            self.broken(f"the command {name} came to {self._outcomes[name]} and, proposed again, to {outcome}")

@@ -1,0 +1,111 @@
+"""The event loop's side of a member, as `controller/metadata_log.py` has it: what the Raft thread decided crosses over in order,
+is applied to the real `ClusterState`, and only then answers whoever proposed it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ....controller.model import ApplyResult
+from ....controller.raft.contract import Proposal, QuorumStatus
+from ....controller.raft.core import FOLLOWER
+from ....controller.raft.messages import Entry
+from ....controller.raft.snapshot_store import Snapshot, SnapshotStore
+from ....controller.raft.thread import SnapshotStored
+from ....controller.state import ClusterState
+
+if TYPE_CHECKING:
+    from .member import Member
+
+HASH_EVERY = 16
+Answer = Callable[[ApplyResult | None], None]
+"""Called with the result, or with None: not applied, or nobody can say."""
+
+
+class Machine:
+    """One life of it."""
+
+    def __init__(self, member: Member, snapshots: SnapshotStore) -> None:
+        self._member, self._snapshots = member, snapshots
+        self._ledger = member.simulation.ledger
+        self.state = ClusterState()
+        self.status = QuorumStatus(FOLLOWER, 0, -1, False, 0, 0)
+        self._crossing: deque[Callable[[], None]] = deque()
+        self._waiting: dict[int, tuple[int, Answer]] = {}
+
+    # ---- called on the Raft thread --------------------------------------------------------------------------------------------
+
+    def applied(self, entries: list[Entry]) -> None:
+        self._ledger.committed(self._member, entries)
+        self._cross(lambda: self._apply(entries))
+
+    def installed(self, snapshot: Snapshot) -> None:
+        self._cross(lambda: self._install(snapshot))
+
+    def snapshot_wanted(self) -> None:
+        self._cross(self._make_snapshot)
+
+    def status_changed(self, status: QuorumStatus) -> None:
+        self._cross(lambda: self._set_status(status))
+
+    def _cross(self, event: Callable[[], None]) -> None:
+        self._crossing.append(event)
+        self._member.loop_runs()
+
+    # ---- on the loop ----------------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        while self._crossing:
+            self._crossing.popleft()()
+
+    def propose(self, command: bytes, answer: Answer) -> bool:
+        """False: this node does not lead as far as it knows, nothing was proposed."""
+        if not self.status.active:
+            return False
+
+        def wait(index: int, term: int) -> None:
+            self._waiting[index] = (term, answer)
+
+        def accepted(index: int, term: int) -> None:
+            self._cross(lambda: wait(index, term))
+
+        self._member.post(Proposal(command, accepted, lambda reason: self._cross(lambda: answer(None))))
+        return True
+
+    def read(self, answer: Answer) -> bool:
+        """A committed barrier: when it is answered, `state` holds everything that was acknowledged before it was asked for."""
+        return self.propose(b"", answer)
+
+    def _set_status(self, status: QuorumStatus) -> None:
+        self.status = status
+
+    def _apply(self, entries: list[Entry]) -> None:
+        for command, index, term in entries:
+            assert index == self.state.index + 1, f"entry {index} came after {self.state.index}"
+            result = self.state.apply(index, term, command)
+            self._ledger.applied(self._member, index, result)
+            if index % HASH_EVERY == 0:
+                self._ledger.state_is(self._member, index, self.state.state_hash())
+            waiting = self._waiting.pop(index, None)
+            if waiting is not None:
+                waiting[1](result if waiting[0] == term else None)
+
+    def _install(self, snapshot: Snapshot) -> None:
+        self.state.restore(bytes(snapshot.state))
+        assert self.state.index == snapshot.index, f"the snapshot of entry {snapshot.index} holds entry {self.state.index}"
+        self._ledger.state_is(self._member, snapshot.index, self.state.state_hash())
+        for index in [index for index in self._waiting if index <= snapshot.index]:
+            self._waiting.pop(index)[1](None)
+
+    def _make_snapshot(self) -> None:
+        """Frozen now, encoded and stored a little later on another thread, and again later the Raft thread hears of it."""
+        index, term, encode = self.state.index, self.state.term, self.state.freeze()
+        random = self._member.simulation.random
+
+        def store() -> None:
+            self._snapshots.store(Snapshot.make(index, term, encode()))
+            self._member.later(random.random() * 0.02, lambda: self._member.post(SnapshotStored(index)))
+
+        self._member.later(random.random() ** 3 * 0.5, store)
