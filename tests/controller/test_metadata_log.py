@@ -223,10 +223,10 @@ async def test_a_command_too_large_for_the_log_is_refused(three: Logs) -> None:
     assert (await log.propose(feature("x"))).ok
 
 
-class FullDisk(RealDisk):
-    """Every write and sync of an open file fails from `full` on."""
+class FailingDisk(RealDisk):
+    """Writes ("write") or syncs ("sync") of open files fail as soon as `failing` says so."""
 
-    full = False
+    failing = ""
 
     def open(self, path: Path, **options: bool):  # type: ignore[no-untyped-def]
         file = super().open(path, **options)
@@ -234,33 +234,39 @@ class FullDisk(RealDisk):
 
         class File:
             path = file.path
-            read_at, size, truncate, close, sync_data = file.read_at, file.size, file.truncate, file.close, file.sync_data
+            read_at, size, truncate, close = file.read_at, file.size, file.truncate, file.close
 
             def write_at(self, position: int, data: bytes) -> None:
-                if disk.full:
+                if disk.failing == "write":
                     raise OSError(errno.ENOSPC, "no space left on device")
                 file.write_at(position, data)
+
+            def sync_data(self) -> None:
+                if disk.failing == "sync":
+                    raise OSError(errno.EIO, "input/output error")
+                file.sync_data()
 
         return File()
 
 
-async def test_a_full_disk_stops_the_node_and_the_others_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("failing", "reason"), [("write", "no space left"), ("sync", "input/output error")])
+async def test_a_full_or_failing_disk_stops_the_node_and_the_others_go_on(failing: str, reason: str, tmp_path: Path) -> None:
     logs = Logs(tmp_path, 3)
     await logs.start()
     await logs.acknowledge("before")
     await logs.stop(1)
     await logs.acknowledge("under another leader than 1")
-    broken_disk, deaths = FullDisk(), list[str]()
+    broken_disk, deaths = FailingDisk(), list[str]()
     logs.disk, healthy = broken_disk, logs.disk
     broken = logs.make(1)
     broken._die_now = deaths.append
     logs.disk = healthy
     await broken.start()
-    broken_disk.full = True
+    broken_disk.failing = failing
     for number in range(5):
         await logs.acknowledge(f"after {number}")
     await until(lambda: deaths)
-    assert "no space left" in deaths[0]
+    assert reason in deaths[0]
     assert broken._thread is not None and broken._thread.join(5.0), "its thread is over"
     await logs.stop()
     await broken.stop()
