@@ -101,6 +101,24 @@ def simulate_quorum(
     _show_runs(report, f"quorum --voters {voters} --seconds {seconds:g}", json)
 
 
+@simulated.command("replication")
+def simulate_replication(
+    seeds: Annotated[int, typer.Option(help="Histories to run.", min=1)] = 1000,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    json: Json = False,
+) -> None:
+    """Clusters of one to five brokers in virtual time, under every kind of fault.  Exit code 1 when a promise does not hold."""
+    from .sim.replication.history import History
+    from .sim.runs import run_seeds
+
+    def history(seed: int) -> dict[str, int]:
+        cluster = History(seed)
+        cluster.run()
+        return cluster.counts()
+
+    _show_runs(run_seeds(first, seeds, history), "replication", json)
+
+
 @app.command("check")
 def check_again(
     directory: Annotated[Path, typer.Argument(help="The folder of a run, with history.jsonl and final.json.")], json: Json = False

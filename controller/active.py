@@ -237,7 +237,13 @@ class ActiveController:
             session.heard_at = now
 
     def broker_with_epoch(self, node_id: int, broker_epoch: int) -> BrokerState:
-        """Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH."""
+        """Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH; NOT_CONTROLLER for a registration that is news to this one.
+
+        It was deposed and does not know it yet: a broker that believed its answer, to be superseded, would end itself.
+        """
+        if broker_epoch > self._state.index:
+            message = f"broker {node_id} registered at entry {broker_epoch}, and this controller has only {self._state.index}"
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, message)
         broker = self._state.brokers.get(node_id)
         if broker is None:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} is not registered")

@@ -83,6 +83,19 @@ class Membership:
         self.unfenced = asyncio.Event()
         self.broker_epoch = -1
 
+    @property
+    def holds_session(self) -> bool:
+        """Whether the lease on leadership is good right now."""
+        return self._session_held and self._left_s() > 0
+
+    def _left_s(self) -> float:
+        return self._last_answered_sent_at + self._session_timeout_s - self._clock.monotonic()
+
+    def _end_session_when_over(self) -> None:
+        if self._session_held and self._left_s() <= 0:
+            self._session_held, self._resume_at_index = False, None
+            self._on_session_lost(f"no answer from the controller for {self._session_timeout_s:g} s")
+
     async def register(self, request: pb.RegisterBrokerRequest, timeout_s: float) -> Registration:
         """Registers this life, repeating until a controller answers.  Raises KafkaError when it is refused or late."""
         reply = await self._client.register_broker(request, timeout_s)
@@ -158,6 +171,7 @@ class Membership:
             else:
                 log.warning("heartbeat_failed", error=error)
             return
+        self._end_session_when_over()  # before it is renewed: this process may have slept, and its other timers are still to run
         self._last_answered_sent_at = sent_at
         if reply.fenced:
             self.unfenced.clear()
@@ -175,11 +189,9 @@ class Membership:
 
     async def _watch_session(self) -> None:
         while True:
-            left_s = self._last_answered_sent_at + self._session_timeout_s - self._clock.monotonic()
+            left_s = self._left_s()
             if left_s > 0:
                 await self._clock.sleep(left_s)
                 continue
-            if self._session_held:
-                self._session_held, self._resume_at_index = False, None
-                self._on_session_lost(f"no answer from the controller for {self._session_timeout_s:g} s")
+            self._end_session_when_over()
             await self._clock.sleep(self._interval_s)

@@ -192,6 +192,7 @@ class Node:
             on_offline=lambda topic, partition, _reason: self._broker.replica_offline(topic, partition),
             broker_epoch=lambda: self._broker.membership.broker_epoch,
             exists=lambda topic, partition: self._broker.state.partition(topic, partition) is not None,
+            holds_session=lambda: self._broker.membership.holds_session,
             config=ReplicationConfig(
                 replica_lag_time_max_ms=configuration.integer("replica.lag.time.max.ms"),
                 producer_id_expiration_ms=configuration.integer("producer.id.expiration.ms"),

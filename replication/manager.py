@@ -9,7 +9,7 @@ What it promises to the floors above
   `wait_committed` says NONE, or `on_high_watermark` reports an offset not below their end.
 * `on_leader` and `on_follower` are called in the order of the epochs; `on_high_watermark` is called on a later turn of the loop,
   coalesced, only while this node still leads in that epoch.
-* While leadership is suspended (the session with the controller ended) nothing is appended for any client.
+* When the session with the controller is over nothing is appended and nothing acknowledged until it is renewed (`lease`).
 * A failed disk takes the replica offline for good and is reported through `on_offline`.
 
 Flow of a write with acks=all: append to the page cache -> waiting followers are woken and one flush is started -> followers
@@ -41,6 +41,7 @@ from .fetcher import LeaderFetcher, TransportFactory
 from .follower_fetches import FollowerFetches
 from .isr import AlterPartition, IsrChanges
 from .leader import PartitionLeader
+from .lease import Lease
 from .offsets import OffsetAnswer
 from .record_deletion import RecordDeletions
 from .replica import Replica, Role, RoleChange
@@ -79,10 +80,11 @@ class ReplicaManager:
         on_offline: OnOffline = _ignore_offline,
         broker_epoch: Callable[[], int] = lambda: -1,
         exists: Callable[[str, int], bool] = lambda _topic, _partition: False,
+        holds_session: Callable[[], bool] = lambda: True,
         config: ReplicationConfig | None = None,
     ) -> None:
         """`broker_epoch()` is the epoch of the node's present registration, which followers' fetches carry; `exists(topic,
-        partition)`: the metadata knows the partition, whoever holds it."""
+        partition)`: the metadata knows the partition, whoever holds it; `holds_session()`: the session is good right now."""
         self.node_id = node_id
         self._directory = log_directory
         self._group_commit = group_commit
@@ -94,6 +96,7 @@ class ReplicaManager:
         self._on_offline = on_offline
         self._broker_epoch = broker_epoch
         self._exists = exists
+        self._lease = Lease(node_id, holds_session)
         self._config = config or ReplicationConfig()
         self._lag_max_s = self._config.replica_lag_time_max_ms / 1000
         self._replicas: dict[Key, Replica] = {}
@@ -109,7 +112,6 @@ class ReplicaManager:
         self._started = False
         self._sweep: Timer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._suspended = ""
         self._closing = False
         self._not_opened: dict[Key, str] = {}  # replicas that this node should hold and could not open, and why
         self._deletions = RecordDeletions(clock, log_directory.write_checkpoints)
@@ -300,18 +302,16 @@ class ReplicaManager:
     def suspend_leadership(self, reason: str) -> None:
         """The session with the controller ended: another node may lead by now.  Nothing is appended until `resume_leadership`.
 
-        Acknowledgements that wait go on waiting: only followers that still fetch in our epoch can complete them, and those
-        have not heard of another leader either.
+        Acknowledgements wait on, even those of committed records, until the session is renewed, a leader is elected, or their
+        time is over: clients may already be writing to another leader.
         """
-        if not self._suspended:
-            _log.warning("leadership_suspended", reason=reason, leaderships=self.leader_count)
-        self._suspended = reason or "leadership is suspended"
+        self._lease.suspend(reason, self.leader_count)
 
     def resume_leadership(self) -> None:
         """The session was renewed: what the metadata gives this node to lead, it leads again."""
-        if self._suspended:
-            _log.info("leadership_resumed", leaderships=self.leader_count)
-        self._suspended = ""
+        self._lease.resume(self.leader_count)
+        for replica in tuple(self._acking):
+            self._acknowledge(replica)
 
     # -- writing -------------------------------------------------------------------------------------------------------------
 
@@ -332,8 +332,7 @@ class ReplicaManager:
         `expected_leader_epoch` fences a caller whose state belongs to one leadership (coordinators).
         """
         replica = self.replica(topic, partition)
-        if self._suspended:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.node_id} may not lead: {self._suspended}")
+        self._lease.require()
         leader = replica.require_leader_at(expected_leader_epoch)
         leader.check_before_append(required_acks)
         log_end = replica.log.log_end_offset
@@ -379,7 +378,7 @@ class ReplicaManager:
             offline = replica is not None and replica.role is Role.OFFLINE
             callback(ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
-        code = leader.commit_state(next_offset)
+        code = leader.commit_state(next_offset) if self._lease.is_good else None
         if code is None and (timeout_ms <= 0 or self._waiting_acks >= self._config.waiting_acks_max):
             code = ErrorCode.REQUEST_TIMED_OUT
         if code is not None:
@@ -410,12 +409,15 @@ class ReplicaManager:
         """Something that counts for the high watermark changed: move it, and tell those who wait for it."""
         if not replica.advance_high_watermark(self._clock.monotonic()) or replica.leader is None:
             return
-        if replica.acks:
-            self._waiting_acks -= replica.acks.complete(replica.leader)
+        self._acknowledge(replica)
         replica.watchers.high_watermark_moved()
         if not self._moved:
             asyncio.get_running_loop().call_soon(self._report_high_watermarks)
         self._moved.add(replica)
+
+    def _acknowledge(self, replica: Replica) -> None:
+        if replica.acks and replica.leader is not None and self._lease.is_good:
+            self._waiting_acks -= replica.acks.complete(replica.leader)
 
     def _report_high_watermarks(self) -> None:
         moved, self._moved = self._moved, set()
@@ -521,8 +523,7 @@ class ReplicaManager:
     async def delete_records(self, topic: str, partition: int, before_offset: int, timeout_ms: int) -> int:
         """Removes records below an offset; see `RecordDeletions.delete_before`.  Raises KafkaError."""
         replica = self.replica(topic, partition)
-        if self._suspended:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self.node_id} may not lead: {self._suspended}")
+        self._lease.require()
         return await self._deletions.delete_before(replica, before_offset, timeout_ms)
 
     def epoch_end(self, topic: str, partition: int, current_leader_epoch: int, epoch: int) -> EpochEnd:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ..runtime import logs
@@ -42,10 +42,11 @@ class GroupCommit:
         threads: int = 4,
         on_storage_failure: Callable[[Log, OSError], None] | None = None,
         kernel: KernelSync | None = None,
+        executor: Executor | None = None,
     ) -> None:
-        """`kernel` becomes this object's own, and is closed with it."""
+        """`kernel` and `executor` (instead of threads of its own) become this object's own, and are closed with it."""
         self._kernel = kernel
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="flush")
+        self._executor: Executor = executor or ThreadPoolExecutor(threads, thread_name_prefix="flush")
         self._queues: dict[Log, _Queue] = {}
         self._on_storage_failure = on_storage_failure
         self._closed = False

@@ -119,6 +119,14 @@ def test_a_broker_is_unfenced_only_when_it_has_applied_its_own_registration() ->
     assert not office.state.brokers[1].fenced
 
 
+def test_a_controller_that_lags_does_not_call_a_newer_registration_superseded(office: Office) -> None:
+    """It was deposed and does not know it: the broker asks elsewhere, instead of ending itself."""
+    for node_id in (1, 9):
+        with pytest.raises(KafkaError) as lagging:
+            office.duties.broker_with_epoch(node_id, office.state.index + 1)
+        assert lagging.value.code is ErrorCode.NOT_CONTROLLER
+
+
 def test_a_repeated_registration_of_one_incarnation_plans_nothing(office: Office) -> None:
     assert not office.duties.register(registration(1))
 

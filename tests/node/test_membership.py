@@ -115,6 +115,16 @@ async def test_leadership_is_suspended_once_when_the_session_is_lost_and_resumed
     assert watched.told == ["lost", "regained"]
 
 
+async def test_a_process_that_slept_holds_no_session_even_before_its_timers_run(watched: Watched) -> None:
+    """Requests that came meanwhile are served first: the lease goes by the clock, not by who noticed its end."""
+    assert watched.membership.holds_session
+    watched.clock._now += SESSION_S + 1
+    assert not watched.membership.holds_session and watched.told == []
+    await watched.beats()  # a heartbeat that is answered renews the session, but not without having ended it first
+    await watched.until("regained")
+    assert watched.told == ["lost", "regained"] and watched.membership.holds_session
+
+
 async def test_leadership_comes_back_only_with_the_metadata_that_the_controller_had(watched: Watched) -> None:
     """A node that was paused would lead again by elections that are over."""
     watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "paused")

@@ -154,6 +154,32 @@ async def test_suspended_leadership_appends_nothing(cluster: Cluster) -> None:
     assert await write(manager, "a") is ErrorCode.NONE
 
 
+async def test_nothing_is_acknowledged_while_the_session_is_over(tmp_path: Path) -> None:
+    """Not even what is committed meanwhile: clients may be writing to another leader.  It is, when the session is renewed."""
+    cluster = Cluster(tmp_path)
+    session = [True]
+    try:
+        for node in (1, 2, 3):
+            cluster.start(node)
+        cluster.create()
+        manager = cluster.managers[1]
+        manager._lease._holds_session = lambda: session[0]
+        waiting = asyncio.create_task(write(manager, "a"))
+        await asyncio.sleep(0)
+        session[0] = False  # before any timer says so
+        await eventually(lambda: cluster.log(1).high_watermark == 1, "the record is committed")
+        assert not waiting.done()
+        with pytest.raises(KafkaError) as refused:
+            append(manager, "b", acks=1)
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        manager.suspend_leadership("session expired")
+        session[0] = True
+        manager.resume_leadership()
+        assert await waiting is ErrorCode.NONE
+    finally:
+        await cluster.stop_all()
+
+
 async def test_an_unknown_partition_is_named(cluster: Cluster) -> None:
     with pytest.raises(KafkaError) as unknown:
         append(cluster.managers[1], "a")

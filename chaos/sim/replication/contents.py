@@ -1,0 +1,82 @@
+"""What logs hold, record by record, read once: a log that only grew is read from where the last look ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from ....storage.log import Log
+from ....wire.records import iterate_headers
+from .node import SimulatedNode
+
+Key = tuple[UUID, int]
+Record = tuple[int, int]
+"""(the id of its batch, which stands in the batch as a timestamp; its place in the batch)."""
+
+READ_MAX = 1 << 24
+
+
+@dataclass(slots=True)
+class _Read:
+    log: Log
+    cuts: int
+    records: list[Record] = field(default_factory=list)
+
+
+class Contents:
+    """The records of logs, and of nodes that are down."""
+
+    def __init__(self) -> None:
+        self._read: dict[int, _Read] = {}
+        self._left: dict[tuple[int, Key], list[Record]] = {}
+
+    def of(self, log: Log) -> list[Record]:
+        """All records, from offset 0: nothing is ever deleted here.  Not to be changed."""
+        read = self._read.get(id(log))
+        if read is None or read.log is not log:
+            read = self._read[id(log)] = _Read(log, log.cuts)
+        if log.is_offline:  # perhaps in the middle of a cut: it had at least this, and nobody can read it
+            return read.records
+        if read.cuts != log.cuts:
+            read.cuts = log.cuts
+            read.records.clear()
+        end = log.log_end_offset
+        if len(read.records) < end:
+            data = log.read(len(read.records), READ_MAX, upper_offset=end).data
+            for _, header in iterate_headers(data):
+                read.records.extend((header.base_timestamp, place) for place in range(header.last_offset_delta + 1))
+        return read.records
+
+    def log_of(self, node: SimulatedNode, key: Key) -> Log | None:
+        """The node's log of a partition, when it is up and has one."""
+        directory = node.directory
+        if directory is None:
+            return None
+        for name, topic_id in directory.topic_ids.items():
+            if (topic_id, name[1]) == key and name in directory.logs:
+                return directory.logs[name]
+        return None
+
+    def kept_by(self, node: SimulatedNode, key: Key, flushed: bool, *, within_a_change: bool = False) -> Sequence[Record] | None:
+        """What the node would have of a partition after a stop: all that is flushed, or, when its topic does not ask for that,
+        all; None: nothing.  In the middle of a change the log cannot be read: it had what it was last seen with."""
+        if node.directory is None:
+            return self._left.get((node.node_id, key))
+        log = self.log_of(node, key)
+        if log is None:
+            return None
+        read = self._read.get(id(log))
+        held = self.of(log) if not within_a_change else read.records if read is not None and read.log is log else []
+        return held[: log.flushed_end_offset] if flushed else held
+
+    def node_stops(self, node: SimulatedNode, keys: dict[Key, bool], *, within_a_change: bool) -> None:
+        """To be called before the node ends: notes what it keeps of each partition (`keys`: is it flushed?)."""
+        if node.directory is None:
+            return  # it ends before it had opened anything: what it kept is known
+        for key, flushed in keys.items():
+            kept = self.kept_by(node, key, flushed, within_a_change=within_a_change)
+            if kept is None:
+                self._left.pop((node.node_id, key), None)
+            else:
+                self._left[node.node_id, key] = list(kept)

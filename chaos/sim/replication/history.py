@@ -1,0 +1,239 @@
+"""One history: a cluster, clients, faults, and then peace, in which everything must come right within a bound.
+
+    History(seed).run()        raises Broken when a promise does not hold, always in the same way
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+from ....controller.active import ControllerConfig
+from ....controller.model import ApplyResult
+from ....controller.state import ClusterState
+from ....replication.replica import Replica
+from ....wire.errors import ErrorCode, KafkaError
+from ..runs import Broken
+from .clients import CLIENTS, Clients, Consumer, Producer
+from .clock import VirtualClock
+from .faults import Faults
+from .network import Network, Weather
+from .node import SimulatedNode, Surroundings
+from .options import Options, draw
+from .quorum import Quorum
+from .truth import Truth
+from .virtual_loop import Process, VirtualLoop
+
+CONTROLLERS = (101, 102)
+TOPIC = "t"
+HEAL_S_MAX = 60.0
+START_S_MAX = 30.0
+LOOK_S = 0.25
+
+
+class History:
+    """See the module's text."""
+
+    def __init__(self, seed: int, options: Options | None = None) -> None:
+        self.seed = seed
+        self.seen: Counter[str] = Counter()
+        self._random = random = Random(seed)
+        self.options = options or draw(random)
+        self.loop = loop = VirtualLoop()
+        self.network = Network(loop, random, self.seen)
+        self.quorum = Quorum(loop, random, self._committed)
+        self.nodes: dict[int, SimulatedNode] = {}
+        self.truth = Truth(self.nodes, self.seen)
+        around = Surroundings(loop, random, self.network, self.quorum, CONTROLLERS, self.options.timings)
+        config = ControllerConfig(session_timeout_ms=int(self.options.timings.session_timeout_s * 1000), tick_interval_ms=200)
+        for node_id in CONTROLLERS:
+            process = self.network.processes[node_id] = Process(loop, f"controller {node_id}")
+            process.run(self.quorum.add_controller, node_id, process, VirtualClock(loop, random), config)
+        for node_id in range(1, self.options.replicas + 1):
+            self.nodes[node_id] = SimulatedNode(
+                node_id, around, self.nodes.__getitem__, self._appended, self._acknowledged, self._progressed, self._leaving
+            )
+        self.network.processes[CLIENTS] = Process(loop, "clients")
+        self.faults = Faults(
+            loop, random, self.options, self.nodes, self.network, self.quorum, self.truth, self.seen, TOPIC
+        )
+        self.clients = Clients(random, self.network, self.nodes, self.truth, TOPIC)
+        self._failure: BaseException | None = None
+        self._errors = _Errors()
+        loop.after_step = self._after_step
+
+    # ---- what is told to the truth --------------------------------------------------------------------------------------------
+
+    def _committed(self, state: ClusterState, result: ApplyResult) -> None:
+        self._guard(lambda: self.truth.on_commit(state, result, self.loop.time()))
+
+    def _appended(self, node: SimulatedNode, replica: Replica) -> None:
+        self._guard(lambda: self.truth.appended(node, replica, self.loop.time()))
+
+    def _acknowledged(self, node: SimulatedNode, replica: Replica, next_offset: int, batch_id: int) -> None:
+        self._guard(lambda: self.truth.look_at(node))
+        self._guard(lambda: self.truth.acknowledged(node, replica, next_offset, batch_id, self.loop.time()))
+
+    def _progressed(self, node: SimulatedNode) -> None:
+        self._guard(lambda: self.truth.look_at(node))
+
+    def _leaving(self, node: SimulatedNode) -> None:
+        self.truth.look_at(node)
+        self.seen["left in good order"] += 1
+        self.faults.note_contents(node, all_of_it=True)
+
+    def _guard(self, check: Callable[[], None]) -> None:
+        """What is found in the middle of a product's step must not be caught by the product."""
+        try:
+            check()
+        except Broken as broken:
+            self._failure = self._failure or broken
+
+    def _after_step(self, process: Process | None) -> None:
+        if process is not None:
+            for node in self.nodes.values():
+                if node.process is process:
+                    self._after_step_of(node)
+                    break
+        if self._failure is not None:
+            raise self._failure
+        if self.loop.unhandled:
+            raise Broken(f"unhandled: {self.loop.unhandled[0]!r}") from self.loop.unhandled[0]
+        if self._errors.found:
+            raise Broken(f"an error that nothing in this world explains: {self._errors.found[0]}")
+
+    def _after_step_of(self, node: SimulatedNode) -> None:
+        cut_after = node.disk.cut_after
+        if cut_after is not None and cut_after < 0:
+            self.seen["power cut within a change"] += 1
+            self.loop.unhandled.clear()
+            self._errors.found.clear()
+            self.faults.stop_node(node, power=True)
+            self.faults.restart_later(node)
+            return
+        self.truth.look_at(node)
+
+    # ---- the history ----------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Raises Broken."""
+        self._errors.listen()
+        try:
+            self._begin()
+            self._live()
+            self._heal()
+        except Broken as broken:
+            raise Broken(f"seed {self.seed}, {self.loop.time():.3f} s: {broken}") from broken
+        finally:
+            self._errors.silence()
+            self.loop.after_step = lambda _process: None
+            self.loop.close()
+
+    def _begin(self) -> None:
+        self.quorum.elect(CONTROLLERS[0], deposed_knows=True)
+        for node in self.nodes.values():
+            node.start()
+        self._wait(self.faults.create_topic, START_S_MAX, "the topic could not be created")
+        self.network.weather = self.options.weather
+        clients = self.network.processes[CLIENTS]
+        for number, (acks, idempotent) in enumerate(self.options.producers):
+            partition = number % self.options.partitions
+            producer = Producer(self.clients, number, partition, acks, idempotent, self.options.produce_pause_s)
+            clients.spawn(producer.run())
+        self.consumers = [Consumer(self.clients, number, 0.3) for number in range(self.options.partitions)]
+        for consumer in self.consumers:
+            clients.spawn(consumer.run())
+
+    def _live(self) -> None:
+        self.loop.world_task(self._strike())
+        self.loop.world_task(self._restart_ended())
+        self.loop.run_until(lambda: False, self.loop.time() + self.options.duration_s)
+
+    async def _strike(self) -> None:
+        while True:
+            await asyncio.sleep(2 * self.options.fault_pause_s * self._random.random())
+            if self.clients.quiet:
+                return
+            self.faults.strike()
+
+    async def _restart_ended(self) -> None:
+        """Whoever watches over processes: those that ended themselves, or left, are started again; a lost topic is created."""
+        while True:
+            await asyncio.sleep(1.0)
+            self.restart_ended()
+            self.faults.create_topic()
+
+    def restart_ended(self) -> None:
+        for node in self.nodes.values():
+            if node.failed and self.faults.stop_node(node, power=False):
+                self.seen["restarted"] += 1
+            if not node.alive and (self.clients.quiet or node.failed):
+                node.start()
+
+    def _heal(self) -> None:
+        """All come back and the network works: every replica joins, all are equal, and a new record is committed."""
+        self.clients.quiet = True
+        self.faults.stop()
+        self.network.weather = Weather()
+        self.restart_ended()
+        deadline_s = self.loop.time() + HEAL_S_MAX
+        self._wait(lambda: not self._unsettled(), HEAL_S_MAX, "the cluster does not come right")
+        producers = [Producer(self.clients, 100 + number, number, -1, True, 0.1) for number in range(self.options.partitions)]
+        work = [self.network.processes[CLIENTS].spawn(producer.send(1, tries_max=100)) for producer in producers]
+        self._wait(lambda: all(task.done() for task in work), deadline_s - self.loop.time() + 5.0, "no new record is committed")
+        if not all(task.result() for task in work):
+            raise Broken("no new record is acknowledged")
+        self._wait(lambda: not self._unsettled(), 10.0, "the replicas do not become equal")
+        self._wait(self._consumed, 10.0, "a consumer does not read what is committed")
+        self.truth.check_all(self.clients.idempotent)
+
+    def _unsettled(self) -> str:
+        leaving = [node.node_id for node in self.nodes.values() if node.leaving or not node.alive]
+        return f"nodes {leaving} are on their way out" if leaving else self.truth.unsettled()
+
+    def _consumed(self) -> bool:
+        for number, consumer in enumerate(self.consumers):
+            found = [truth for (topic_id, place), truth in self.truth.partitions.items() if place == number]
+            if not found or consumer.records != found[0].committed:
+                return False
+        return True
+
+    def _wait(self, done: Callable[[], bool], seconds: float, otherwise: str) -> None:
+        """Looks a few times a second."""
+        until_s = self.loop.time() + seconds
+        while not done():
+            if self.loop.time() >= until_s:
+                raise Broken(f"{otherwise} within {seconds:.0f} s: {self._unsettled()}")
+            self.loop.run_until(lambda: False, self.loop.time() + LOOK_S)
+
+    def counts(self) -> dict[str, int]:
+        """What a run of many histories sums up."""
+        names = ("elections", "unclean elections", "appended", "acknowledged")
+        faults = sum(count for name, count in self.seen.items() if name.startswith("fault "))
+        return {"faults": faults, **{name: self.seen[name] for name in names}}
+
+
+class _Errors(logging.Handler):
+    """Tracebacks that the product logs: defects, unless a fault of this world explains them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        disk_failed = isinstance(error, KafkaError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR
+        if error is not None and not disk_failed:
+            self.found.append(f"{record.getMessage()}: {error!r}")
+
+    def listen(self) -> None:
+        self._disabled = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        logging.root.addHandler(self)
+
+    def silence(self) -> None:
+        logging.root.removeHandler(self)
+        logging.disable(self._disabled)

@@ -1,0 +1,332 @@
+"""One simulated node: the product's broker, from its metadata follower down to its logs, on a disk that lies.
+
+The parts are put together, started and stopped in the order of `node/node.py`; only loop, network, disk and quorum are others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+from ....controller.client import ControllerClient
+from ....controller.features import SUPPORTED, as_messages
+from ....controller.metadata_follower import MetadataFollower
+from ....controller.offline_replicas import encode_replicas
+from ....node.broker import Broker
+from ....node.membership import Membership
+from ....proto import controller_pb2 as pb
+from ....replication.configuration import ReplicationConfig
+from ....replication.fetcher import FetcherLimits
+from ....replication.manager import ReplicaManager
+from ....replication.replica import Replica
+from ....storage.data_folders import DataFolders
+from ....storage.group_commit import GroupCommit
+from ....storage.log import AppendOrigin
+from ....storage.log_directory import DirectoryRefused
+from ....wire.errors import ErrorCode, KafkaError
+from ....wire.fetch import FetchRequest, FetchResponse
+from ..disk import LyingDisk
+from .clock import VirtualClock
+from .controller_channel import ControllerChannel
+from .disks import DelayedFlushes
+from .network import Network
+from .quorum import Quorum
+from .virtual_loop import Process, VirtualLoop
+
+DATA = Path("/data")
+CLUSTER_ID = "simulated"
+HOUSEKEEPING_S = 0.5
+METADATA_TIMEOUT_S = 30.0
+
+
+@dataclass(slots=True, frozen=True)
+class NodeTimings:
+    session_timeout_s: float
+    heartbeat_s: float
+    lag_max_s: float
+    fetch_wait_s: float
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What all nodes share."""
+
+    loop: VirtualLoop
+    random: Random
+    network: Network
+    quorum: Quorum
+    controllers: tuple[int, ...]
+    timings: NodeTimings
+
+
+@dataclass(slots=True, frozen=True)
+class Produced:
+    """The answer to a produce request."""
+
+    error: ErrorCode
+    topic_id: UUID | None = None
+    next_offset: int = -1
+
+
+@dataclass(slots=True, frozen=True)
+class Fetched:
+    """The answer to a consumer's fetch, with what only a simulation can see: which topic and epoch it is from."""
+
+    topic_id: UUID
+    leader_epoch: int
+    response: FetchResponse
+
+
+class _FetchTransport:
+    """From a follower to its leader."""
+
+    def __init__(self, node: SimulatedNode, leader_id: int) -> None:
+        self._node = node
+        self._leader_id = leader_id
+
+    async def fetch(self, request: FetchRequest) -> FetchResponse:
+        leader = self._node.peers(self._leader_id)
+        found: FetchResponse = await self._node.network.call(
+            self._node.node_id, self._leader_id, lambda _process: leader.replicas.fetch(request) if leader.serving else None
+        )
+        return found
+
+    def close(self) -> None:
+        """The next fetch goes its own way in any case."""
+
+
+class _WatchedManager(ReplicaManager):
+    """Says at once when a high watermark may have moved: within one step a leader may commit and then learn of its successor."""
+
+    on_progress: Callable[[], None]
+
+    def _progress(self, replica: Replica) -> None:
+        super()._progress(replica)
+        self.on_progress()
+
+
+class _NoGroups:
+    """Consumer groups are not part of this world."""
+
+    def topics_deleted(self, names: object) -> None: ...
+
+
+@dataclass(eq=False)
+class SimulatedNode:
+    """A node through all its lives; `process` is the present one."""
+
+    node_id: int
+    around: Surroundings
+    peers: Callable[[int], SimulatedNode]
+    on_appended: Callable[[SimulatedNode, Replica], None]
+    on_acknowledged: Callable[[SimulatedNode, Replica, int, int], None]
+    on_progress: Callable[[SimulatedNode], None]
+    on_leaving: Callable[[SimulatedNode], None]
+    disk: LyingDisk = field(default_factory=LyingDisk)
+    disk_number: int = 1
+    life: int = 0
+    process: Process | None = None
+    broker: Broker | None = None
+    directory: DataFolders | None = None
+    slow_s: float = 0.0
+    leaving: bool = False
+    failed: bool = False  # could not start, or ended itself: it wants to be started again
+    lease_until_s: float = 0.0  # what the last answered heartbeat is good for
+
+    @property
+    def network(self) -> Network:
+        return self.around.network
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    @property
+    def serving(self) -> bool:
+        return self.alive and self.broker is not None and self.broker.serving
+
+    @property
+    def replicas(self) -> ReplicaManager:
+        assert self.broker is not None
+        return self.broker.replicas
+
+    # ---- lives ----------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        assert not self.alive
+        self.life += 1
+        self.failed = self.leaving = False
+        self.broker = self.directory = None
+        self.process = Process(self.around.loop, f"node {self.node_id}, life {self.life}")
+        self.network.processes[self.node_id] = self.process
+        self.process.spawn(self._run())
+
+    def end(self) -> None:
+        """SIGKILL.  What happens to the disk is for the caller to say."""
+        assert self.process is not None
+        self.process.kill()
+        self.broker = self.directory = None
+        self.disk.kill()
+
+    async def _run(self) -> None:
+        try:
+            await self._begin()
+        except (KafkaError, OSError, DirectoryRefused, TimeoutError):
+            self.failed = True
+        except Exception as error:
+            self.around.loop.unhandled.append(error)
+
+    async def _begin(self) -> None:
+        loop, random, timings = self.around.loop, self.around.random, self.around.timings
+        clock = VirtualClock(loop, random)
+        fresh_id = f"disk-{self.node_id}-{self.disk_number}"
+        only = (DATA, "it is the only one")
+        directory = DataFolders(self.disk, [DATA], CLUSTER_ID, self.node_id, lambda: fresh_id, essential=only)
+        directory.open_all(now_ms=clock.wall_ms())
+        self.directory = directory
+        assert self.process is not None
+        commit = GroupCommit(executor=DelayedFlushes(loop, random, self.process, lambda: self.slow_s))
+        endpoints = {node_id: str(node_id) for node_id in self.around.controllers}
+        client = ControllerClient(endpoints, clock, channel_factory=self._channel)
+        configuration = SimpleNamespace(node_id=self.node_id)  # all that the parts in use here ask of it
+        broker = Broker(cast(Any, configuration), clock, client)
+        broker.directory = directory
+        broker.groups = cast(Any, _NoGroups())
+        broker.membership = self._membership(broker, client, clock)
+        broker.metadata = MetadataFollower(client, self.node_id, clock, broker.on_metadata, on_failure=self._fail_stop)
+        broker.replicas = self._manager(broker, directory, commit, clock)
+        self.broker = broker
+        registration = await broker.membership.register(self._registration(broker, directory, clock), METADATA_TIMEOUT_S)
+        await broker.metadata.start()
+        await broker.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S)
+        self.lease_until_s = clock.monotonic() + timings.session_timeout_s
+        broker.membership.start()
+        while not self.leaving:
+            await clock.sleep(HOUSEKEEPING_S * random.random())
+            broker.open_again()
+            if directory.is_offline:
+                self.failed = True
+        await self._leave(broker, directory, commit)
+
+    def _channel(self, target: str) -> Any:
+        return ControllerChannel(
+            self.network, self.around.quorum.services, self.node_id, int(target), self._controller_answered
+        )
+
+    def _controller_answered(self, name: str, sent_at_s: float, reply: Any) -> None:
+        if name == "Heartbeat" and reply.status.error == ErrorCode.NONE:
+            self.lease_until_s = max(self.lease_until_s, sent_at_s + self.around.timings.session_timeout_s)
+
+    def _membership(self, broker: Broker, client: ControllerClient, clock: VirtualClock) -> Membership:
+        return Membership(
+            self.node_id,
+            client,
+            clock,
+            session_timeout_s=self.around.timings.session_timeout_s,
+            heartbeat_interval_s=self.around.timings.heartbeat_s,
+            applied_index=lambda: broker.metadata_index,
+            on_session_lost=lambda reason: broker.replicas.suspend_leadership(reason),
+            on_session_regained=lambda: broker.replicas.resume_leadership(),
+            on_superseded=lambda reason: self._fail_stop(RuntimeError(reason)),
+            offline_replicas=broker.offline_replicas,
+            damaged_replicas=broker.damaged_replicas,
+        )
+
+    def _manager(self, broker: Broker, directory: DataFolders, commit: GroupCommit, clock: VirtualClock) -> ReplicaManager:
+        timings = self.around.timings
+        manager = _WatchedManager(
+            self.node_id,
+            directory,
+            commit,
+            clock,
+            broker.alter_partitions,
+            lambda leader_id: _FetchTransport(self, leader_id),
+            lambda topic, partition, epoch, log: None,
+            lambda topic, partition, epoch: None,
+            lambda topic, partition, offset: None,
+            on_offline=lambda topic, partition, _reason: broker.replica_offline(topic, partition),
+            broker_epoch=lambda: broker.membership.broker_epoch,
+            exists=lambda topic, partition: broker.state.partition(topic, partition) is not None,
+            holds_session=lambda: broker.membership.holds_session,
+            config=ReplicationConfig(
+                replica_lag_time_max_ms=int(timings.lag_max_s * 1000),
+                high_watermark_checkpoint_interval_ms=1500,
+                fetcher=FetcherLimits(wait_max_ms=int(timings.fetch_wait_s * 1000), answer_timeout_s=2.0),
+            ),
+        )
+        manager.on_progress = lambda: self.on_progress(self)
+        return manager
+
+    def _registration(self, broker: Broker, directory: DataFolders, clock: VirtualClock) -> pb.RegisterBrokerRequest:
+        previous = directory.previous_broker_epoch
+        return pb.RegisterBrokerRequest(
+            node_id=self.node_id,
+            incarnation=str(clock.uuid()),
+            cluster_id="",
+            kafka_host="simulated",
+            kafka_port=9092,
+            grpc_host="simulated",
+            grpc_port=9093,
+            clean_shutdown_broker_epoch=-1 if previous is None else previous,
+            directory_id=directory.directory_id,
+            offline_replicas=encode_replicas(broker.damaged_replicas(), pb.ReplicasOfTopic),
+            damaged_replicas=encode_replicas(broker.damaged_replicas(), pb.ReplicasOfTopic),
+            supported_features=as_messages(SUPPORTED),
+        )
+
+    async def _leave(self, broker: Broker, directory: DataFolders, commit: GroupCommit) -> None:
+        """SIGTERM."""
+        await broker.membership.leave(self.around.timings.session_timeout_s * 3)
+        await broker.membership.stop()
+        await broker.metadata.stop()
+        await broker.replicas.shutdown(clean=True)
+        commit.close()
+        self.on_leaving(self)
+        directory.close(clean=True, broker_epoch=broker.membership.broker_epoch)
+        self.failed = True
+        self.end()
+
+    def _fail_stop(self, error: BaseException) -> None:
+        """The process ends itself; a disk that fails while metadata is applied is the only reason for it in this world."""
+        if not isinstance(error, KafkaError) or error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
+            self.around.loop.unhandled.append(error)
+        self.failed = True
+        assert self.process is not None
+        self.process.kill()
+
+    # ---- requests of clients --------------------------------------------------------------------------------------------------
+
+    async def produce(self, topic: str, partition: int, batch: bytes, batch_id: int, acks: int, timeout_s: float) -> Produced:
+        """As `node/handlers/produce.py`."""
+        manager = self.replicas
+        try:
+            info = manager.append_now(topic, partition, bytearray(batch), origin=AppendOrigin.CLIENT, required_acks=acks)
+        except KafkaError as error:
+            return Produced(error.code)
+        replica = manager.replica(topic, partition)
+        epoch = replica.leader_epoch
+        self.on_appended(self, replica)
+        next_offset = info.last_offset + 1
+        if acks == 1:
+            return Produced(ErrorCode.NONE, replica.topic_id, next_offset)
+        code = await manager.wait_committed(topic, partition, epoch, next_offset, int(timeout_s * 1000))
+        if code is ErrorCode.NONE:
+            self.on_acknowledged(self, replica, next_offset, batch_id)
+        return Produced(code, replica.topic_id, next_offset)
+
+    async def consume(self, topic: str, partition: int, request: FetchRequest) -> Fetched | None:
+        """None: this node does not know the partition."""
+        response = await self.replicas.fetch(request)
+        try:
+            replica = self.replicas.replica(topic, partition)
+        except KafkaError:
+            return None
+        return Fetched(replica.topic_id, replica.leader_epoch, response)
+
+    def present_replicas(self) -> Sequence[Replica]:
+        return () if self.broker is None else tuple(self.broker.replicas.replicas)

@@ -1,0 +1,310 @@
+"""What is true of the cluster, and what must never be otherwise.  Looked at after every step of every process.
+
+* One leader an epoch (`leaders`).
+* A record is committed when a leader's high watermark has passed it; from then on it is in `committed`, for good: no leader is
+  elected without it, no high watermark stands over another record, and every replica that may be elected without losing data
+  (the ISR and the eligible leaders in the controller's state) durably holds it, so that it survives a power cut of all nodes.
+* At least `min.insync.replicas` nodes hold a record when it is committed.
+* An acks=all acknowledgement is for a committed record.
+* No record is accepted or acknowledged, for acks=all or acks=1, once the lease on leadership is over: a session after the last
+  answered heartbeat was sent.  Nor once the controller has fenced the node for its silence: then at most a deposed controller
+  may have kept the lease up, for `LEADER_FALLBACK_S`.
+* Consumers are given committed records only.
+* The controller's state holds its own invariants (`ClusterState.violations`: the leader is in the ISR, ...).
+
+An unclean election is a topic's choice to lose records.  It loses what its winner lacks (`_rebase`), once: from its leader
+epoch on all of this holds again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from ....controller.model import NO_LEADER, ApplyResult, PartitionState, TopicState
+from ....controller.state import ClusterState
+from ....replication.replica import Replica
+from ....wire.records import iterate_headers
+from ..runs import Broken
+from .contents import Contents, Record
+from .node import SimulatedNode
+from .quorum import LEADER_FALLBACK_S
+
+Key = tuple[UUID, int]
+
+
+@dataclass(slots=True)
+class PartitionTruth:
+    """One partition of one topic (by its id: a topic created again is another one)."""
+
+    name: str
+    committed: list[Record] = field(default_factory=list)
+    acknowledged: list[tuple[int, int]] = field(default_factory=list)  # next offset, batch id
+    leaders: dict[int, int] = field(default_factory=dict)
+    state: PartitionState | None = None
+    flushed: bool = True
+    min_insync_replicas: int = 1
+    lossy_epoch: int = -1  # of the last unclean election
+    awaits_lossy_leader: bool = False
+
+    def counts(self, leader_epoch: int) -> bool:
+        """Whether what happens in this epoch is bound by what is committed."""
+        return not self.awaits_lossy_leader and leader_epoch >= self.lossy_epoch
+
+
+class Truth:
+    """See the module's text."""
+
+    def __init__(self, nodes: Mapping[int, SimulatedNode], seen: Counter[str]) -> None:
+        self.partitions: dict[Key, PartitionTruth] = {}
+        self.fenced_at_s: dict[int, float] = {}
+        self.contents = Contents()
+        self._nodes = nodes
+        self._seen = seen
+        self._dirty: dict[int, int] = {}  # node: its broker epoch when it lost what it had not flushed, or its disk
+        self._looked_at: dict[Key, dict[int, tuple[object, ...]]] = {}
+
+    # ---- what the controller decides ------------------------------------------------------------------------------------------
+
+    def on_commit(self, state: ClusterState, result: ApplyResult, now_s: float) -> None:
+        for topic in result.deleted_topics:
+            for number in topic.partitions:
+                self.partitions.pop((topic.topic_id, number), None)
+        for node_id in result.changed_brokers:
+            broker = state.brokers[node_id]
+            if broker.fenced and not broker.shutting_down:
+                self.fenced_at_s.setdefault(node_id, now_s)
+            else:
+                self.fenced_at_s.pop(node_id, None)
+        if result.changed_partitions or result.changed_topics:
+            problems = state.violations()
+            if problems:
+                raise Broken(f"the cluster state: {problems[0]}")
+        changed = set(result.changed_partitions)
+        changed.update((name, number) for name in result.changed_topics for number in state.topics[name].partitions)
+        for name, number in sorted(changed):
+            self._partition_changed(state, state.topics[name], number)
+
+    def _partition_changed(self, state: ClusterState, topic: TopicState, number: int) -> None:
+        truth = self.partitions.get((topic.topic_id, number))
+        if truth is None:
+            truth = self.partitions[topic.topic_id, number] = PartitionTruth(f"{topic.name}-{number}")
+        old, new = truth.state, topic.partitions[number]
+        truth.state = new
+        truth.flushed = topic.flushed_before_acknowledged
+        truth.min_insync_replicas = topic.min_in_sync_replicas(new.settled_replicas)
+        if old is not None and new.leader != NO_LEADER and new.leader_epoch > old.leader_epoch:
+            self._seen["elections"] += 1
+            self._note_election(truth, old, new)
+        for node_id, epoch in tuple(self._dirty.items()):
+            broker = state.brokers.get(node_id)
+            if broker is not None and broker.broker_epoch > epoch and self._in_sync_everywhere(node_id):
+                del self._dirty[node_id]
+        self.check_members(truth)
+
+    def is_counted_on(self, node_id: int) -> bool:
+        """Whether some partition may be led by this node's data alone."""
+        states = [truth.state for truth in self.partitions.values() if truth.state is not None]
+        return not states or any(node_id in (*state.isr, *state.elr, state.last_known_leader) for state in states)
+
+    def _in_sync_everywhere(self, node_id: int) -> bool:
+        states = [truth.state for truth in self.partitions.values() if truth.state is not None]
+        return all(node_id in state.isr for state in states if node_id in state.replicas)
+
+    def _note_election(self, truth: PartitionTruth, old: PartitionState, new: PartitionState) -> None:
+        known = (*old.isr, *old.elr)
+        if new.leader in known or (not known and new.leader == old.last_known_leader):
+            return
+        self._seen["unclean elections"] += 1
+        truth.lossy_epoch, truth.awaits_lossy_leader = new.leader_epoch, True
+
+    # ---- what was lost --------------------------------------------------------------------------------------------------------
+
+    def node_lost_data(self, node_id: int, state: ClusterState) -> None:
+        """Nothing that this node held counts, until it is in sync again."""
+        broker = state.brokers.get(node_id)
+        self._dirty[node_id] = -1 if broker is None else broker.broker_epoch
+
+    def has_news_of_losses(self, state: ClusterState) -> bool:
+        """Whether a node has lost its data and has not registered since: the controller still counts on it."""
+        known = {node_id: state.brokers[node_id].broker_epoch for node_id in self._dirty if node_id in state.brokers}
+        return any(known.get(node_id, -1) <= epoch for node_id, epoch in self._dirty.items())
+
+    @property
+    def dirty(self) -> frozenset[int]:
+        return frozenset(self._dirty)
+
+    # ---- what a step did ------------------------------------------------------------------------------------------------------
+
+    def look_at(self, node: SimulatedNode) -> None:
+        """Everything of this node that changed since it was looked at last."""
+        for replica in node.present_replicas():
+            key = (replica.topic_id, replica.partition)
+            truth = self.partitions.get(key)
+            log = replica.log
+            if truth is None or log.is_offline:
+                continue
+            leader = replica.leader
+            watermark = -1 if leader is None else leader.high_watermark
+            now = (log, leader, watermark, log.high_watermark, log.log_end_offset, log.flushed_end_offset, log.cuts)
+            looked_at = self._looked_at.setdefault(key, {})
+            before = looked_at.get(node.node_id)
+            if before == now:
+                continue
+            looked_at[node.node_id] = now
+            self.contents.of(log)  # while it can be read: the power may go in the middle of the next change
+            if leader is not None:
+                if before is None or before[1] is not leader:
+                    self._on_leader(truth, node, replica)
+                if before is None or before[1:3] != now[1:3]:
+                    self._on_high_watermark(truth, node, replica)
+            elif before is None or before[3] != now[3] or before[6] != now[6]:
+                self._check_follower(truth, node, replica)
+
+    def _on_leader(self, truth: PartitionTruth, node: SimulatedNode, replica: Replica) -> None:
+        epoch = replica.leader_epoch
+        other = truth.leaders.setdefault(epoch, node.node_id)
+        if other != node.node_id:
+            raise Broken(f"{truth.name}: nodes {other} and {node.node_id} both lead epoch {epoch}")
+        if truth.awaits_lossy_leader and epoch >= truth.lossy_epoch:
+            self._rebase(truth, replica)
+        if truth.counts(epoch) and truth.state is not None and epoch == truth.state.leader_epoch:
+            self._check_prefix(truth, replica, len(truth.committed), f"the new leader {node.node_id} of epoch {epoch}")
+
+    def _rebase(self, truth: PartitionTruth, replica: Replica) -> None:
+        held = self.contents.of(replica.log)
+        kept = 0
+        while kept < min(len(held), len(truth.committed)) and held[kept] == truth.committed[kept]:
+            kept += 1
+        self._seen["records lost by choice"] += len(truth.committed) - kept
+        # What the winner believed to be committed is so again, whoever else had it.
+        truth.committed[kept:] = held[kept : replica.require_leader().high_watermark]
+        truth.acknowledged = [(next_offset, batch) for next_offset, batch in truth.acknowledged if next_offset <= kept]
+        truth.awaits_lossy_leader = False
+
+    def _on_high_watermark(self, truth: PartitionTruth, node: SimulatedNode, replica: Replica) -> None:
+        leader = replica.require_leader()
+        if not truth.counts(replica.leader_epoch):
+            return
+        new, old = leader.high_watermark, len(truth.committed)
+        who = f"leader {node.node_id} of epoch {leader.leader_epoch}"
+        self._check_prefix(truth, replica, min(old, new), who)
+        if new <= old:
+            return
+        truth.committed.extend(self.contents.of(replica.log)[old:new])
+        # A node without its data may have vouched for it while it still had it: it counts among the losses that are provided for.
+        holders = [each for each, other in self._nodes.items() if each in self._dirty or self._holds(other, truth, new)]
+        if len(holders) < min(leader.min_insync_replicas, truth.min_insync_replicas):
+            raise Broken(f"{truth.name}: {who} committed up to {new}, but only nodes {holders} hold that")
+        self.check_members(truth)
+
+    def _check_follower(self, truth: PartitionTruth, node: SimulatedNode, replica: Replica) -> None:
+        log = replica.log
+        if truth.counts(replica.leader_epoch) and (truth.lossy_epoch < 0 or log.latest_epoch >= truth.lossy_epoch):
+            self._check_prefix(truth, replica, log.high_watermark, f"node {node.node_id}")
+
+    def _check_prefix(self, truth: PartitionTruth, replica: Replica, length: int, who: str) -> None:
+        if length > len(truth.committed):
+            raise Broken(f"{truth.name}: {who} has high watermark {length}, only {len(truth.committed)} records are committed")
+        held = self.contents.of(replica.log)
+        if len(held) < length:
+            raise Broken(f"{truth.name}: {who} ends at {len(held)}, but {length} records are committed")
+        if held[:length] != truth.committed[:length]:
+            raise Broken(f"{truth.name}: {who} differs from what was committed")
+
+    # ---- who holds what -------------------------------------------------------------------------------------------------------
+
+    def check_members(self, truth: PartitionTruth) -> None:
+        """Every replica that may be elected without loss holds what is committed."""
+        state = truth.state
+        if state is None or truth.awaits_lossy_leader:
+            return
+        for node_id in (*state.isr, *state.elr):
+            if node_id not in self._dirty and not self._holds(self._nodes[node_id], truth, len(truth.committed)):
+                kind = "ISR" if node_id in state.isr else "ELR"
+                raise Broken(
+                    f"{truth.name}: node {node_id} is in the {kind} {state.isr if kind == 'ISR' else state.elr}"
+                    f" and does not hold all {len(truth.committed)} committed records"
+                )
+
+    def _holds(self, node: SimulatedNode, truth: PartitionTruth, length: int) -> bool:
+        """Whether the node would still have the first `length` committed records after the power went."""
+        key = next(key for key, each in self.partitions.items() if each is truth)
+        held = self.contents.kept_by(node, key, truth.flushed)
+        if held is None:
+            return length == 0
+        return held[:length] == truth.committed[:length]
+
+    # ---- what clients are told ------------------------------------------------------------------------------------------------
+
+    def appended(self, node: SimulatedNode, replica: Replica, now_s: float) -> None:
+        self._seen["appended"] += 1
+        self._check_lease(node, replica, now_s, "accepted a record")
+
+    def acknowledged(self, node: SimulatedNode, replica: Replica, next_offset: int, batch_id: int, now_s: float) -> None:
+        self._check_lease(node, replica, now_s, "acknowledged a record")
+        truth = self.partitions.get((replica.topic_id, replica.partition))
+        if truth is None or not truth.counts(replica.leader_epoch):
+            return
+        self._seen["acknowledged"] += 1
+        truth.acknowledged.append((next_offset, batch_id))
+        self.check_acknowledged(truth, next_offset, batch_id)
+
+    def _check_lease(self, node: SimulatedNode, replica: Replica, now_s: float, what: str) -> None:
+        who = f"{replica.topic}-{replica.partition}: node {node.node_id}"
+        if now_s > node.lease_until_s:
+            raise Broken(f"{who} {what} {now_s - node.lease_until_s:.3f} s after its session ended")
+        fenced_at_s = self.fenced_at_s.get(node.node_id, now_s)
+        if now_s > fenced_at_s + LEADER_FALLBACK_S:
+            raise Broken(f"{who} {what} {now_s - fenced_at_s:.3f} s after its fencing")
+
+    def check_acknowledged(self, truth: PartitionTruth, next_offset: int, batch_id: int) -> None:
+        if len(truth.committed) < next_offset or truth.committed[next_offset - 1][0] != batch_id:
+            raise Broken(f"{truth.name}: batch {batch_id}, acknowledged up to {next_offset}, is not what is committed there")
+
+    def consumed(self, key: Key, leader_epoch: int, offset: int, records: bytes | memoryview) -> list[Record] | None:
+        """The records of an answer, from `offset` on; None when nothing can be said of its topic or epoch."""
+        truth = self.partitions.get(key)
+        if truth is None or not truth.counts(leader_epoch):
+            return None
+        found: list[Record] = []
+        for _, header in iterate_headers(records):
+            first = max(0, offset - header.base_offset)
+            found.extend((header.base_timestamp, place) for place in range(first, header.last_offset_delta + 1))
+        if truth.committed[offset : offset + len(found)] != found:
+            raise Broken(f"{truth.name}: a consumer was given records at {offset} that are not committed")
+        return found
+
+    # ---- at the end -----------------------------------------------------------------------------------------------------------
+
+    def unsettled(self) -> str:
+        """What keeps the cluster from being whole again: "" when nothing does."""
+        if not self.partitions:
+            return "there is no topic"
+        for (topic_id, number), truth in self.partitions.items():
+            state = truth.state
+            assert state is not None
+            if set(state.isr) != set(state.replicas):
+                return f"{truth.name} has ISR {state.isr} of {state.replicas}, leader {state.leader}"
+            for node_id in state.replicas:
+                log = self.contents.log_of(self._nodes[node_id], (topic_id, number))
+                if log is None or log.log_end_offset != len(truth.committed) or log.high_watermark != len(truth.committed):
+                    return f"{truth.name}: node {node_id} has {log and dict(log.describe())} of {len(truth.committed)} committed"
+        return ""
+
+    def check_all(self, once: Iterable[int]) -> None:
+        """After healing: equal logs, every acknowledged record in its place, every record of an idempotent producer once."""
+        expected_once = frozenset(once)
+        for (topic_id, number), truth in self.partitions.items():
+            assert truth.state is not None
+            for node_id in truth.state.replicas:
+                log = self.contents.log_of(self._nodes[node_id], (topic_id, number))
+                if log is None or self.contents.of(log) != truth.committed:
+                    raise Broken(f"{truth.name}: node {node_id} differs from what is committed, after healing")
+            for next_offset, batch_id in truth.acknowledged:
+                self.check_acknowledged(truth, next_offset, batch_id)
+            twice = [record for record, times in Counter(truth.committed).items() if times > 1 and record[0] in expected_once]
+            if twice:
+                raise Broken(f"{truth.name}: {twice[0]} of an idempotent producer is committed twice")

@@ -1,0 +1,117 @@
+"""What one controller does while it is the active one.
+
+What happens when a node becomes the active controller, in this order:
+1. its own no-op is applied, so everything that was committed before is in the state (`MetadataLog`);
+2. it names itself, and a cluster that has no id yet gets one (`take_office`);
+3. only when that is applied do its duties begin: it answers, its timers run, sessions start whole.
+When it stops being active, or proposes into another term, the duties of that term are over; nothing of them is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..runtime import logs
+from ..wire.errors import ErrorCode, KafkaError
+from .active import ActiveController, ControllerConfig
+from .metadata_log import MetadataLog, NotController
+from .model import INITIAL_FEATURES
+from .service import ControllerService
+
+if TYPE_CHECKING:
+    from ..runtime.clock import Clock
+
+log = logs.get(__name__)
+
+RETRY_S = 0.2
+
+
+class Office:
+    """Begins and ends the duties of the terms that `metadata` leads."""
+
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        service: ControllerService,
+        config: ControllerConfig,
+        clock: Clock,
+        cluster_id: str,
+        die: Callable[[str], None],
+    ) -> None:
+        self._metadata = metadata
+        self._service = service
+        self._config = config
+        self._clock = clock
+        self._cluster_id = cluster_id
+        self._die = die
+        self._duty: asyncio.Task[None] | None = None
+        metadata.on_role_change(self._role_changed)
+
+    async def close(self) -> None:
+        duty = self._duty
+        self._role_changed(False)
+        if duty is not None:
+            await asyncio.gather(duty, return_exceptions=True)
+
+    def _role_changed(self, active: bool) -> None:
+        duty, self._duty = self._duty, None
+        if duty is not None:
+            duty.cancel()
+        self._service.end()
+        if active:
+            self._duty = asyncio.create_task(self._serve_term(self._metadata.term), name=f"controller-{self._metadata.term}")
+
+    async def _serve_term(self, term: int) -> None:
+        try:
+            duties = await self._take_office(term)
+            while True:
+                await self._clock.sleep(self._config.tick_interval_ms / 1000)
+                await self._tick(duties)
+        except NotController:
+            log.info("controller_term_over", term=term)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.exception("controller_duties_failed", term=term)
+            self._die(f"the active controller failed: {error}")
+
+    async def _take_office(self, term: int) -> ActiveController:
+        duties = ActiveController(self._metadata.state, self._config, self._clock.monotonic())
+        cluster_id = self._cluster_id or self._metadata.state.cluster_id or str(self._clock.uuid())
+        plan = duties.take_office(self._metadata.node_id, cluster_id, dict(INITIAL_FEATURES))
+        for command in plan.commands(term):
+            while True:
+                try:
+                    result = await self._metadata.propose(command.SerializeToString(deterministic=True))
+                    break
+                except NotController:
+                    raise
+                except KafkaError as error:
+                    log.warning("controller_take_office_retry", term=term, error=str(error))
+                    if self._metadata.state.controller_epoch == term:
+                        result = None
+                        break
+                    await self._clock.sleep(RETRY_S)
+            if result is not None and result.error not in (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION):
+                raise NotController(self._metadata.leader_id)
+        duties = ActiveController(self._metadata.state, self._config, self._clock.monotonic())
+        self._service.begin(duties, term)
+        log.info("controller_active", term=term, cluster=self._metadata.state.cluster_id, index=self._metadata.applied_index)
+        return duties
+
+    async def _tick(self, duties: ActiveController) -> None:
+        """Errors of the quorum (no majority at the moment) end nothing: the next tick plans again from what is applied then."""
+        async with self._service.planning:
+            self._service.require_duties()
+            plan = duties.tick(self._clock.monotonic())
+            if not plan:
+                return
+            log.info("controller_plan", reason=plan.reason, operations=len(plan.operations))
+            try:
+                await self._service.carry_out(plan)
+            except NotController:
+                raise
+            except KafkaError as error:
+                log.warning("controller_plan_unfinished", reason=plan.reason, error=str(error))

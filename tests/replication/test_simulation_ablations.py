@@ -1,0 +1,319 @@
+"""Every rule of replication, left out of the product itself: random histories of a cluster must notice.
+
+SEMANTICS section 1 and 3.6.  Each is proven twice: a history is broken without the rule, and the same history passes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from tidegate.chaos.sim.replication.history import History
+from tidegate.chaos.sim.replication.network import Weather
+from tidegate.chaos.sim.replication.options import Options, draw
+from tidegate.chaos.sim.runs import Broken
+from tidegate.controller.active import ActiveController
+from tidegate.controller.model import TopicState
+from tidegate.controller.state import ClusterState
+from tidegate.node.membership import Membership
+from tidegate.replication import fetcher as fetcher_module
+from tidegate.replication import replica as replica_module
+from tidegate.replication.assignment import UNKNOWN_BROKER_EPOCH, Assignment
+from tidegate.replication.follower import Action, Answer, FetchPosition, LogView, PartitionFollower
+from tidegate.replication.leader import PartitionLeader, ReplicaProgress
+from tidegate.replication.replica import Replica
+from tidegate.storage.epoch_cache import EpochCache
+from tidegate.storage.flush import Durability
+
+Patch = pytest.MonkeyPatch
+
+SEEDS_UNTIL_RED_MAX = 400
+
+
+def truncate_by_high_watermark(patch: Patch) -> None:
+    """KIP-101."""
+    follow, next_fetch, on_answer = Replica._follow, PartitionFollower.next_fetch, PartitionFollower.on_answer
+
+    def follow_from_high_watermark(replica: Replica, assignment: Assignment) -> None:
+        follow(replica, assignment)
+        replica.log.truncate_to(replica.log.high_watermark)
+
+    def believe(core: PartitionFollower, sent: FetchPosition, answer: Answer, log: LogView) -> Action:
+        return on_answer(core, replace(sent, last_fetched_epoch=log.latest_epoch), answer, log)
+
+    patch.setattr(Replica, "_follow", follow_from_high_watermark)
+    patch.setattr(PartitionFollower, "next_fetch", lambda core, log: replace(next_fetch(core, log), last_fetched_epoch=-1))
+    patch.setattr(PartitionFollower, "on_answer", believe)
+
+
+def ask_for_epochs_once(patch: Patch) -> None:
+    """KIP-279: after the first cut in an epoch the follower takes it that the histories agree."""
+    next_fetch, on_answer = PartitionFollower.next_fetch, PartitionFollower.on_answer
+
+    def ask(core: PartitionFollower, log: LogView) -> FetchPosition:
+        position = next_fetch(core, log)
+        return position if core._last_cut is None else replace(position, last_fetched_epoch=-1)
+
+    def answered(core: PartitionFollower, sent: FetchPosition, answer: Answer, log: LogView) -> Action:
+        before = core._last_cut
+        if before is not None:
+            sent = replace(sent, last_fetched_epoch=log.latest_epoch)
+        action = on_answer(core, sent, answer, log)
+        core._last_cut = core._last_cut or before
+        return action
+
+    patch.setattr(PartitionFollower, "next_fetch", ask)
+    patch.setattr(PartitionFollower, "on_answer", answered)
+
+
+def fetches_are_not_fenced(patch: Patch) -> None:
+    """KIP-320."""
+    patch.setattr(PartitionLeader, "check_epoch", lambda leader, epoch, *, required: None)
+
+
+def join_at_the_high_watermark(patch: Patch) -> None:
+    """KIP-320: without having reached the leader's epoch start."""
+
+    def may_join(leader: PartitionLeader, progress: ReplicaProgress) -> bool:
+        return progress.fetch_offset >= leader.high_watermark
+
+    patch.setattr(PartitionLeader, "_may_join", may_join)
+
+
+def minimal_isr(patch: Patch) -> None:
+    """SEMANTICS 44."""
+
+    def refresh(leader: PartitionLeader) -> None:
+        pending = leader._pending
+        leader._maximal_isr = leader._isr if pending is None else leader._isr & pending.nodes
+
+    patch.setattr(PartitionLeader, "_refresh_maximal_isr", refresh)
+
+
+def commit_under_the_minimum(patch: Patch) -> None:
+    """KIP-966: the high watermark moves with fewer than min.insync.replicas."""
+    advance = PartitionLeader.advance_high_watermark
+
+    def advance_always(leader: PartitionLeader, flushed_end: int, log_end: int, now_s: float) -> bool:
+        minimum, leader._min_insync_replicas = leader._min_insync_replicas, 1
+        try:
+            return advance(leader, flushed_end, log_end, now_s)
+        finally:
+            leader._min_insync_replicas = minimum
+
+    patch.setattr(PartitionLeader, "advance_high_watermark", advance_always)
+
+
+def unclean_replica_keeps_its_place(patch: Patch) -> None:
+    """KIP-966: what an unclean stop may have lost is not asked; the last replica standing leads again."""
+    changes = ActiveController._changes
+
+    def nothing_lost(
+        controller: ActiveController,
+        present: set[int],
+        lost: Callable[[TopicState], bool] | None = None,
+        lost_id: int = -1,
+        disk_replaced: bool = False,
+        damaged: Collection[Any] = frozenset(),
+    ) -> object:
+        return changes(controller, present)
+
+    patch.setattr(ActiveController, "_changes", nothing_lost)
+
+
+def stale_incarnation_joins(patch: Patch) -> None:
+    """SEMANTICS 45, KIP-903: the proposal does not say which incarnation has caught up."""
+    patch.setattr(PartitionLeader, "_broker_epoch_of", lambda leader, node: UNKNOWN_BROKER_EPOCH)
+
+
+def fetch_before_flush(patch: Patch) -> None:
+    """The fetch offset vouches for what is not flushed."""
+    needs_flush = Replica.needs_flush
+    assert isinstance(needs_flush, property) and needs_flush.fget is not None
+    asked = needs_flush.fget
+    patch.setattr(Replica, "needs_flush", property(lambda replica: replica.is_leader and asked(replica)))
+
+
+def leader_counts_unflushed(patch: Patch) -> None:
+    patch.setattr(Replica, "leader_end", property(lambda replica: replica.log.log_end_offset))
+
+
+def histories_are_not_compared(patch: Patch) -> None:
+    def no_divergence(log: LogView, fetch_offset: int, last_fetched_epoch: int, *, follower: bool) -> tuple[int, int] | None:
+        return None if fetch_offset <= log.log_end_offset else (log.latest_epoch, log.log_end_offset)
+
+    patch.setattr(replica_module, "find_divergence", no_divergence)
+
+
+def answers_to_old_questions_are_believed(patch: Patch) -> None:
+    """Neither the fetcher nor the core looks whether the answer is to what is asked now."""
+    on_answer = PartitionFollower.on_answer
+
+    def believe(core: PartitionFollower, sent: FetchPosition, answer: Answer, log: LogView) -> Action:
+        return on_answer(core, core.next_fetch(log), answer, log)
+
+    patch.setattr(PartitionFollower, "on_answer", believe)
+    patch.setattr(fetcher_module._Followed, "is_current", lambda followed: True)
+
+
+def epoch_history_is_kept_late(patch: Patch) -> None:
+    """A log is cut before the cut of its epoch history is durable."""
+
+    def cut_without(durability: Durability, end_offset: int) -> None:
+        durability.drop_snapshots(lambda snapshot: snapshot > end_offset)
+        durability.epochs_changed(end_offset)
+
+    patch.setattr(Durability, "cut_history", cut_without)
+
+
+def epoch_history_is_not_cut(patch: Patch) -> None:
+    patch.setattr(EpochCache, "truncate_from_end", lambda cache, end_offset: False)
+
+
+def session_end_stops_nothing(patch: Patch) -> None:
+    patch.setattr(Membership, "holds_session", property(lambda membership: True))
+    patch.setattr(Membership, "_end_session_when_over", lambda membership: None)
+
+
+def session_end_by_timer_only(patch: Patch) -> None:
+    """A process that slept finds requests in its sockets before its timers run."""
+    patch.setattr(Membership, "holds_session", property(lambda membership: True))
+
+
+def registration_before_fencing(patch: Patch) -> None:
+    """SEMANTICS 48: a broker is given a new epoch while it still is in ISRs."""
+    register = ClusterState._register_broker
+
+    def at_once(state: ClusterState, op: Any, changes: Any) -> Any:
+        existing = state._brokers.get(op.node_id)
+        if existing is not None:
+            state._brokers[op.node_id] = replace(existing, fenced=True)
+        topics, state._topics = state._topics, {}
+        try:
+            return register(state, op, changes)
+        finally:
+            state._topics = topics
+
+    patch.setattr(ClusterState, "_register_broker", at_once)
+    patch.setattr(ActiveController, "_changes_after_restart", lambda controller, existing, request: [])
+
+
+# -- histories in which what is rare otherwise is met soon ---------------------------------------------------------------------
+
+LATE = Weather(loss=0.02, duplication=0.1, late=0.3, late_s_max=1.0)
+
+
+def focused(seed: int, *faults: tuple[str, float], **changes: Any) -> Options:
+    """The options of a seed, with these faults only."""
+    base = {
+        "replicas": 3,
+        "partitions": 1,
+        "min_insync_replicas": 1,
+        "flushed": True,
+        "unclean_elections": False,
+        "fault_pause_s": 0.3,
+        "duration_s": 15.0,
+        "producers": ((1, False), (1, False), (1, False)),
+        "produce_pause_s": 0.03,
+        "faults": faults,
+    }
+    return replace(draw(Random(seed)), **(base | changes))
+
+
+def anything(seed: int) -> Options | None:
+    return None
+
+
+def unclean_tails(seed: int) -> Options:
+    faults = (("move_leaders_fast", 3.0), ("isolate", 2.0), ("cut_pair", 2.0), ("pause", 1.0), ("kill", 2.0))
+    return focused(seed, *faults, replicas=4, unclean_elections=True)
+
+
+def late_messages(seed: int) -> Options:
+    return focused(
+        seed,
+        ("move_leaders_fast", 3.0),
+        ("isolate", 2.0),
+        ("cut_pair", 2.0),
+        ("kill", 1.0),
+        weather=LATE,
+        producers=((1, False), (-1, False), (1, False)),
+    )
+
+
+def fast_elections_of_two_partitions(seed: int) -> Options:
+    return focused(seed, ("move_leaders_fast", 3.0), ("pause", 1.0), ("cut_pair", 1.0), partitions=2, weather=LATE)
+
+
+def losses(seed: int) -> Options:
+    return focused(
+        seed,
+        ("power_cut", 3.0),
+        ("replace_disk", 1.0),
+        min_insync_replicas=2,
+        flushed=False,
+        weather=LATE,
+        fault_pause_s=0.6,
+        producers=((-1, False), (1, False)),
+        produce_pause_s=0.05,
+    )
+
+
+def power_cuts_within_cuts(seed: int) -> Options:
+    return focused(
+        seed,
+        ("move_leaders_fast", 3.0),
+        ("power_cut_within", 6.0),
+        ("power_cut_all", 0.5),
+        ("cut_pair", 1.0),
+        ("isolate", 2.0),
+        unclean_elections=True,
+        weather=Weather(),
+        fault_pause_s=0.15,
+        producers=((1, False), (1, False)),
+        produce_pause_s=0.05,
+    )
+
+
+#: (the rule left out, the histories, the first seed to try: near one that is known to notice, so that the test is quick)
+ABLATIONS: list[tuple[Callable[[Patch], None], Callable[[int], Options | None], int]] = [
+    (truncate_by_high_watermark, anything, 0),
+    (ask_for_epochs_once, unclean_tails, 0),
+    (fetches_are_not_fenced, late_messages, 5),
+    (join_at_the_high_watermark, anything, 24),
+    (minimal_isr, anything, 0),
+    (commit_under_the_minimum, anything, 8),
+    (unclean_replica_keeps_its_place, anything, 18),
+    (stale_incarnation_joins, losses, 10),
+    (fetch_before_flush, anything, 0),
+    (leader_counts_unflushed, anything, 4),
+    (histories_are_not_compared, anything, 0),
+    (answers_to_old_questions_are_believed, fast_elections_of_two_partitions, 14),
+    (epoch_history_is_kept_late, power_cuts_within_cuts, 156),
+    (epoch_history_is_not_cut, anything, 0),
+    (session_end_stops_nothing, anything, 0),
+    (session_end_by_timer_only, anything, 0),
+    (registration_before_fencing, anything, 4),
+]
+
+
+@pytest.mark.parametrize(("leave_out", "options", "first"), ABLATIONS, ids=[each[0].__name__ for each in ABLATIONS])
+def test_a_missing_rule_is_noticed(
+    leave_out: Callable[[Patch], None], options: Callable[[int], Options | None], first: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out(patch)
+        seed = next((seed for seed in range(first, first + SEEDS_UNTIL_RED_MAX) if is_broken(seed, options(seed))), None)
+    assert seed is not None, f"without its rule nothing was found in {SEEDS_UNTIL_RED_MAX} histories"
+    History(seed, options(seed)).run()  # with the rule the same history passes
+
+
+def is_broken(seed: int, options: Options | None) -> bool:
+    try:
+        History(seed, options).run()
+    except Broken:
+        return True
+    return False
