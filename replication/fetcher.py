@@ -315,7 +315,9 @@ class LeaderFetcher:
         moved = part.log_start_offset > position.log_start_offset
         if moved or part.records or part.diverging_epoch is not None or part.error is not ErrorCode.NONE:
             self._due[replica.key] = None  # whatever comes of it, the leader has to hear where we stand
-        answer = Answer(part.error, part.high_watermark, part.log_start_offset, part.diverging_epoch, part.records)
+        answer = Answer(
+            part.error, part.high_watermark, part.log_start_offset, part.diverging_epoch, part.records, part.may_have_holes
+        )
         try:
             action = followed.core.on_answer(position, answer, replica.log)
             match action:

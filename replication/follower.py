@@ -66,15 +66,20 @@ class Answer:
     log_start_offset: int
     diverging_epoch: tuple[int, int] | None
     records: bytes | memoryview | None
+    may_have_holes: bool = False
 
 
 @dataclass(slots=True, frozen=True)
 class Append:
-    """Append `records` (maybe none), then adopt min(high_watermark, log end), then the leader's log start if committed."""
+    """Append `records` (maybe none), then adopt min(high_watermark, log end), then the leader's log start if committed.
+
+    `may_have_holes`: offsets may be missing between them, because the leader's log was compacted once.
+    """
 
     records: bytes | memoryview | None
     high_watermark: int
     leader_log_start: int
+    may_have_holes: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -142,7 +147,7 @@ class PartitionFollower:
         if answer.diverging_epoch is not None:
             return self._diverged(answer.diverging_epoch, log)
         self._last_cut = None
-        return Append(answer.records, answer.high_watermark, answer.log_start_offset)
+        return Append(answer.records, answer.high_watermark, answer.log_start_offset, answer.may_have_holes)
 
     def on_refused(self) -> None:
         """The last action was refused and changed nothing (a full disk): the same answer may lead to it again."""

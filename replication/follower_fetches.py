@@ -174,6 +174,7 @@ class FollowerFetches:
                 budget, at_least_one = min(budget, allowance), at_least_one and allowance > 0
             if budget > 0 or at_least_one:
                 answer.records, _ = read_batches(replica, spec.fetch_offset, budget, end, at_least_one, self._on_storage_failure)
+                answer.may_have_holes = log.config.may_have_holes
             if held_back:
                 self._throttle.sent(len(answer.records))
             if not answer.records:

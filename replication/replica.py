@@ -289,8 +289,10 @@ class Replica:
                 log.truncate_to(offset)
             case Restart(offset):
                 log.truncate_fully_and_start_at(offset)
-            case Append(records, high_watermark, leader_log_start):
+            case Append(records, high_watermark, leader_log_start, may_have_holes):
                 if records:
+                    if may_have_holes:
+                        log.allow_holes()
                     log.append_follower(records)
                 if high_watermark > log.high_watermark:
                     log.set_high_watermark(min(high_watermark, log.log_end_offset))

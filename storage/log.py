@@ -540,6 +540,12 @@ class Log:
             self.config = config if self.on_config is None else self.on_config(self, config)
         self._producers.expiration_ms = config.producer_id_expiration_ms
 
+    def allow_holes(self) -> None:
+        """What a leader sends from now on may leave offsets out: its log was compacted once, whatever the topic's policy is now.
+        Remembered beside the log, for a recovery must not take the holes for lost data."""
+        if not self.config.may_have_holes:
+            self.update_config(replace(self.config, was_compacted=True))
+
     def close(self, *, clean: bool) -> None:
         """Closes all files.  `clean`: first makes everything durable, so that opening needs no scan.  Raises
         KAFKA_STORAGE_ERROR."""

@@ -435,7 +435,7 @@ class LogDirectory:
             log.warning("log_config_not_written", log=changed.name, reason=error)
             self._disk_failed(error)
             if config.may_have_holes and not before.may_have_holes:
-                return replace(config, cleanup_policy=before.cleanup_policy)
+                return replace(config, cleanup_policy=before.cleanup_policy, was_compacted=before.was_compacted)
         return config
 
     def _write_configs(self) -> None:

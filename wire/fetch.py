@@ -9,7 +9,8 @@ A request (version 12 with compact lengths and tags):
 Version 12 carries what followers live by: the leader epoch that the follower believes in (fencing), the epoch of the last record
 it has, and in the answer the diverging epoch (tag 0) from which it must truncate (SEMANTICS 3.6 43), and the current leader
 (tag 1).  A follower's broker epoch (KIP-903) is sent as tag 1 in the form that version 15 has it, and the id of a topic, which
-tells it from an earlier one of its name, as tag 16 of the topic: other readers of version 12 skip both.
+tells it from an earlier one of its name, as tag 16 of the topic: other readers of version 12 skip both.  A leader tells followers
+by tag 16 of a partition's answer that its log may have holes.
 
 An answer is a list of buffers in which the records are the caller's own: nothing is copied.
 """
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 VERSION_LOW, VERSION_HIGH = 4, 12
 _FLEXIBLE_FROM = 12
 _TOPIC_ID_TAG = 16
+_HOLES_TAG = 16
 
 _REQUEST_HEAD = Struct(">iiiib")  # replica id, max wait, min bytes, max bytes, isolation level
 _SESSION = Struct(">ii")
@@ -125,6 +127,7 @@ class FetchResponsePartition:
     current_leader: tuple[int, int] | None = None
     records: bytes | memoryview = b""
     preferred_read_replica: int = -1
+    may_have_holes: bool = False  # told to followers: the cleaner of this log, now or once, left offsets out
 
 
 @dataclass(slots=True)
@@ -406,7 +409,8 @@ def _write_answer_head(version: int, out: bytearray, part: FetchAnswerPartition,
 
 def _write_answer_tags(out: bytearray, part: FetchAnswerPartition) -> None:
     diverging, leader = part.diverging_epoch, part.current_leader
-    if diverging is None and leader is None:
+    holes = getattr(part, "may_have_holes", False)
+    if diverging is None and leader is None and not holes:
         out.append(0)
         return
     tags: list[tuple[int, bytes]] = []
@@ -414,6 +418,8 @@ def _write_answer_tags(out: bytearray, part: FetchAnswerPartition) -> None:
         tags.append((0, _DIVERGING.pack(*diverging, 0)))
     if leader is not None and leader != (-1, -1):
         tags.append((1, _LEADER.pack(*leader, 0)))
+    if holes:
+        tags.append((_HOLES_TAG, b""))
     _write_tags(out, tags)
 
 
@@ -480,5 +486,7 @@ def _parse_answer_partition(version: int, frame: memoryview, position: int, flex
             elif tag == 1:
                 leader, leader_epoch, _ = _LEADER.unpack_from(frame, start)
                 part.current_leader = (leader, leader_epoch)
+            elif tag == _HOLES_TAG:
+                part.may_have_holes = True
             position = end
     return part, position

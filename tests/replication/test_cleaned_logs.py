@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.cleaning.cleaner import clean_now
 from tidegate.storage.log import AppendOrigin, Log
@@ -156,4 +158,34 @@ async def test_a_follower_with_a_tail_of_its_own_truncates_to_a_cleaned_leader(t
     cluster.publish([cluster.partitions["t", 0]])
     await settled(cluster, 1, 2)
     assert batches(cluster.log(2), end) == batches(cluster.log(1), end)
+    await cluster.stop_all()
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["the leader tells", "ablation: it does not"])
+async def test_a_replica_made_after_the_topic_was_compacted_once_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, told: bool
+) -> None:
+    """The policy is `delete` by now: nothing but the leader's word tells a hole from lost data."""
+    caplog.set_level("INFO")
+    if not told:
+        monkeypatch.setattr(Log, "allow_holes", lambda log: None)
+    cluster = await cluster_with_a_cleaned_leader(tmp_path)
+    now = cluster.partitions["t", 0]
+    cluster.partitions["t", 0] = replace(now, config=now.config | {"cleanup.policy": "delete"})
+    cluster.publish([cluster.partitions["t", 0]])
+    cluster.start(3)
+    cluster.publish([cluster.partitions["t", 0]], to=[3])
+    if not told:
+        await eventually(lambda: "partition_fetch_rests" in caplog.text, "a hole was taken for lost data")
+        assert cluster.log(3).log_end_offset < cluster.log(1).log_end_offset
+    else:
+        await settled(cluster, 1, 3)
+        stored = batches(cluster.log(3))
+        assert stored == batches(cluster.log(1))
+        await cluster.stop(3, clean=False)
+        for path in tmp_path.glob("node-3/partition-checkpoint"):
+            path.unlink()  # everything is scanned
+        cluster.start(3)
+        cluster.publish([cluster.partitions["t", 0]], to=[3])
+        assert batches(cluster.log(3)) == stored
     await cluster.stop_all()
