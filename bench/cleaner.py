@@ -3,8 +3,9 @@
     python bench/cleaner.py [--directory DIR] [--megabytes 64]
 
 A log of `--megabytes` in batches of about 16 KiB is cleaned once, by records of 100 bytes and of 1 KiB, uncompressed and with
-lz4, with 10 % and 90 % of the records superseded.  MB/s are of the log's bytes (a cleaning reads its dirty part twice).  The last
-row runs the cleaner as a node does, in its thread, and says how late a loop with nothing else to do was woken.
+lz4, with 10 % and 90 % of the records superseded.  MB/s are of the log's bytes (a cleaning reads its dirty part twice).  The next
+rows run the cleaner as a node does, in its thread, and say how late a loop with nothing else to do was woken; likewise for the
+removal of old segments, where the loop does it and where a thread does.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import TypeVar
+from uuid import UUID
 
 from tidegate.node.__main__ import SWITCH_INTERVAL_S
 from tidegate.node.log_upkeep import _Pace
@@ -29,7 +31,9 @@ from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.cleaning.cleaner import begin_cleaning
 from tidegate.storage.cleaning.compaction import KeyMap
+from tidegate.storage.eraser import Eraser
 from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.storage.log_directory import LogDirectory
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.compression import Compression
 from tidegate.wire.records import NewRecord, encode_batch
@@ -119,6 +123,33 @@ async def beside_the_loop(root: Path, size: int, bytes_per_second: int) -> None:
     shutil.rmtree(root / "log")
 
 
+async def removal_row(root: Path, size: int, in_thread: bool) -> None:
+    """One segment of `size` bytes and more goes."""
+    eraser = Eraser() if in_thread else None
+    directory = LogDirectory(RealDisk(), root / "folder", "bench", 1, eraser=eraser)
+    directory.open_all(now_ms=NOW_MS)
+    log = directory.create("bench", UUID(int=1), 0, LogConfig(segment_bytes=2 * size), now_ms=NOW_MS)
+    data = encode_batch([NewRecord(b"k", random_bytes, (), NOW_MS) for random_bytes in [Random(1).randbytes(1 << 20)]])
+    for _ in range(size >> 20):
+        log.append_leader(data, leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=NOW_MS)
+    log.roll()
+    log.flush_now()
+    log.set_high_watermark(log.log_end_offset)
+    began = time.perf_counter()
+    log.advance_log_start(log.log_end_offset)
+    blocked, worst = time.perf_counter() - began, 0.0
+    while eraser is not None and eraser.waiting:
+        due = time.perf_counter() + 0.001
+        await asyncio.sleep(0.001)
+        worst = max(worst, time.perf_counter() - due)
+    where = "in a thread" if in_thread else "on the loop"
+    print(f"removal of {size >> 20} MiB {where}: the loop stood still for {max(blocked, worst) * 1e3:.1f} ms")
+    if eraser is not None:
+        eraser.close()
+    directory.close(clean=False)
+    shutil.rmtree(root / "folder")
+
+
 def key_map_row(keys: int) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     table = KeyMap(1 << 40, keys)
@@ -147,6 +178,8 @@ def main() -> None:
                     clean_row(root, size, value_bytes, codec, superseded)
         for limit in (0, 32 << 20):
             asyncio.run(beside_the_loop(root, size // 2, limit))
+        for in_thread in (False, True, False, True):
+            asyncio.run(removal_row(root, 8 * size, in_thread))
     finally:
         shutil.rmtree(root)
 

@@ -105,7 +105,7 @@ class Broker:
             return
         for topic in result.deleted_topics:
             for partition in topic.partitions:
-                self._delete(topic.name, partition, topic.topic_id)
+                self.replicas.delete(topic.name, partition, topic.topic_id)
         if result.deleted_topics:
             self.groups.topics_deleted(topic.name for topic in result.deleted_topics)
         changed = set(result.changed_partitions)
@@ -193,15 +193,6 @@ class Broker:
             self._open_pause_s = pause_s
             self._open_again_at_s = self.clock.monotonic() + pause_s
 
-    def _delete(self, topic: str, partition: int, topic_id: UUID) -> None:
-        """Deletes the replica of exactly this topic: a new one of the same name may stand in its place already."""
-        try:
-            replica = self.replicas.replica(topic, partition)
-        except KafkaError:
-            return  # this node holds no replica of it
-        if replica.topic_id == topic_id:
-            self.replicas.delete(topic, partition)
-
     def _delete_what_is_not_ours(self, state: ClusterState) -> None:
         """Logs of topics that were deleted, and of partitions that moved away, while this node was down."""
         for (name, partition), topic_id in list(self.directory.topic_ids.items()):
@@ -259,9 +250,10 @@ class Broker:
         return reply
 
     async def wait_for_metadata(self, index: int) -> None:
-        """So that whoever changed the metadata through this node can read the change from it."""
+        """So that whoever changed the metadata through this node can read the change from it, and write to what was created."""
         try:
             await self.metadata.wait_for_index(index, TOPIC_WAIT_S)
+            await self.replicas.logs_made(TOPIC_WAIT_S)
         except TimeoutError:
             log.warning("metadata_lags", wanted=index, applied=self.metadata_index)
 

@@ -105,8 +105,8 @@ class ReservingDisk:
     def write_atomic(self, path: Path, data: bytes) -> None:
         self.guarded(lambda: self._disk.write_atomic(path, data))
 
-    def make_directory(self, directory: Path) -> None:
-        self.guarded(lambda: self._disk.make_directory(directory))
+    def make_directory(self, directory: Path, *, durable: bool = True) -> None:
+        self.guarded(lambda: self._disk.make_directory(directory, durable=durable))
 
     def exists(self, path: Path) -> bool:
         return self._disk.exists(path)

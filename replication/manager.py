@@ -27,7 +27,7 @@ from ..runtime import logs
 from ..runtime.clock import Clock, Timer
 from ..storage.data_folders import DataFolders
 from ..storage.group_commit import GroupCommit
-from ..storage.log import AppendInfo, AppendOrigin, EpochEnd, Log, LogConfig, VerificationGuard
+from ..storage.log import AppendInfo, AppendOrigin, EpochEnd, Log, VerificationGuard
 from ..storage.log_directory import LogDirectory
 from ..storage.recovery import CorruptLog
 from ..wire.errors import ErrorCode, KafkaError
@@ -43,6 +43,7 @@ from .isr import AlterPartition, IsrChanges
 from .leader import PartitionLeader
 from .lease import Lease
 from .offsets import OffsetAnswer
+from .openings import Openings
 from .record_deletion import RecordDeletions
 from .replica import Replica, Role, RoleChange
 
@@ -82,9 +83,11 @@ class ReplicaManager:
         exists: Callable[[str, int], bool] = lambda _topic, _partition: False,
         holds_session: Callable[[], bool] = lambda: True,
         config: ReplicationConfig | None = None,
+        make_logs_in_background: bool = False,
     ) -> None:
         """`broker_epoch()` is the epoch of the node's present registration, which followers' fetches carry; `exists(topic,
-        partition)`: the metadata knows the partition, whoever holds it; `holds_session()`: the session is good right now."""
+        partition)`: the metadata knows the partition, whoever holds it; `holds_session()`: the session is good right now.
+        `make_logs_in_background`: `apply` takes new partitions up some time later (`openings`)."""
         self.node_id = node_id
         self._directory = log_directory
         self._group_commit = group_commit
@@ -113,7 +116,10 @@ class ReplicaManager:
         self._sweep: Timer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
-        self._not_opened: dict[Key, str] = {}  # replicas that this node should hold and could not open, and why
+        self._openings = Openings(
+            node_id, log_directory, clock, self._config.producer_id_expiration_ms, self.apply, on_offline,
+            in_background=make_logs_in_background,
+        )  # fmt: skip
         self._deletions = RecordDeletions(clock, log_directory.write_checkpoints)
         self._told_directory_failed, log_directory.on_offline = log_directory.on_offline, self._directory_failed
         log_directory.on_corrupt = self._log_damaged
@@ -121,12 +127,11 @@ class ReplicaManager:
     # -- looking up ----------------------------------------------------------------------------------------------------------
 
     def replica(self, topic: str, partition: int) -> Replica:
-        """Raises KAFKA_STORAGE_ERROR when this node could not open its replica; when it holds none NOT_LEADER_OR_FOLLOWER, for
-        the partition may have moved away and the client must look where to, or UNKNOWN_TOPIC_OR_PARTITION."""
+        """Raises KAFKA_STORAGE_ERROR when this node could not open its replica; when it holds none (yet) NOT_LEADER_OR_FOLLOWER,
+        for the partition may have moved away and the client must look where to, or UNKNOWN_TOPIC_OR_PARTITION."""
         found = self._replicas.get((topic, partition))
-        if found is None and (why := self._not_opened.get((topic, partition))):
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why)
         if found is None:
+            self._openings.require_possible((topic, partition))
             elsewhere = self._exists(topic, partition)
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER if elsewhere else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             raise KafkaError(code, f"node {self.node_id} holds no replica of {topic}-{partition}")
@@ -173,14 +178,19 @@ class ReplicaManager:
     def apply(self, assignments: Iterable[Assignment]) -> None:
         """Takes up what the newest applied metadata says of these partitions; see the module's docstring for the order."""
         self._start_tasks()
-        for assignment in assignments:
+        wanted = list(assignments)
+        for assignment in wanted:
+            held = self._replicas.get((assignment.topic, assignment.partition))
+            if held is not None and held.topic_id != assignment.topic_id:
+                self.delete(*held.key)  # the topic was deleted and created again under the same name
+        for assignment in self._openings.ready(wanted):
             replica = self._replica_for(assignment)
             if replica is None:
                 continue
             old, old_role = replica.assignment, replica.role
             change = replica.apply(assignment, now_s=self._clock.monotonic(), lag_max_s=self._lag_max_s)
             if assignment.config != old.config:
-                replica.log.update_config(self._log_config(assignment))
+                replica.log.update_config(self._openings.log_config(assignment))
             if change is RoleChange.NEW_LEADER_EPOCH:
                 self._role_changed(replica, old_role)
             elif change is RoleChange.ISR:
@@ -195,60 +205,35 @@ class ReplicaManager:
         """The replica that the assignment is for, made when this node should hold one; None when it should not, or cannot."""
         key = (assignment.topic, assignment.partition)
         replica = self._replicas.get(key)
-        if replica is not None and replica.topic_id != assignment.topic_id:
-            self.delete(*key)  # the topic was deleted and created again under the same name
-            replica = None
-        if replica is not None and replica.role is Role.OFFLINE and self._may_set_aside(assignment):
+        if replica is not None and replica.role is Role.OFFLINE and self._openings.may_set_aside(assignment):
             del self._replicas[key]
             replica = None
-        self._not_opened.pop(key, None)
         if replica is None and self.node_id in assignment.replicas:
-            try:
-                if self._may_set_aside(assignment):
-                    self._directory.set_aside(*key)
-                log = self._open_log(assignment)
-            except KafkaError as error:
-                self._not_opened[key] = str(error)
-                _log.error("replica_not_opened", topic=key[0], partition=key[1], error=str(error))
-                self._on_offline(key[0], key[1], str(error))
+            if (log := self._openings.open(assignment)) is None:
                 return None
             replica = Replica(self.node_id, assignment, log)
             self._replicas[key] = replica
         return replica
 
-    def _may_set_aside(self, assignment: Assignment) -> bool:
-        """A damaged log is fetched again once another replica leads and nobody counts on this one."""
-        damaged = self._directory.damaged.get((assignment.topic, assignment.partition)) == assignment.topic_id
-        return damaged and assignment.does_without(self.node_id)
+    async def logs_made(self, timeout_s: float) -> None:
+        """Waits for the logs that are being made now.  Raises TimeoutError."""
+        await self._openings.settled(timeout_s)
 
-    def _log_config(self, assignment: Assignment) -> LogConfig:
-        return LogConfig.from_topic_config(
-            dict(assignment.config), producer_id_expiration_ms=self._config.producer_id_expiration_ms
-        )
-
-    def _open_log(self, assignment: Assignment) -> Log:
-        config = self._log_config(assignment)
-        log = self._directory.create(
-            assignment.topic, assignment.topic_id, assignment.partition, config, now_ms=self._clock.wall_ms()
-        )
-        log.update_config(config)  # one that was there was opened with what was known at the start
-        return log
-
-    def delete(self, topic: str, partition: int) -> None:
-        """The partition is gone, or no longer ours: everything that waits is told so, and the log is removed."""
-        self._not_opened.pop((topic, partition), None)
-        if (replica := self._replicas.pop((topic, partition), None)) is None:
+    def delete(self, topic: str, partition: int, topic_id: UUID | None = None) -> None:
+        """The partition is gone, or no longer ours: everything that waits is told so, and the log is removed.  With `topic_id`,
+        only that topic's: a new one of the same name may stand in its place already."""
+        self._openings.forget((topic, partition), topic_id)
+        replica = self._replicas.get((topic, partition))
+        if replica is None or topic_id not in (None, replica.topic_id):
             return
+        del self._replicas[topic, partition]
         was_leader = replica.is_leader
         replica.go_offline("the partition was deleted")
         self._stop_following(replica)
         self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if was_leader:
             self._on_follower(topic, partition, replica.leader_epoch)
-        try:
-            self._directory.delete(topic, partition)
-        except KafkaError as error:
-            _log.error("partition_not_deleted", topic=topic, partition=partition, error=str(error))
+        self._openings.remove((topic, partition))
 
     def _role_changed(self, replica: Replica, old_role: Role) -> None:
         self._stop_following(replica)
@@ -579,6 +564,7 @@ class ReplicaManager:
     async def shutdown(self, clean: bool = True) -> None:
         """Stops every task and answers everything that waits; with `clean`, flushes the logs and writes the checkpoints."""
         self._closing = True
+        await self._openings.close()
         await self._isr_changes.close()
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
         self._fetchers.clear()

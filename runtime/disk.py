@@ -46,7 +46,7 @@ class Disk(Protocol):
     def exists(self, path: Path) -> bool: ...
     def size(self, path: Path) -> int: ...
     def list_names(self, directory: Path) -> list[str]: ...
-    def make_directory(self, directory: Path) -> None: ...
+    def make_directory(self, directory: Path, *, durable: bool = True) -> None: ...
     def read(self, path: Path) -> bytes: ...
     def write_atomic(self, path: Path, data: bytes) -> None: ...
     def rename(self, source: Path, target: Path) -> None: ...
@@ -165,13 +165,15 @@ class RealDisk:
     def list_names(self, directory: Path) -> list[str]:
         return sorted(os.listdir(directory))
 
-    def make_directory(self, directory: Path) -> None:
-        """Makes the folder and its parents, durably: every new entry's parent folder is synced."""
+    def make_directory(self, directory: Path, *, durable: bool = True) -> None:
+        """Makes the folder and its parents, durably: every new entry's parent folder is synced.  Without `durable`, the caller
+        syncs the last one's parent: once, for many folders."""
         if os.path.isdir(directory):
             return
         self.make_directory(directory.parent)
         os.makedirs(directory, exist_ok=True)
-        self.sync_directory(directory.parent)
+        if durable:
+            self.sync_directory(directory.parent)
 
     def read(self, path: Path) -> bytes:
         with open(path, "rb") as file:

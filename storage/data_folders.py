@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from ..runtime import logs
 from ..runtime.disk import Disk
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from .creation import Creation, NewLog, Results
 from .eraser import Eraser
 from .folder_notes import PartitionKey
 from .log import CorruptLog, Log, LogConfig
@@ -33,6 +35,24 @@ from .open_files import OPEN_FILES_MAX
 DATA_FOLDERS = "data-folders"
 _NODE, _MEMBER = "node", "member"
 log = logs.get(__name__)
+
+
+@dataclass(slots=True)
+class CreationInFolders:
+    """New logs of several folders (`creation.py`)."""
+
+    parts: list[Creation] = field(default_factory=list)
+    refused: Results = field(default_factory=dict)
+
+    def run(self) -> None:
+        for part in self.parts:
+            part.run()
+
+    def finish(self) -> Results:
+        results = dict(self.refused)
+        for part in self.parts:
+            results |= part.finish()
+        return results
 
 
 class DataFolders:
@@ -235,16 +255,48 @@ class DataFolders:
 
     def create(self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int = 0) -> Log:
         """The log of this topic, made in the folder with the fewest when there is none.  Raises KAFKA_STORAGE_ERROR."""
-        folder = self.folder_of(topic, partition)
-        if folder is None and (topic, partition) in self._lost:
-            failed = ", ".join(f"{path} ({error})" for path, error in self._failed.items())
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} may be in a data folder that failed: {failed}")
-        if folder is None:
-            usable = [folder for folder in self.folders if not folder.is_offline]
-            if not usable:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data folder is offline")
-            folder = min(usable, key=lambda each: each.log_count)
+        folder = self._place_of((topic, partition), {})
         return folder.create(topic, topic_id, partition, config, now_ms=now_ms)
+
+    def begin_creation(self, wanted: Iterable[NewLog], *, now_ms: int) -> CreationInFolders:
+        """See `LogDirectory.begin_creation`."""
+        shares: dict[LogDirectory, list[NewLog]] = {}
+        counts: dict[LogDirectory, int] = {}
+        creation = CreationInFolders()
+        for new in wanted:
+            try:
+                shares.setdefault(self._place_of(new.key, counts), []).append(new)
+            except KafkaError as error:
+                creation.refused[new.key] = error
+        for folder, share in shares.items():
+            try:
+                creation.parts.append(folder.begin_creation(share, now_ms=now_ms))
+            except KafkaError as error:
+                creation.refused.update((new.key, error) for new in share)
+        return creation
+
+    def _place_of(self, key: PartitionKey, counts: dict[LogDirectory, int]) -> LogDirectory:
+        """Where a log is, or goes; `counts` of the logs in each folder, as far as they are known.  Raises KAFKA_STORAGE_ERROR."""
+        folder = self.folder_of(*key)
+        if folder is not None:
+            return folder
+        if key in self._lost:
+            failed = ", ".join(f"{path} ({error})" for path, error in self._failed.items())
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key[0]}-{key[1]} may be in a data folder that failed: {failed}")
+        usable = [folder for folder in self.folders if not folder.is_offline]
+        if not usable:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data folder is offline")
+        for folder in usable:
+            if folder not in counts:
+                counts[folder] = folder.log_count
+        emptiest = min(usable, key=counts.__getitem__)
+        counts[emptiest] += 1
+        return emptiest
+
+    def topic_id_of(self, topic: str, partition: int) -> UUID | None:
+        """Whose log is here, in use or damaged."""
+        folder = self.folder_of(topic, partition)
+        return None if folder is None else folder.topic_id_of(topic, partition)
 
     def delete(self, topic: str, partition: int) -> None:
         folder = self.folder_of(topic, partition)

@@ -19,7 +19,7 @@ the data of one log is damaged, that log goes offline, for this start and all la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,6 +30,7 @@ from ..runtime import logs
 from ..runtime.disk import Disk, FileLock
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from .creation import PARTITION_METADATA, Creation, NewLog, Results
 from .eraser import Eraser
 from .flush_notes import Identity, identity_of
 from .folder_notes import FolderNotes, PartitionCheckpoint, PartitionKey
@@ -41,7 +42,6 @@ from .stored_config import LOG_CONFIG, decode_config, encode_config
 
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = "clean-shutdown"
-PARTITION_METADATA = "partition.metadata"
 _META_VERSION = "1"
 DAMAGED = "damaged"
 _DELETE_SUFFIX = "-delete"
@@ -115,6 +115,7 @@ class LogDirectory:
         self._recovery_threads, self._recovery_pool = recovery_threads, recovery_pool
         self._configs_due: dict[PartitionKey, LogConfig] = {}
         self._eraser = eraser
+        self._being_made: set[PartitionKey] = set()
 
     # ----------------------------------------------------------------------------------------------------------- opening
 
@@ -296,46 +297,68 @@ class LogDirectory:
     # ------------------------------------------------------------------------------------------------- partitions come and go
 
     def create(self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int = 0) -> Log:
-        """A new, empty log, or the existing one of this very topic.
+        """`begin_creation` of one log, waiting for the disk.  Raises KAFKA_STORAGE_ERROR."""
+        return self.begin_creation([NewLog(topic, topic_id, partition, config)], now_ms=now_ms).now((topic, partition))
+
+    def begin_creation(self, wanted: Iterable[NewLog], *, now_ms: int) -> Creation:
+        """New, empty logs, or the existing ones of these very topics.  See `creation.py` for the rest.
 
         A folder left by another topic of the same name is removed first: it was deleted while this node was away.
-        Raises KAFKA_STORAGE_ERROR.
+        Raises KAFKA_STORAGE_ERROR when nothing can be made at all.
         """
         self._require_online()
-        key = (topic, partition)
-        existing = self.logs.get(key)
-        if existing is not None:
-            if self.topic_ids[key] == topic_id:
-                return existing
-        if self.topic_ids.get(key, self.damaged.get(key, topic_id)) != topic_id:
-            self.delete(topic, partition)
+        results: Results = {}
+        missing: list[NewLog] = []
+        for new in wanted:
+            try:
+                if (existing := self._existing(new)) is None:
+                    missing.append(new)
+                else:
+                    results[new.key] = existing
+            except KafkaError as error:
+                results[new.key] = error
         try:
-            path = self._log_path(key)
-            if self._disk.exists(path):
-                # It could not be opened (damaged flushed data): silently starting afresh would hide the damage.
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} exists and is not usable: see the errors at the start")
-            # Of a log of this name that was deleted on a full disk, or of this one, when somebody has moved its folder away.
-            self._notes.forget(key, identity_of(topic_id, partition))
-            self._disk.make_directory(path)
-            if config != LogConfig():
-                self._disk.write_atomic(path / LOG_CONFIG, encode_config(config))
-            self._disk.write_atomic(path / PARTITION_METADATA, encode_checkpoint([[topic_id]]))
-            created = self._load(key, config, now_ms=now_ms, clean=False)
+            for new in missing:
+                # Of a log of this name that was deleted on a full disk, or of this one, when somebody has moved its folder away.
+                self._notes.forget(new.key, identity_of(new.topic_id, new.partition))
         except OSError as error:
-            self._disk_failed(error)
-            self._remove_half_made(path)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be created: {error}") from error
-        self._adopt(key, topic_id, created)
-        created.recovered = False
-        return created
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log can be created in {self.path}: {error}") from error
+        self._being_made |= {new.key for new in missing}
+        return Creation(
+            self._disk, self.path, missing, results, take_up=self._take_up,
+            open_log=lambda new: self._load(new.key, new.config, now_ms=now_ms, clean=False),
+        )  # fmt: skip
 
-    def _remove_half_made(self, path: Path) -> None:
-        """Nothing can have been written to it; left there, it would stand in the way of the next try."""
-        try:
-            if self._disk.exists(path):
-                self._disk.remove_tree(path)
-        except OSError as error:
-            log.warning("half_made_log_not_removed", path=path, reason=error)
+    def _existing(self, new: NewLog) -> Log | None:
+        """Raises KAFKA_STORAGE_ERROR when something else stands in its place."""
+        path = self._log_path(new.key)
+        if self.topic_id_of(*new.key) not in (None, new.topic_id):
+            self.delete(*new.key)
+        if new.key in self._being_made:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} is being made")
+        if new.key not in self.logs and self._disk.exists(path):
+            # It could not be opened (damaged flushed data): silently starting afresh would hide the damage.
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} exists and is not usable: see the errors at the start")
+        return self.logs.get(new.key)
+
+    def _take_up(self, creation: Creation) -> None:
+        """What was made is in use from here on; of a folder that went offline meanwhile, nothing."""
+        for new in creation.wanted:
+            self._being_made.discard(new.key)
+            made = creation.results[new.key]
+            if isinstance(made, KafkaError):
+                if isinstance(made.__cause__, OSError):
+                    self._disk_failed(made.__cause__)
+            elif self._offline is not None:
+                made.close(clean=False)
+                creation.results[new.key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} is offline: {self._offline}")
+            else:
+                self._adopt(new.key, new.topic_id, made)
+                made.recovered = False
+
+    def topic_id_of(self, topic: str, partition: int) -> UUID | None:
+        """Whose log is here, in use or damaged."""
+        return self.topic_ids.get((topic, partition)) or self.damaged.get((topic, partition))
 
     def delete(self, topic: str, partition: int) -> None:
         """Closes the log and removes its folder: first it loses its name, durably, then its content.  Also for unusable ones.
@@ -407,7 +430,7 @@ class LogDirectory:
     def _remove_in_background(self, owner: Log, removal: Removal) -> bool:
         def work() -> None:
             removal.run()
-            removal.unlink()
+            removal.erase()
 
         return self._eraser is not None and self._eraser.submit(work, lambda error: owner.removals.finish(removal, error))
 
@@ -466,7 +489,7 @@ class LogDirectory:
     @property
     def log_count(self) -> int:
         """Logs that have their place here, in use or not."""
-        return len(self.logs.keys() | self.damaged.keys() | self.unusable)
+        return len(self.logs.keys() | self.damaged.keys() | self.unusable | self._being_made)
 
     @property
     def is_offline(self) -> bool:

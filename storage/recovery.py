@@ -195,6 +195,7 @@ def _new_log(loader: _Loader) -> LoadedLog:
     loader.drop_snapshots_above(-1)
     segment = Segment.create(loader.files, loader.directory, base, loader.config.index_interval_bytes)
     segment.sync()
+    segment.written_is_durable(transactions_too=True)  # thousands of new logs may not hold their files open
     loader.disk.sync_directory(loader.directory)
     producers = loader.new_state()
     producers.end_offset = base

@@ -94,7 +94,7 @@ class Removal:
             if name.endswith(".snapshot") and name[:-9].isdigit() and int(name[:-9]) < self._first:
                 self._disk.remove(self._directory / name)
 
-    def unlink(self) -> None:
+    def erase(self) -> None:
         """Step 4; any thread.  Raises OSError."""
         while self._doomed:
             try:
@@ -136,7 +136,7 @@ class Removals:
             self._waiting.append(removal)
             if self.in_background is None or not self.in_background(removal):
                 self.settle()
-                removal.unlink()
+                removal.erase()
 
     def finish(self, removal: Removal, error: Exception | None) -> None:
         """In the background it was run, or could not be."""

@@ -162,6 +162,9 @@ class Replacements:
             raise ValueError("the replacement was withdrawn")
         before = self._segments.size_bytes
         with self._health.disk_at_work("a replacement of segments"):
+            if not self._durability.withdraw_counts(replacement.old):
+                self.settle()  # one that was built since `begin`
+                raise ValueError("a late count index of theirs is on its way to the disk")
             self._segments.switch(replacement.old, replacement.new)
         replacement.switched()
         self._durability.flushed_size = max(0, self._durability.flushed_size + self._segments.size_bytes - before)

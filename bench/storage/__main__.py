@@ -1,6 +1,6 @@
 """What a log costs over the bare system calls: appends, group commit, reads, recovery, memory.
 
-    python bench/storage [append] [commit] [read] [recovery] [partitions] [memory] [index]
+    python bench/storage [append] [commit] [read] [recovery] [creation] [partitions] [memory] [index]
                          [--directory DIR] [--megabytes 128] [--recover-megabytes 10240] [--partitions 1000]
 
 Without a name, all of them.  Beside every figure stands a raw loop of the same size in the same run (pwrite, fdatasync, pread),
@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from appends import bench_append, bench_commit
+from creation import bench_creation
 from indexes import bench_index
 from memory import bench_memory
 from reads import bench_read
@@ -24,7 +25,8 @@ from recovery import bench_partitions, bench_recovery
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("parts", nargs="*", metavar="part", help="append, commit, read, recovery, partitions, memory, index")
+    names = "append, commit, read, recovery, creation, partitions, memory, index"
+    arguments.add_argument("parts", nargs="*", metavar="part", help=names)
     arguments.add_argument("--directory", type=Path, help="a folder on the disk to measure (default: the temporary one)")
     arguments.add_argument("--megabytes", type=int, default=128, help="data for each size of batch")
     arguments.add_argument("--recover-megabytes", type=int, default=10_240, help="the log to recover")
@@ -35,6 +37,7 @@ def main() -> None:
         "commit": bench_commit,
         "read": lambda root: bench_read(root, chosen.megabytes),
         "recovery": lambda root: bench_recovery(root, chosen.recover_megabytes),
+        "creation": lambda root: bench_creation(root, chosen.partitions),
         "partitions": lambda root: bench_partitions(root, chosen.partitions),
         "memory": lambda root: bench_memory(root, chosen.partitions),
         "index": bench_index,

@@ -454,7 +454,7 @@ class LyingDisk:
         self.called()
         return sorted(self._folder(directory).entries)
 
-    def make_directory(self, directory: Path) -> None:
+    def make_directory(self, directory: Path, *, durable: bool = True) -> None:
         if str(directory) in self._folders:
             return
         self.make_directory(directory.parent)
@@ -464,7 +464,8 @@ class LyingDisk:
         self.step(directory)
         made = self._folders[str(directory)] = _Folder()
         folder.change(None, name, made)
-        self.sync_directory(directory.parent)
+        if durable:
+            self.sync_directory(directory.parent)
 
     def read(self, path: Path) -> bytes:
         self.called()

@@ -40,8 +40,8 @@ class Mounts:
     def list_names(self, directory: Path) -> list[str]:
         return self.at(directory).list_names(directory)
 
-    def make_directory(self, directory: Path) -> None:
-        self.at(directory).make_directory(directory)
+    def make_directory(self, directory: Path, *, durable: bool = True) -> None:
+        self.at(directory).make_directory(directory, durable=durable)
 
     def read(self, path: Path) -> bytes:
         return self.at(path).read(path)

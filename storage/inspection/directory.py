@@ -16,8 +16,9 @@ from uuid import UUID
 from ...runtime.disk import Disk
 from ..checkpoint import CheckpointInvalid, decode_checkpoint
 from ..cleaning.positions import CLEANER_CHECKPOINT, decode_positions
+from ..creation import PARTITION_METADATA
 from ..folder_notes import PARTITION_CHECKPOINT, PartitionCheckpoint, PartitionKey
-from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA, parse_name
+from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
 from .findings import Finding
 from .partition import Circumstances, PartitionReport, verify_partition
 from .verification import FolderState

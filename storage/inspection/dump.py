@@ -27,8 +27,9 @@ from ...wire.records import BatchHeader, decode_batch, decode_marker
 from ..checkpoint import CheckpointInvalid, decode_checkpoint
 from ..cleaning.positions import CLEANER_CHECKPOINT
 from ..count_index import CountIndexInvalid, decode_count_index
+from ..creation import PARTITION_METADATA
 from ..folder_notes import PARTITION_CHECKPOINT
-from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA, parse_name
+from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
 from ..producer_snapshot import SnapshotInvalid, decode_snapshot
 from ..producer_state import ProducerState
 from ..recovery import EPOCH_CHECKPOINT

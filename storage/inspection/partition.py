@@ -23,8 +23,9 @@ from uuid import UUID
 from ...runtime.disk import Disk
 from ...wire.records import BatchHeader
 from ..checkpoint import CheckpointInvalid, decode_checkpoint
+from ..creation import PARTITION_METADATA
 from ..folder_notes import PartitionCheckpoint
-from ..log_directory import DAMAGED, PARTITION_METADATA, parse_name
+from ..log_directory import DAMAGED, parse_name
 from ..producer_snapshot import SnapshotInvalid, decode_snapshot
 from ..producer_state import ProducerState
 from ..recovery import EPOCH_CHECKPOINT

@@ -117,7 +117,7 @@ class MemoryDisk:
         names |= {path.name for path in self.directories if path.parent == directory and path != directory}
         return sorted(names)
 
-    def make_directory(self, directory: Path) -> None:
+    def make_directory(self, directory: Path, *, durable: bool = True) -> None:
         self.directories.add(directory)
         self.directories.update(directory.parents)
 

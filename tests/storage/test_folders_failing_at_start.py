@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.chaos.sim.mounts import Mounts
+from tidegate.storage.creation import NewLog
 from tidegate.storage.data_folders import DataFolders
 from tidegate.storage.log import LogConfig
 from tidegate.storage.log_directory import META_PROPERTIES, DirectoryRefused
@@ -75,6 +76,9 @@ def test_only_its_partitions_are_down_and_none_of_them_is_made_anew(fails: froze
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and str(B) in refused.value.message
         with pytest.raises(KafkaError):  # nor of a topic that has its name now: the old log will be there again
             folders.create("t", UUID(int=2), lost, LogConfig(), now_ms=NOW_MS)
+    many = folders.begin_creation([NewLog("t", ID, partition, LogConfig()) for partition in (1, 3)], now_ms=NOW_MS)
+    many.run()
+    assert all(isinstance(each, KafkaError) and str(B) in str(each) for each in many.finish().values()) and len(folders.logs) == 2
     append(folders.create("new", ID, 0, LogConfig(), now_ms=NOW_MS), batch(1))
     assert folders.folder_of("new", 0) is folders.folders[0]
     assert folders.previous_broker_epoch is None and folders.directory_id == identity, "not a replaced disk, and not a clean stop"

@@ -41,7 +41,7 @@ class Later:
         """The thread comes to what waits."""
         for removal in self.waiting:
             removal.run()
-            removal.unlink()
+            removal.erase()
             self.log.removals.finish(removal, None)
         self.waiting.clear()
 

@@ -8,6 +8,8 @@ from random import Random
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk, PowerCut
+from tidegate.storage.count_index import CountIndex
+from tidegate.storage.flush import FlushTicket
 from tidegate.storage.log import Log
 from tidegate.storage.replacement import Replacement, Replacements, Stage
 from tidegate.storage.segment import Segment
@@ -151,6 +153,29 @@ def test_a_close_at_any_step_leaves_a_log_that_opens(step: str, clean_close: boo
     assert replacement.is_over
     work.disk.kill()
     work.check(reopened(work.disk, end), replaced=None if step == "decided" else step != "begun")
+
+
+@pytest.mark.parametrize("flush", ["begun", "waiting"])
+@pytest.mark.parametrize("step", STEPS[:2])
+def test_a_count_index_of_the_old_segments_does_not_come_to_stand_beside_the_new_one(step: str, flush: str) -> None:
+    """It has the same name, and would be believed."""
+    work = Work(LyingDisk())
+    tickets: list[FlushTicket] = []
+
+    def counts(log: Log) -> None:
+        log.add_counts(work.old[0], CountIndex(work.old[0].base_offset, 300), b"stale")
+        if flush == "begun":
+            tickets.append(log.begin_flush())
+
+    replacement = work.run(counts, step)
+    assert replacement.stage is (Stage.WITHDRAWN if flush == "begun" else Stage.DONE)
+    for ticket in tickets:
+        ticket.run()
+        work.log.finish_flush(ticket)
+    work.log.flush_now()
+    path = FOLDER / f"{work.old[0].base_offset:020d}.countindex"
+    assert (work.disk.read(path) == b"stale") == (flush == "begun")
+    work.check(work.log, replaced=flush != "begun")
 
 
 def test_a_second_replacement_waits_for_the_first() -> None:
