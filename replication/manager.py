@@ -205,7 +205,7 @@ class ReplicaManager:
         if replica is None and self.node_id in assignment.replicas:
             try:
                 if self._may_set_aside(assignment):
-                    self._directory.set_aside(*key)
+                    self._directory.set_aside(*key, now_ms=self._clock.wall_ms())
                 log = self._open_log(assignment)
             except KafkaError as error:
                 self._not_opened[key] = str(error)

@@ -107,6 +107,7 @@ class Log:
         clean: bool,
         recovery_point: int,
         flushed_end: int = 0,
+        distrusted_from: int | None = None,
         log_start_offset: int = 0,
         high_watermark: int = 0,
         files: OpenFiles | None = None,
@@ -118,7 +119,7 @@ class Log:
         """
         loaded = load_log(
             disk, directory, config=config, clean=clean, recovery_point=recovery_point, flushed_end=flushed_end,
-            log_start_offset=log_start_offset, files=OpenFiles(disk) if files is None else files,
+            distrusted_from=distrusted_from, log_start_offset=log_start_offset, files=OpenFiles(disk) if files is None else files,
         )  # fmt: skip
         opened = cls(disk, directory, topic, partition, config, loaded, now_ms)
         opened.set_high_watermark(high_watermark)
