@@ -422,9 +422,13 @@ class Log:
         """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation overtook changes nothing."""
         before = self._durability.flushed_end
         self._durability.finish(ticket, self._segments.active, self._epochs)
-        flushed = self._durability.flushed_end
-        if flushed > before and self.on_flushed is not None:
-            self.on_flushed(self._durability.end_after_restart(flushed))
+        if self._durability.flushed_end > before:
+            self.tell_flushed()
+
+    def tell_flushed(self) -> None:
+        """Calls `on_flushed`, as after a flush."""
+        if self.on_flushed is not None:
+            self.on_flushed(self._durability.end_after_restart(self._durability.flushed_end))
 
     def flush_now(self) -> None:
         """A flush that waits on the loop's thread: for closing, tools and tests."""

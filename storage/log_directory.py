@@ -466,6 +466,9 @@ class LogDirectory:
         if self._offline is not None:
             return
         self._write_configs()
+        for each in self.logs.values():
+            if each.recovery_point < each.flushed_end_offset and not each.is_offline:
+                each.tell_flushed()  # a roll has brought the recovery point down: the checkpoint will know less than the last
         self._notes.write(
             {
                 key: PartitionCheckpoint(each.recovery_point, each.high_watermark, each.log_start_offset)

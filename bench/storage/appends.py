@@ -97,7 +97,7 @@ def bench_commit(root: Path) -> None:
         )
     turns, note_s = asyncio.run(_noted(root / "folder", data))
     share = 100 * (turns.log_s / turns.raw_s - 1)
-    print(f"in a data folder, one writer: {turns.raw_s * 1e6:.0f} us a commit, {turns.log_s * 1e6:.0f} us with a note of the flush "
+    print(f"in a data folder, one writer: {turns.raw_s * 1e6:.0f} us a commit, {turns.log_s * 1e6:.0f} us with its note "
           f"({share:+.1f} %); the note itself {note_s * 1e6:.1f} us, {100 * note_s / turns.raw_s:.1f} % of a commit")  # fmt: skip
 
 
