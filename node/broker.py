@@ -24,7 +24,7 @@ from ..storage.data_folders import DataFolders
 from ..wire.errors import ErrorCode, KafkaError
 from . import internal_topics
 from .configuration import Configuration
-from .disk_reserve import DiskReserve
+from .disk_reserve import DiskReserves
 from .group_coordination import GroupCoordination
 from .membership import Membership
 from .metrics import Metrics
@@ -53,7 +53,7 @@ class Broker:
     metrics: Metrics
     metadata: MetadataFollower
     directory: DataFolders
-    reserve: DiskReserve
+    reserves: DiskReserves
 
     def __init__(self, configuration: Configuration, clock: Clock, controller: ControllerClient) -> None:
         self.configuration = configuration
@@ -175,6 +175,11 @@ class Broker:
     def damaged_replicas(self) -> set[tuple[bytes, int]]:
         """Of the offline ones, those whose flushed records are not what they were."""
         return {(topic_id.bytes, partition) for (_topic, partition), topic_id in self.directory.damaged.items()}
+
+    def is_out_of_room(self, topic: str, partition: int) -> bool:
+        """The disk of this replica is full: what clients would write takes what the node itself needs."""
+        folder = self.directory.folder_of(topic, partition) if self.reserves.given_up else None
+        return folder is not None and self.reserves.given_up_at(folder.path)
 
     def _is_open(self, topic: str, partition: int) -> bool:
         try:

@@ -6,6 +6,9 @@ Therefore a file of `metadata.reserve.bytes` is held.  When a write of the quoru
 write is repeated.  From then on clients' records are refused, or they would take what was given up (`given_up`).  When there is
 space again, `restore` makes the file anew.
 
+Every data folder has such a file (`DiskReserves`), those without the quorum for the notes of their logs: before a log is cut,
+deleted or set aside, its recovery point is noted.  Clients are refused where the file was given up, and only there.
+
 Every operation that is repeated may be repeated: positioned writes and whole-file replacements.  A failed *sync* is not one of
 them and stays final.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -33,10 +36,13 @@ FULL_BELOW_BYTES: Final = 1 << 20
 T = TypeVar("T")
 
 
-def full_folders(disk: Disk, folders: Sequence[Path]) -> list[str]:
+def full_folders(disk: Disk, folders: Sequence[Path], reserves: DiskReserves) -> list[str]:
     """What an operator is told of the data folders that cannot take records: one text for each of them."""
     told: list[str] = []
     for folder in folders:
+        if reserves.given_up_at(folder):
+            told.append(f"the disk of {folder} is full (its reserve is given up): make room; records can be read, not written")
+            continue
         try:
             free = disk.free_bytes(folder)
         except OSError as error:
@@ -82,6 +88,34 @@ class DiskReserve:
                 self._disk.remove(self._path)
                 log.error("disk_full", path=self._path.parent, consequence="the metadata lives on its reserve: make room")
             return held
+
+
+class DiskReserves:
+    """The reserves of all data folders; the first one is the metadata quorum's."""
+
+    def __init__(self, disk: Disk, folders: Sequence[Path], reserve_bytes: int) -> None:
+        self._disk = disk
+        self._all = {folder: DiskReserve(disk, folder, reserve_bytes) for folder in folders}
+        self.first = self._all[folders[0]]
+
+    @property
+    def given_up(self) -> bool:
+        """Whether any is."""
+        return any(reserve.given_up for reserve in self._all.values())
+
+    def given_up_at(self, folder: Path) -> bool:
+        return self._all[folder].given_up
+
+    def restore(self, folders: Iterable[Path]) -> None:
+        """Of these folders, those that work."""
+        for folder in folders:
+            self._all[folder].restore()
+
+    def make_room(self, folder: Path) -> None:
+        """Something is about to be written there that should not fail: on a full disk, gives the reserve up.  Raises OSError."""
+        reserve = self._all[folder]
+        if reserve.held and self._disk.free_bytes(folder) < FULL_BELOW_BYTES:
+            reserve.release()
 
 
 class ReservingDisk:

@@ -15,6 +15,7 @@ import os
 import signal
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from .. import __version__
@@ -43,12 +44,13 @@ from ..storage.eraser import Eraser
 from ..storage.group_commit import GroupCommit
 from ..storage.log import Log
 from ..storage.log_directory import DirectoryRefused
+from ..storage.set_aside import DamagedRetention
 from ..wire.errors import ErrorCode, KafkaError
 from .admin_service import AdminService
 from .broker import Broker
 from .configuration import Address, Configuration
 from .data_service import DataService
-from .disk_reserve import DiskReserve, ReservingDisk, full_folders
+from .disk_reserve import DiskReserves, ReservingDisk, full_folders
 from .group_coordination import GroupCoordination
 from .handlers import HANDLERS
 from .internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -135,14 +137,15 @@ class Node:
         )
         report = self._directory.open_all(now_ms=self._clock.wall_ms())
         self._recovered_logs = len(report.recovered)
-        self._reserve = DiskReserve(self._disk, configuration.data_dirs[0], configuration.integer("metadata.reserve.bytes"))
-        self._reserve.restore()
+        self._reserves = DiskReserves(self._disk, configuration.data_dirs, configuration.integer("metadata.reserve.bytes"))
+        self._reserves.restore(self._usable_folders)
+        self._directory.make_room = self._reserves.make_room
         self._group_commit = GroupCommit(configuration.integer("log.flush.threads"), kernel=KernelSync.open())
         self._controller = ControllerClient({v.node_id: str(v.grpc) for v in configuration.voters}, self._clock)
         self._broker = broker = Broker(configuration, self._clock, self._controller)
         broker.handled_keys = HANDLERS.keys
         broker.directory = self._directory
-        broker.reserve = self._reserve
+        broker.reserves = self._reserves
         broker.membership = self._membership()
         broker.metadata = MetadataFollower(
             self._controller, configuration.node_id, self._clock, broker.on_metadata, on_failure=self._fail_stop
@@ -285,26 +288,37 @@ class Node:
         await self._until_stopped(broker.membership.unfenced.wait())
 
     async def _keep_house(self) -> None:
-        """Takes up what a full disk left undone, and forgets idle producers, a little at a time."""
+        """Takes up what a full disk left undone, and removes or forgets what is old, a little at a time."""
         expire_at_s = self._clock.monotonic() + HOUSEKEEPING_S
         while True:
             await self._clock.sleep(AGAIN_S)
-            await asyncio.to_thread(self._reserve.restore)
+            await asyncio.to_thread(self._reserves.restore, self._usable_folders)
             await self._sync_flush_notes()
             self._broker.open_again()
             if self._clock.monotonic() < expire_at_s:
                 continue
             expire_at_s = self._clock.monotonic() + HOUSEKEEPING_S
+            await asyncio.to_thread(self._directory.remove_old_damaged, self._clock.wall_ms(), self._damaged_retention)
             for replica in list(self._broker.replicas.replicas):
                 replica.log.expire_producers(int(self._clock.monotonic() * 1000))
                 await asyncio.sleep(0)
+
+    @property
+    def _usable_folders(self) -> list[Path]:
+        return [folder.path for folder in self._directory.folders if not folder.is_offline]
+
+    @property
+    def _damaged_retention(self) -> DamagedRetention:
+        return DamagedRetention(
+            self._configuration.integer("log.damaged.retention.ms"), self._configuration.integer("log.damaged.retention.bytes")
+        )
 
     async def _sync_flush_notes(self) -> None:
         for folder in self._directory.folders:
             try:
                 await asyncio.to_thread(folder.sync_notes)
             except OSError as error:
-                folder.go_offline(error)
+                folder.disk_failed(error)
 
     async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of `work`, or None when the node was told to stop meanwhile."""
@@ -325,7 +339,7 @@ class Node:
             voters={voter.node_id: (voter.quorum.host, voter.quorum.port) for voter in configuration.voters},
             listen=(configuration.quorum.host, configuration.quorum.port),
             directory=configuration.data_dirs[0] / "quorum",
-            disk=ReservingDisk(self._disk, self._reserve),
+            disk=ReservingDisk(self._disk, self._reserves.first),
             clock=self._clock,
             cluster_id=configuration.text("cluster.id"),
             config=ControllerConfig(
@@ -488,7 +502,7 @@ class Node:
         """A full disk counts: a rolling restart must not go on, and whoever looks must see it.  Clients are not turned away."""
         if not self._ready:
             return Page(503, "text/plain", f"{self._state}\n".encode())
-        full = full_folders(self._disk, self._configuration.data_dirs)
+        full = full_folders(self._disk, self._configuration.data_dirs, self._reserves)
         return Page(503, "text/plain", "".join(f"{line}\n" for line in full).encode()) if full else _READY
 
     def _status(self) -> admin_pb2.StatusReply:

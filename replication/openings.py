@@ -139,7 +139,7 @@ class Openings:
         config = self.log_config(assignment)
         try:
             if self.may_set_aside(assignment):
-                self._directory.set_aside(assignment.topic, assignment.partition)
+                self._directory.set_aside(assignment.topic, assignment.partition, now_ms=self._clock.wall_ms())
             opened = self._directory.create(
                 assignment.topic, assignment.topic_id, assignment.partition, config, now_ms=self._clock.wall_ms()
             )

@@ -31,6 +31,7 @@ from .folder_notes import PartitionKey
 from .log import CorruptLog, Log, LogConfig
 from .log_directory import DirectoryRefused, LogDirectory, OpenReport, parse_name
 from .open_files import OPEN_FILES_MAX
+from .set_aside import DamagedRetention, remove_old_damaged
 
 DATA_FOLDERS = "data-folders"
 _NODE, _MEMBER = "node", "member"
@@ -98,9 +99,12 @@ class DataFolders:
         for folder in self.folders:
             folder.on_offline = self._folder_failed
             folder.on_corrupt = self._log_damaged
+            folder.make_room = lambda path: self.make_room(path)
         self.directory_id = ""
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
         self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None
+        self.make_room: Callable[[Path], None] = lambda _folder: None
+        """Called before a folder's notes are written that must be there for a log to be cut, deleted or set aside."""
 
     # ----------------------------------------------------------------------------------------------------------- opening
 
@@ -303,11 +307,20 @@ class DataFolders:
         if folder is not None:
             folder.delete(topic, partition)
 
-    def set_aside(self, topic: str, partition: int) -> None:
+    def set_aside(self, topic: str, partition: int, *, now_ms: int = 0) -> None:
         """See `LogDirectory.set_aside`."""
         folder = self.folder_of(topic, partition)
         assert folder is not None
-        folder.set_aside(topic, partition)
+        folder.set_aside(topic, partition, now_ms=now_ms)
+
+    def remove_old_damaged(self, now_ms: int, kept: DamagedRetention) -> None:
+        """Removes logs that were set aside long ago, in all folders; any thread.  A failure is logged, and tried another time."""
+        for folder in self.folders:
+            try:
+                if not folder.is_offline:
+                    remove_old_damaged(self._disk, folder.path, now_ms, kept)
+            except OSError as error:
+                log.warning("damaged_logs_not_removed", path=folder.path, reason=error)
 
     # -------------------------------------------------------------------------------------------------------- checkpoints
 

@@ -112,7 +112,7 @@ class FlushNotes:
                 return
             # First: also a write that failed may have got there.
             self._noted[identity] = self._possible[identity] = end_offset
-            file.write_at(self._size, body + _CRC.pack(crc32c(body)))
+            file.write_at(self._size, body + crc32c(body).to_bytes(4, "big"))
             self._size += RECORD_BYTES
             self._unsynced = True
         except OSError as error:

@@ -107,6 +107,7 @@ class Log:
         clean: bool,
         recovery_point: int,
         flushed_end: int = 0,
+        distrusted_from: int | None = None,
         log_start_offset: int = 0,
         high_watermark: int = 0,
         files: OpenFiles | None = None,
@@ -118,7 +119,7 @@ class Log:
         """
         loaded = load_log(
             disk, directory, config=config, clean=clean, recovery_point=recovery_point, flushed_end=flushed_end,
-            log_start_offset=log_start_offset, files=OpenFiles(disk) if files is None else files,
+            distrusted_from=distrusted_from, log_start_offset=log_start_offset, files=OpenFiles(disk) if files is None else files,
         )  # fmt: skip
         opened = cls(disk, directory, topic, partition, config, loaded, now_ms)
         opened.set_high_watermark(high_watermark)
@@ -421,9 +422,13 @@ class Log:
         """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation overtook changes nothing."""
         before = self._durability.flushed_end
         self._durability.finish(ticket, self._segments.active, self._epochs)
-        flushed = self._durability.flushed_end
-        if flushed > before and self.on_flushed is not None:
-            self.on_flushed(self._durability.end_after_restart(flushed))
+        if self._durability.flushed_end > before:
+            self.tell_flushed()
+
+    def tell_flushed(self) -> None:
+        """Calls `on_flushed`, as after a flush."""
+        if self.on_flushed is not None:
+            self.on_flushed(self._durability.end_after_restart(self._durability.flushed_end))
 
     def flush_now(self) -> None:
         """A flush that waits on the loop's thread: for closing, tools and tests."""

@@ -5,10 +5,11 @@
     clean-shutdown          broker epoch of a clean stop; there only between a clean close and the next opening
     partition-checkpoint    per partition: recovery point, high watermark, log start; and
     flush-notes             what was flushed since (`folder_notes`)
+    derived-files           sizes of index files as a clean stop left them (`derived_files`)
     <topic>-<partition>/    a log, with `partition.metadata` naming the topic's id, `log-config` when that is not the default, and
                             `damaged` when its data was found to be
     <n>-delete/             a log on its way out
-    <n>-damaged/            a damaged log, kept for whoever wants to look at it; the partition was fetched again from its leader
+    <n>-damaged/            a damaged log, kept for a while (`set_aside`); the partition was fetched again from its leader
 
 Order at opening: lock, check meta.properties, read clean-shutdown **and remove it durably**, then open logs: a crash from here on
 is an unclean stop.  Order at a clean close: close every log clean, write the checkpoint, then write clean-shutdown, last.
@@ -31,6 +32,7 @@ from ..runtime.disk import Disk, FileLock
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from .creation import PARTITION_METADATA, Creation, NewLog, Results
+from .derived_files import DerivedFiles, write_derived_files
 from .eraser import Eraser
 from .flush_notes import Identity, identity_of
 from .folder_notes import FolderNotes, PartitionCheckpoint, PartitionKey
@@ -38,6 +40,7 @@ from .health import DISK_FAILED
 from .log import CorruptLog, Log, LogConfig
 from .open_files import OPEN_FILES_MAX, OpenFiles
 from .removal import Removal
+from .set_aside import DAMAGED_SUFFIX, note_set_aside
 from .stored_config import LOG_CONFIG, decode_config, encode_config
 
 META_PROPERTIES = "meta.properties"
@@ -45,7 +48,6 @@ CLEAN_SHUTDOWN = "clean-shutdown"
 _META_VERSION = "1"
 DAMAGED = "damaged"
 _DELETE_SUFFIX = "-delete"
-_DAMAGED_SUFFIX = "-damaged"
 log = logs.get(__name__)
 
 
@@ -105,13 +107,16 @@ class LogDirectory:
         self.previous_broker_epoch: int | None = None
         """Broker epoch of the last clean stop; None when the last stop was unclean (KIP-966)."""
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
+        self.make_room: Callable[[Path], None] = lambda _folder: None
+        """See `DataFolders`."""
         self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None
         """One log is damaged, and offline; the others are not concerned."""
         self._disk = disk
         self._files = OpenFiles(disk, files_max)
         self._lock: FileLock | None = None
         self._offline: OSError | None = None
-        self._notes = FolderNotes(disk, path, self._disk_failed)
+        self._notes = FolderNotes(disk, path, self.disk_failed)
+        self._derived: DerivedFiles | None = None
         self._recovery_threads, self._recovery_pool = recovery_threads, recovery_pool
         self._configs_due: dict[PartitionKey, LogConfig] = {}
         self._eraser = eraser
@@ -133,6 +138,7 @@ class LogDirectory:
             report = OpenReport()
             self.previous_broker_epoch = self._take_clean_mark()
             report.clean = self.previous_broker_epoch is not None
+            self._derived = DerivedFiles(self._disk, self.path, clean=report.clean)
             self._notes.read()
             names = self._disk.list_names(self.path)
             found = [entry for name in names if (entry := self._find_entry(name, config_of, report)) is not None]
@@ -275,6 +281,7 @@ class LogDirectory:
             clean=clean and known is not None,
             recovery_point=noted.recovery_point,
             flushed_end=flushed_end,
+            distrusted_from=self._derived.first_changed(self._log_path(key)) if clean and self._derived is not None else None,
             log_start_offset=noted.log_start_offset,
             high_watermark=noted.high_watermark,
             files=self._files,
@@ -283,13 +290,17 @@ class LogDirectory:
     def _adopt(self, key: PartitionKey, topic_id: UUID, opened: Log) -> None:
         identity = identity_of(topic_id, key[1])
         opened.on_offline = self._log_failed
-        opened.before_cut = lambda _log, offset: self._notes.before_cut(identity, key, offset)
+        opened.before_cut = lambda _log, offset: self._before_cut(identity, key, offset)
         opened.on_config = self._note_config
         opened.removals.in_background = partial(self._remove_in_background, opened)
-        opened.on_flushed = lambda end: self._note_flush(identity, end)
+        opened.on_flushed = partial(self._note_flush, identity)
         self.logs[key] = opened
         self.topic_ids[key] = topic_id
         self._notes.open(identity, key)
+
+    def _before_cut(self, identity: Identity, key: PartitionKey, offset: int) -> None:
+        self.make_room(self.path)
+        self._notes.before_cut(identity, key, offset)
 
     def _log_path(self, key: PartitionKey) -> Path:
         return self.path / f"{key[0]}-{key[1]}"
@@ -324,10 +335,8 @@ class LogDirectory:
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log can be created in {self.path}: {error}") from error
         self._being_made |= {new.key for new in missing}
-        return Creation(
-            self._disk, self.path, missing, results, take_up=self._take_up,
-            open_log=lambda new: self._load(new.key, new.config, now_ms=now_ms, clean=False),
-        )  # fmt: skip
+        open_log = lambda new: self._load(new.key, new.config, now_ms=now_ms, clean=False)  # noqa: E731
+        return Creation(self._disk, self.path, missing, results, take_up=self._take_up, open_log=open_log)
 
     def _existing(self, new: NewLog) -> Log | None:
         """Raises KAFKA_STORAGE_ERROR when something else stands in its place."""
@@ -348,7 +357,7 @@ class LogDirectory:
             made = creation.results[new.key]
             if isinstance(made, KafkaError):
                 if isinstance(made.__cause__, OSError):
-                    self._disk_failed(made.__cause__)
+                    self.disk_failed(made.__cause__)
             elif self._offline is not None:
                 made.close(clean=False)
                 creation.results[new.key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} is offline: {self._offline}")
@@ -384,19 +393,20 @@ class LogDirectory:
             self._remove_tree(self._take_name_away(key, topic_id, _DELETE_SUFFIX))
             self._notes.forget_if_room(key, None)
         except OSError as error:
-            self._disk_failed(error)
+            self.disk_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} could not be deleted: {error}") from error
 
-    def set_aside(self, topic: str, partition: int) -> None:
-        """Makes room for a damaged log to be fetched again; its files stay in a folder `<n>-damaged`.  Raises
+    def set_aside(self, topic: str, partition: int, *, now_ms: int = 0) -> None:
+        """Makes room for a damaged log to be fetched again; its files stay in a folder `<n>-damaged` (`set_aside`).  Raises
         KAFKA_STORAGE_ERROR."""
         self._require_online()
         key = (topic, partition)
         assert key in self.damaged
         try:
-            kept = self._take_name_away(key, self.damaged[key], _DAMAGED_SUFFIX)
+            note_set_aside(self._disk, self._log_path(key), now_ms, key)
+            kept = self._take_name_away(key, self.damaged[key], DAMAGED_SUFFIX)
         except OSError as error:
-            self._disk_failed(error)
+            self.disk_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be set aside: {error}") from error
         del self.damaged[key]
         self.unusable.discard(key)
@@ -409,6 +419,7 @@ class LogDirectory:
     def _take_name_away(self, key: PartitionKey, topic_id: UUID | None, suffix: str) -> Path:
         """Gives the folder a short name (the topic's may already be as long as the file system allows), durably.  Raises
         OSError."""
+        self.make_room(self.path)
         taken = set(self._disk.list_names(self.path))
         target = self.path / next(name for n in range(len(taken) + 1) if (name := f"{n}{suffix}") not in taken)
         self._disk.rename(self._log_path(key), target)
@@ -442,7 +453,7 @@ class LogDirectory:
                 self.go_offline(error)
 
     def sync_notes(self) -> None:
-        """Makes durable what was noted of flushes; any thread.  Raises OSError, which `go_offline` has to be told of."""
+        """Makes durable what was noted of flushes; any thread.  Raises OSError, which `disk_failed` has to be told of."""
         if self._offline is None:
             self._notes.sync()
 
@@ -456,7 +467,7 @@ class LogDirectory:
             self._write_configs()
         except OSError as error:
             log.warning("log_config_not_written", log=changed.name, reason=error)
-            self._disk_failed(error)
+            self.disk_failed(error)
             if config.may_have_holes and not before.may_have_holes:
                 return replace(config, cleanup_policy=before.cleanup_policy, was_compacted=before.was_compacted)
         return config
@@ -476,6 +487,9 @@ class LogDirectory:
         if self._offline is not None:
             return
         self._write_configs()
+        for each in self.logs.values():
+            if each.recovery_point < each.flushed_end_offset and not each.is_offline:
+                each.tell_flushed()  # a roll has brought the recovery point down: the checkpoint will know less than the last
         self._notes.write(
             {
                 key: PartitionCheckpoint(each.recovery_point, each.high_watermark, each.log_start_offset)
@@ -511,8 +525,8 @@ class LogDirectory:
         except OSError as second:
             log.error("damage_not_noted", path=self._log_path(key), reason=second)
 
-    def _disk_failed(self, error: OSError) -> None:
-        """A sync that failed is not tried again, whatever it was for."""
+    def disk_failed(self, error: OSError) -> None:
+        """A sync that failed is not tried again, whatever it was for: for errors of the disk itself, the folder goes offline."""
         if error.errno in DISK_FAILED:
             self.go_offline(error)
 
@@ -560,6 +574,7 @@ class LogDirectory:
         try:
             if clean and failure is None:
                 self.write_checkpoints()
+                write_derived_files(self._disk, self.path, [self._log_path(key) for key in self.logs])
                 self._disk.write_atomic(self.path / CLEAN_SHUTDOWN, encode_checkpoint([[broker_epoch]]))
         finally:
             self._release()

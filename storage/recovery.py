@@ -3,7 +3,8 @@
 First of all, a replacement of segments that was decided is finished, and one that was not is undone (`segment_swap`).
 
 After a clean close, everything is trusted; the last segment is walked from its last index entry to learn the log's end, and when
-that is not the end that was noted at the close, the log is treated as unclean.
+that is not the end that was noted at the close, the log is treated as unclean.  So it is from the first segment on that lacks a
+file which the close left (`derived_files`).
 
 After an unclean stop:
 
@@ -93,6 +94,8 @@ class _Loader:
     log_start_offset: int
     files: OpenFiles
     snapshots: list[int] = field(default_factory=list)
+    distrusted_from: int | None = None
+    """From the segment with this base offset on, files beside the batches are not what a clean stop left."""
     holes_below: int = 0
     """All below is known to have been flushed: there, a compacted log may have holes between its segments."""
     result: LoadedLog | None = None
@@ -167,6 +170,7 @@ def load_log(
     log_start_offset: int,
     files: OpenFiles,
     flushed_end: int = 0,
+    distrusted_from: int | None = None,
 ) -> LoadedLog:
     """Opens the folder (made when absent) by the rules of the module's text.  Raises CorruptLog, OSError."""
     disk.make_directory(directory)
@@ -175,10 +179,11 @@ def load_log(
     except SwapDamaged as error:
         raise CorruptLog(error.path, 0, log_start_offset, f"a decision of the cleaner cannot be read: {error}") from error
     loader = _Loader(disk, directory, config, recovery_point, max(recovery_point, flushed_end), log_start_offset, files)
+    loader.distrusted_from = distrusted_from
     bases = loader.tidy()
     if not bases:
         return _new_log(loader)
-    if clean:
+    if clean and distrusted_from is None:
         loaded = _load_clean(loader, bases)
         if loaded is not None:
             loader.drop_stray_snapshots(bases)
@@ -280,6 +285,9 @@ def _begin_scan(loader: _Loader, loaded: LoadedLog, *, whole: bool) -> int:
     loader.recovery_point = max(loader.recovery_point, newest.end_offset)
     loader.flushed_end = max(loader.flushed_end, newest.end_offset)
     first = 0 if whole else _first_to_scan(segments, loader.recovery_point)
+    if loader.distrusted_from is not None:
+        first = min(first, max((i for i, each in enumerate(segments) if each.base_offset <= loader.distrusted_from), default=0))
+        whole = True  # nothing of the segment's own is taken over
     segment = segments[first]
     within = segment.base_offset < newest.end_offset and (first + 1 == len(segments) or newest.end_offset <= segment.next_offset)
     holes = loader.config.may_have_holes

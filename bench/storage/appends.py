@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from uuid import UUID
 
 from ground import CONFIG, SIZES, Turns, append, batch_of, batch_of_records, open_log, percentile
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.group_commit import GroupCommit
 from tidegate.storage.log import LogConfig
+from tidegate.storage.log_directory import LogDirectory
 
 TURN_BYTES = 256 << 10  # short: what else the machine runs then falls into few of them
 POLICIES = {"flush.policy=os (no flush)": 0, "a flush every 16 batches": 16, "a flush for every batch": 1}
@@ -92,6 +95,42 @@ def bench_commit(root: Path) -> None:
             f"{writers:>8} {len(took) / seconds:10.0f} {len(took) / flushes:16.1f} {middle * 1e6:8.0f} "
             f"{percentile(took, 0.99) * 1e6:8.0f} {middle / percentile(raw, 0.5):13.2f}"
         )
+    turns, note_s = asyncio.run(_noted(root / "folder", data))
+    share = 100 * (turns.log_s / turns.raw_s - 1)
+    print(f"in a data folder, one writer: {turns.raw_s * 1e6:.0f} us a commit, {turns.log_s * 1e6:.0f} us with its note "
+          f"({share:+.1f} %); the note itself {note_s * 1e6:.1f} us, {100 * note_s / turns.raw_s:.1f} % of a commit")  # fmt: skip
+
+
+async def _noted(path: Path, data: bytearray) -> tuple[Turns, float]:
+    """Commits with and without the note of each flush (`storage/flush_notes.py`), taking turns; and the median of the note."""
+    directory = LogDirectory(RealDisk(), path, "bench", 1)
+    directory.open_all(now_ms=0)
+    log, commit, turns, notes = directory.create("bench", UUID(int=1), 0, CONFIG), GroupCommit(), Turns(), list[float]()
+    note = log.on_flushed
+    assert note is not None
+
+    def timed(end: int) -> None:
+        begin = perf_counter()
+        note(end)
+        notes.append(perf_counter() - begin)
+
+    async def turn(hook: Callable[[int], None] | None) -> float:
+        log.on_flushed = hook
+        begin = perf_counter()
+        for _ in range(20):
+            append(log, data)
+            await commit.flush(log)
+        return (perf_counter() - begin) / 20
+
+    for number in range(101):
+        order = (note, None) if number % 2 else (None, note)
+        took = {hook: await turn(hook) for hook in order}
+        if number:
+            turns.add(took[note], took[None])
+    await turn(timed)
+    commit.close()
+    directory.close(clean=False)
+    return turns, percentile(notes, 0.5)
 
 
 async def _commit(directory: Path, data: bytearray, writers: int) -> tuple[list[float], float, int]:

@@ -85,7 +85,7 @@ def _check(broker: Broker, version: int, request: ProduceRequest, part: _Part, t
     try:
         if part.topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{part.topic} is written by the cluster alone")
-        if broker.reserve.given_up:
+        if broker.is_out_of_room(part.topic, part.partition):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of node {broker.node_id} is full: make room there")
         if not part.records:
             raise KafkaError(ErrorCode.INVALID_RECORD, "no batch came for the partition")

@@ -19,12 +19,13 @@ from ..cleaning.positions import CLEANER_CHECKPOINT, decode_positions
 from ..creation import PARTITION_METADATA
 from ..folder_notes import PARTITION_CHECKPOINT, PartitionCheckpoint, PartitionKey
 from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
+from ..set_aside import DAMAGED_SUFFIX
 from .findings import Finding
 from .partition import Circumstances, PartitionReport, verify_partition
 from .verification import FolderState
 
 _IDENTITY = ("version", "cluster.id", "node.id", "directory.id")
-_DELETE_SUFFIX, _DAMAGED_SUFFIX = "-delete", "-damaged"
+_DELETE_SUFFIX = "-delete"
 
 
 class NotInspectable(Exception):
@@ -180,7 +181,7 @@ def _check_presence(disk: Disk, folder: DataFolder, names: set[str]) -> None:
             what = f"its recovery point was {row.recovery_point}, its log start {row.log_start_offset}"
             add(Finding("partition-missing", folder.path / f"{topic}-{partition}", what, -1, row.recovery_point))
     for name in sorted(names):
-        if name.endswith(_DAMAGED_SUFFIX) and name.removesuffix(_DAMAGED_SUFFIX).isdigit():
+        if name.endswith(DAMAGED_SUFFIX) and name.removesuffix(DAMAGED_SUFFIX).isdigit():
             add(Finding("set-aside", folder.path / name, "the partition was fetched again from its leader"))
         elif folder.state is not FolderState.RUNNING and (name.endswith(".tmp") or name.endswith(_DELETE_SUFFIX)):
             add(Finding("leftover", folder.path / name, "a deletion or write that was cut short"))

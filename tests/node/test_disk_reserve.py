@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from uuid import UUID
 
 import pytest
-from tidegate.node.disk_reserve import FULL_BELOW_BYTES, DiskReserve, ReservingDisk, full_folders
+from tidegate.chaos.sim.disk import LyingDisk
+from tidegate.chaos.sim.mounts import Mounts
+from tidegate.node.disk_reserve import FULL_BELOW_BYTES, RESERVE_FILE, DiskReserve, DiskReserves, ReservingDisk, full_folders
 from tidegate.runtime.disk import RealDisk, RealFile
+from tidegate.storage.data_folders import DataFolders
+from tidegate.storage.folder_notes import PARTITION_CHECKPOINT
+from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.wire.errors import KafkaError
+from tidegate.wire.records import NewRecord, encode_batch
 
 RESERVE_BYTES = 4096
 
@@ -128,6 +136,71 @@ def test_folders_on_a_full_disk_are_named_and_others_are_not(tmp_path: Path) -> 
         def free_bytes(self, directory: Path) -> int:
             return {"full": FULL_BELOW_BYTES - 1, "roomy": FULL_BELOW_BYTES}[directory.name]
 
-    (told,) = full_folders(Disk(), [tmp_path / "full", tmp_path / "roomy"])
+    none = DiskReserves(RealDisk(), [tmp_path / "full", tmp_path / "roomy", tmp_path / "gone"], 0)
+    (told,) = full_folders(Disk(), [tmp_path / "full", tmp_path / "roomy"], none)
     assert told.startswith(f"the disk of {tmp_path / 'full'} is full (1048575 bytes free)")
-    assert "No such file" in full_folders(RealDisk(), [tmp_path / "gone"])[0]
+    assert "No such file" in full_folders(RealDisk(), [tmp_path / "gone"], none)[0]
+
+
+A, B = Path("/a/data"), Path("/b/data")
+
+
+def two_folders() -> tuple[Mounts, DiskReserves, DataFolders, list[Log]]:
+    """A log in each of two folders, on disks of their own, with more in it than its last checkpoint knows to be cut."""
+    disks = Mounts({Path("/a"): LyingDisk(), Path("/b"): LyingDisk()})
+    folders = DataFolders(disks, (A, B), "c", 1, iter(["one", "two"]).__next__)
+    folders.open_all(now_ms=0)
+    reserves = DiskReserves(disks, (A, B), RESERVE_BYTES)
+    reserves.restore((A, B))
+    folders.make_room = reserves.make_room
+    logs = [folders.create("t", UUID(int=1), partition, LogConfig()) for partition in (0, 1)]
+    for log in logs:
+        for _ in range(3):
+            data = encode_batch([NewRecord(b"k", b"v", (), 1)])
+            log.append_leader(data, leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=1)
+        log.flush_now()
+    folders.write_checkpoints()
+    return disks, reserves, folders, logs
+
+
+@pytest.mark.parametrize("folder", [0, 1])
+def test_every_folder_has_a_reserve_by_which_a_log_is_cut_on_a_full_disk(folder: int) -> None:
+    disks, reserves, _folders, logs = two_folders()
+    path, other = (A, B) if folder == 0 else (B, A)
+    disk = disks.at(path)
+    disk.capacity = disk.used_bytes()
+    logs[folder].truncate_to(1)
+    assert logs[folder].log_end_offset == 1 and not logs[folder].is_offline
+    assert reserves.given_up and reserves.given_up_at(path) and not reserves.given_up_at(other)
+    assert not disk.exists(path / RESERVE_FILE) and disks.exists(other / RESERVE_FILE)
+    (told,) = full_folders(disks, (A, B), reserves)
+    assert str(path) in told and "is full" in told
+    reserves.restore((A, B))
+    assert reserves.given_up, "not before there is room"
+    disk.capacity = None
+    reserves.restore((A, B))
+    assert not reserves.given_up and disk.exists(path / RESERVE_FILE)
+
+
+def test_a_deletion_on_a_full_disk_takes_its_row_of_the_checkpoint_with_it() -> None:
+    disks, _reserves, folders, _logs = two_folders()
+    disk = disks.at(B)
+    disk.capacity = disk.used_bytes()
+    folders.delete("t", 1)
+    assert b"t 1" not in disk.read(B / PARTITION_CHECKPOINT)
+
+
+def test_ablation_without_a_reserve_of_its_own_the_second_folder_refuses_the_cut() -> None:
+    disks, reserves, _folders, logs = two_folders()
+    reserves._all[B].release()
+    disk = disks.at(B)
+    disk.capacity = disk.used_bytes()
+    with pytest.raises(KafkaError, match="truncation"):
+        logs[1].truncate_to(1)
+    assert not logs[1].is_offline
+
+
+def test_a_cut_on_a_disk_with_room_gives_nothing_up() -> None:
+    _disks, reserves, _folders, logs = two_folders()
+    logs[0].truncate_to(1)
+    assert not reserves.given_up

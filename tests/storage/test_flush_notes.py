@@ -277,6 +277,21 @@ def test_a_checkpoint_does_not_trim_what_is_flushed_and_still_lacks_its_index() 
     assert reopened(disk)[1] is not None
 
 
+def test_a_checkpoint_that_knows_less_than_the_one_before_leaves_the_rest_to_the_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one has made the note needless; a roll brings the recovery point down.  With the ablation."""
+    for told in (True, False):
+        disk = LyingDisk()
+        directory, log = written(disk, flushed=4)
+        directory.write_checkpoints()
+        assert read_flush_notes(disk, NOTES) == {} and log.recovery_point == 8
+        log.roll()
+        if not told:
+            monkeypatch.setattr(Log, "tell_flushed", lambda _self: None)
+        directory.write_checkpoints()
+        disk.flip_bit(log.segments[0].path("log"), 70)
+        assert (reopened(disk)[1] is not None) == told
+
+
 def test_the_file_is_bounded_and_every_log_keeps_its_newest_record() -> None:
     disk = LyingDisk()
     notes = made(disk)
