@@ -51,6 +51,19 @@ def begins_with(head: bytes, offset: int) -> bool:
     return bool(magic == 2 and base_offset == offset)
 
 
+def _nothing(data: bytes, next_offset: int) -> ReadResult:
+    """None of these batches, which end below `next_offset`, was asked for.  Raises InvalidBatch when they do not say so with one
+    voice: a reader would be led past a batch whose end is wrong."""
+    position = expected = 0
+    while position < len(data):
+        at = position
+        base_offset, following, position = batch_at(data, at)
+        if base_offset < expected or following > next_offset:
+            raise InvalidBatch(at, f"offsets {base_offset} to {following - 1} cannot stand between {expected} and {next_offset}")
+        expected = following
+    return NOTHING
+
+
 def trim(
     data: bytes, begins_at: int, offset: int, upper_offset: int, max_bytes: int, next_offset: int, walk_from: int
 ) -> ReadResult:
@@ -66,10 +79,10 @@ def trim(
     while first_next <= offset:
         begin = first_end
         if begin >= size:
-            return NOTHING
+            return _nothing(data, next_offset)
         first_base, first_next, first_end = batch_at(data, begin)
     if first_next > upper_offset:
-        return NOTHING
+        return _nothing(data, next_offset)
     end = size
     if end - begin > max_bytes:
         walk_from = begin
