@@ -80,6 +80,8 @@ def scan_batches(
 def _wrong_length(header: BatchHeader, position: int, end: int) -> str:
     if header.magic != 2 or header.batch_length < _LENGTH_MIN:
         return f"no batch of version 2: length {header.batch_length}, magic {header.magic}"
+    if header.last_offset_delta < 0:
+        return f"a batch that ends {-header.last_offset_delta} offsets before it begins"
     if position + header.size_bytes > end:
         return f"a batch of {header.size_bytes} bytes where {end - position} are left"
     return ""

@@ -38,7 +38,7 @@ def batch_at(data: bytes, position: int) -> tuple[int, int, int]:
     if position + HEADER_BYTES <= len(data):
         base_offset, length, magic, last_offset_delta = _BOUNDS(data, position)
         end = position + LOG_OVERHEAD_BYTES + length
-        if magic == 2 and length >= _LENGTH_MIN and end <= len(data):
+        if magic == 2 and length >= _LENGTH_MIN and end <= len(data) and last_offset_delta >= 0:
             return base_offset, base_offset + last_offset_delta + 1, end
     raise InvalidBatch(position, "no whole batch stands in what was read")
 

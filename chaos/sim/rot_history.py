@@ -16,7 +16,8 @@ from pathlib import Path
 from random import Random
 
 from ...storage.checkpoint import CheckpointInvalid, decode_checkpoint
-from ...storage.log_directory import META_PROPERTIES, PARTITION_CHECKPOINT, PARTITION_METADATA, DirectoryRefused, LogDirectory
+from ...storage.folder_notes import PARTITION_CHECKPOINT
+from ...storage.log_directory import META_PROPERTIES, PARTITION_METADATA, DirectoryRefused, LogDirectory
 from ...wire.errors import KafkaError
 from ...wire.records import iterate_headers, validate_batch
 from .disk import Lie
@@ -131,7 +132,7 @@ class RotHistory(StorageHistory):
                 break
             try:
                 batches = [bytes(result.data[at : at + h.size_bytes]) for at, h in iterate_headers(result.data)]
-                headers = [validate_batch(data) for data in batches]
+                headers = [validate_batch(memoryview(data)) for data in batches]
             except KafkaError:
                 self.outcomes["checksum wrong"] += 1
                 return
