@@ -20,7 +20,7 @@ from pathlib import Path
 from ..runtime import logs
 from ..runtime.disk import Disk, File
 from ..wire.records import HEADER_BYTES, BatchHeader, decode_marker, iterate_headers, parse_header
-from .batch_scan import CHUNK_BYTES, InvalidBatch, scan_batches
+from .batch_scan import CHUNK_BYTES, InvalidBatch, has_batch, scan_batches
 from .count_file import encoded_counts, load_counts
 from .count_index import CountIndex, CountIndexInvalid, Total
 from .offset_index import OFFSET_SPAN_MAX, OffsetIndex
@@ -198,22 +198,15 @@ class Segment:
         timestamp_ms, offset = time_index.last
         start = index.entry(max(0, index.floor(offset)))[1]
         try:
-            if len(time_index) and not self._has_batch(start, offset, timestamp_ms):
+            if len(time_index) and not has_batch(self.file, start, self.size_bytes, offset, timestamp_ms):
                 raise ValueError(f"no batch at offset {offset} has the timestamp {timestamp_ms}")
         except InvalidBatch as error:
             raise ValueError(str(error)) from error
 
-    def _has_batch(self, start: int, offset: int, timestamp_ms: int) -> bool:
-        """Whether a batch of this base offset and greatest timestamp stands at or behind byte `start`.  Raises InvalidBatch."""
-        for _position, header, _view in scan_batches(self.file, start, self.size_bytes, chunk_bytes=2 * self._interval + 61):
-            if header.base_offset >= offset:
-                return header.base_offset == offset and header.max_timestamp == timestamp_ms
-        return False
-
     def first_position_from(self, timestamp_ms: int, offset: int) -> int:
         """Where to look for the first record at or above `offset` that is not older than `timestamp_ms`.  Raises InvalidBatch."""
         found = self.time_index.last_below(timestamp_ms)
-        if found is not None and not self._has_batch(self.position_of(found[1]), found[1], found[0]):
+        if found is not None and not has_batch(self.file, self.position_of(found[1]), self.size_bytes, found[1], found[0]):
             log.warning("index_does_not_fit", path=self.path("timeindex"), reason=f"no batch has {found}")
             found = self.rebuild_indexes()[1].last_below(timestamp_ms)
         return self.position_of(max(self.base_offset if found is None else found[1], offset))
