@@ -46,7 +46,7 @@ def offset_for_timestamp(
 
 
 def _first_record(segment: Segment, timestamp_ms: int, start_offset: int, upper_offset: int) -> TimestampOffset | None:
-    start = segment.position_of(max(segment.time_index.scan_start(timestamp_ms), start_offset))
+    start = segment.first_position_from(timestamp_ms, start_offset)
     for position, header, _view in scan_batches(segment.file, start, segment.size_bytes):
         if header.base_offset >= upper_offset:
             return None

@@ -120,6 +120,8 @@ class OffsetIndex:
         keep = bisect_left(self._positions, position)
         del self._offsets[keep:]
         del self._positions[keep:]
+        if self.proven is not None:
+            del self.proven[keep:]  # what is appended from now on needs no proof
 
     def encode(self) -> bytes:
         both = array("I", bytes(_ENTRY_BYTES * len(self._offsets)))

@@ -20,7 +20,7 @@ from pathlib import Path
 from ..runtime import logs
 from ..runtime.disk import Disk, File
 from ..wire.records import HEADER_BYTES, BatchHeader, decode_marker, iterate_headers, parse_header
-from .batch_scan import CHUNK_BYTES, InvalidBatch, scan_batches
+from .batch_scan import CHUNK_BYTES, InvalidBatch, has_batch, scan_batches
 from .count_file import encoded_counts, load_counts
 from .count_index import CountIndex, CountIndexInvalid, Total
 from .offset_index import OFFSET_SPAN_MAX, OffsetIndex
@@ -186,11 +186,30 @@ class Segment:
         self._check_first(index)
         if not len(time_index) and (self.first_timestamp() or 0) > 0:
             raise ValueError("the time index is empty and the batches have timestamps")
+        self._check_greatest(index, time_index)
         position = index.entry(-1)[1]
         if self.size_bytes - position > _TAIL_BYTES_MAX:
             end = position + parse_header(self.file.read_at(position, HEADER_BYTES)).size_bytes
             if self.size_bytes - end > _TAIL_BYTES_MAX:
                 raise ValueError(f"the index ends {self.size_bytes - position} bytes before its segment")
+
+    def _check_greatest(self, index: OffsetIndex, time_index: TimeIndex) -> None:
+        """Of a whole segment, the last entry decides whether a look-up by time looks into it at all.  Raises ValueError."""
+        timestamp_ms, offset = time_index.last
+        start = index.entry(max(0, index.floor(offset)))[1]
+        try:
+            if len(time_index) and not has_batch(self.file, start, self.size_bytes, offset, timestamp_ms):
+                raise ValueError(f"no batch at offset {offset} has the timestamp {timestamp_ms}")
+        except InvalidBatch as error:
+            raise ValueError(str(error)) from error
+
+    def first_position_from(self, timestamp_ms: int, offset: int) -> int:
+        """Where to look for the first record at or above `offset` that is not older than `timestamp_ms`.  Raises InvalidBatch."""
+        found = self.time_index.last_below(timestamp_ms)
+        if found is not None and not has_batch(self.file, self.position_of(found[1]), self.size_bytes, found[1], found[0]):
+            log.warning("index_does_not_fit", path=self.path("timeindex"), reason=f"no batch has {found}")
+            found = self.rebuild_indexes()[1].last_below(timestamp_ms)
+        return self.position_of(max(self.base_offset if found is None else found[1], offset))
 
     def drop_indexes(self) -> None:
         """Frees the memory of indexes that can be read again.  Any thread: whoever uses them holds them."""
@@ -200,7 +219,6 @@ class Segment:
     def keep_indexes(self) -> None:
         """The segment takes batches again: its indexes are no longer those on the disk."""
         index, time_index = self.index, self.time_index
-        index.proven = None
         self._index_is_read = False
         self._files.index_gone(self)
         self._index, self._time_index = index, time_index
@@ -262,12 +280,14 @@ class Segment:
                 raise ValueError("the index is empty")
             self._check_first(index)
             position = self._find_end(index, offset, may_have_holes=may_have_holes)
+            index.truncate(position)
+            time_index.truncate(offset)
+            self._check_greatest(index, time_index)
             kept = [entry for entry in self.transactions if entry.last_offset < offset]
         except (FileNotFoundError, ValueError, InvalidBatch) as error:
             log.warning("segment_scanned_from_its_start", path=self.path("log"), reason=error)
             return -1
-        index.truncate(position)
-        time_index.truncate(offset)
+        index.proven = bytearray(len(index))
         self.reset_indexes()
         self._index, self._time_index, self.counts = index, time_index, self._load_counts(position, offset)
         if len(kept) < len(self.transactions):
@@ -446,7 +466,7 @@ class Segment:
             if (proven := index.proven) is not None and last < len(proven) and not proven[last]:
                 self._prove(index, last)
         except InvalidBatch as error:
-            if not self._index_is_read:
+            if index.proven is None:
                 raise InvalidBatch(start + error.position, error.reason, self.path("log"), begins_at) from error
             log.warning("index_does_not_fit", path=self.path("log"), reason=error.reason)
             self.rebuild_indexes()
@@ -459,9 +479,9 @@ class Segment:
     def _prove(self, index: OffsetIndex, entry: int) -> None:
         """Raises InvalidBatch unless a batch begins where the entry says: an index that was read need not be that of this file.
 
-        An entry is looked at once: as long as this index is held, nothing is written to the file."""
+        An entry is looked at once: as long as this index is held, what it names is not written again."""
         proven = index.proven
-        if proven is None or proven[entry]:
+        if proven is None or entry >= len(proven) or proven[entry]:
             return
         offset, position = index.entry(entry)
         if not begins_with(self.file.read_at(position, HEADER_BYTES), offset):

@@ -38,7 +38,7 @@ def batch_at(data: bytes, position: int) -> tuple[int, int, int]:
     if position + HEADER_BYTES <= len(data):
         base_offset, length, magic, last_offset_delta = _BOUNDS(data, position)
         end = position + LOG_OVERHEAD_BYTES + length
-        if magic == 2 and length >= _LENGTH_MIN and end <= len(data):
+        if magic == 2 and length >= _LENGTH_MIN and end <= len(data) and last_offset_delta >= 0:
             return base_offset, base_offset + last_offset_delta + 1, end
     raise InvalidBatch(position, "no whole batch stands in what was read")
 
@@ -49,6 +49,19 @@ def begins_with(head: bytes, offset: int) -> bool:
         return False
     base_offset, _length, magic, _delta = _BOUNDS(head)
     return bool(magic == 2 and base_offset == offset)
+
+
+def _nothing(data: bytes, next_offset: int) -> ReadResult:
+    """None of these batches, which end below `next_offset`, was asked for.  Raises InvalidBatch when they do not say so with one
+    voice: a reader would be led past a batch whose end is wrong."""
+    position = expected = 0
+    while position < len(data):
+        at = position
+        base_offset, following, position = batch_at(data, at)
+        if base_offset < expected or following > next_offset:
+            raise InvalidBatch(at, f"offsets {base_offset} to {following - 1} cannot stand between {expected} and {next_offset}")
+        expected = following
+    return NOTHING
 
 
 def trim(
@@ -66,10 +79,10 @@ def trim(
     while first_next <= offset:
         begin = first_end
         if begin >= size:
-            return NOTHING
+            return _nothing(data, next_offset)
         first_base, first_next, first_end = batch_at(data, begin)
     if first_next > upper_offset:
-        return NOTHING
+        return _nothing(data, next_offset)
     end = size
     if end - begin > max_bytes:
         walk_from = begin

@@ -48,10 +48,10 @@ class TimeIndex:
             return NO_TIMESTAMP, self.base_offset
         return self._timestamps[-1], self.base_offset + self._offsets[-1]
 
-    def scan_start(self, timestamp_ms: int) -> int:
-        """An offset such that every batch before it holds only records with smaller timestamps."""
+    def last_below(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """The last entry of a smaller timestamp: every batch before its offset holds only records with smaller timestamps."""
         index = bisect_left(self._timestamps, timestamp_ms) - 1
-        return self.base_offset if index < 0 else self.base_offset + self._offsets[index]
+        return None if index < 0 else (self._timestamps[index], self.base_offset + self._offsets[index])
 
     def truncate(self, end_offset: int) -> None:
         """Drops entries whose batch begins at or above `end_offset`."""

@@ -1,10 +1,13 @@
 """The aborted transactions whose marker lies in one segment.  Pure; 34 bytes an entry, Kafka's `.txnindex` (SEMANTICS 3.2 13).
 
-    version i16 (0) | producer id i64 | first offset i64 | last offset i64 (the marker) | last stable offset i64
+    check i16 | producer id i64 | first offset i64 | last offset i64 (the marker) | last stable offset i64
 
 The last stable offset is the one that holds once this transaction is over.  It tells a reader where to stop: a transaction whose
 entry comes later in the index cannot have records below it.  An entry is written before the transaction is published as complete,
 so a reader who may see the records finds their abort.
+
+Where Kafka's index has its version, 0, stands a negative number that checks the entry: a reader who is told of another producer,
+or of another place, would take aborted records for committed ones.  An entry with a 0 there is taken as it is.
 """
 
 from __future__ import annotations
@@ -12,9 +15,13 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 _ENTRY = Struct(">hqqqq")
+_CHECK = Struct(">h")
 ENTRY_BYTES = _ENTRY.size
-_VERSION = 0
+_UNCHECKED = 0
+_CHECKS = 32767  # so that no check, with its sign lost, is 0
 
 
 class AbortedTransaction(NamedTuple):
@@ -33,7 +40,12 @@ class TransactionIndexEntry(NamedTuple):
     last_stable_offset: int
 
     def encode(self) -> bytes:
-        return _ENTRY.pack(_VERSION, *self)
+        body = _ENTRY.pack(0, *self)
+        return _CHECK.pack(_check(body)) + body[_CHECK.size :]
+
+
+def _check(entry: bytes) -> int:
+    return -1 - crc32c(entry[_CHECK.size :]) % _CHECKS
 
 
 def decode_transaction_index(data: bytes) -> list[TransactionIndexEntry]:
@@ -41,9 +53,12 @@ def decode_transaction_index(data: bytes) -> list[TransactionIndexEntry]:
     if len(data) % ENTRY_BYTES:
         raise ValueError(f"its size, {len(data)}, is not a multiple of {ENTRY_BYTES}")
     entries: list[TransactionIndexEntry] = []
-    for version, producer_id, first, last, stable in _ENTRY.iter_unpack(data):
-        if version != _VERSION or producer_id < 0 or not 0 <= first < last or stable < 0:
-            raise ValueError(f"entry {len(entries)} is not one of version {_VERSION}")
+    for position in range(0, len(data), ENTRY_BYTES):
+        check, producer_id, first, last, stable = _ENTRY.unpack_from(data, position)
+        if check not in (_UNCHECKED, _check(data[position : position + ENTRY_BYTES])):
+            raise ValueError(f"entry {len(entries)} fails its check")
+        if producer_id < 0 or not 0 <= first < last or stable < 0:
+            raise ValueError(f"entry {len(entries)} cannot be")
         if entries and last <= entries[-1].last_offset:
             raise ValueError(f"entry {len(entries)} does not follow the one before it")
         entries.append(TransactionIndexEntry(producer_id, first, last, stable))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from .folders_history import FoldersHistory
+from .rot_history import RotHistory
 from .runs import Broken
 from .shrink import shrink
 from .steps import Step
@@ -34,8 +35,8 @@ class HistoryType(Protocol):
     def __call__(self, seed: int, *, length: int = ..., steps: Sequence[Step] | None = ...) -> History: ...
 
 
-KINDS: dict[str, HistoryType] = {"log": StorageHistory, "folders": FoldersHistory}
-"""Of one log; of several data folders with partitions that come and go."""
+KINDS: dict[str, HistoryType] = {"log": StorageHistory, "folders": FoldersHistory, "rot": RotHistory}
+"""Of one log; of several data folders with partitions that come and go; of one log in whose folder a bit flips at the end."""
 
 
 def history_of(kind: str, length: int) -> Callable[[int], Mapping[str, int]]:

@@ -343,9 +343,7 @@ def test_a_file_of_an_earlier_life_is_not_believed() -> None:
     assert count_now(log, 0, log.log_end_offset) == 5
 
 
-def test_a_damaged_size_in_a_count_index_makes_nobody_read_gigabytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_size_in_a_count_index_makes_nobody_read_gigabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / f"{0:020d}.countindex"
     path.write_bytes(count_index.HEAD.pack(0, 1, 0, 100, 1, 0xFFFFFFFF, 1, 0, 0, 0))
     with reads(monkeypatch) as found, pytest.raises(CountIndexInvalid):

@@ -177,7 +177,7 @@ def test_an_offset_index_that_cannot_be_right_is_refused(data: bytes) -> None:
 
 
 @given(st.lists(st.integers(0, 100), max_size=40), st.integers(0, 101))
-def test_before_the_scan_start_every_timestamp_is_smaller(timestamps: list[int], asked: int) -> None:
+def test_before_the_last_entry_below_it_every_timestamp_is_smaller(timestamps: list[int], asked: int) -> None:
     index, greatest, at = TimeIndex(5), -1, 5
     for offset, timestamp in enumerate(timestamps, 5):
         if timestamp > greatest:
@@ -185,7 +185,8 @@ def test_before_the_scan_start_every_timestamp_is_smaller(timestamps: list[int],
         index.append(greatest, at)
     again = TimeIndex.decode(index.encode(), 5)
     assert again.last == index.last == (greatest, at)
-    assert all(timestamp < asked for timestamp in timestamps[: again.scan_start(asked) - 5])
+    _timestamp, start = again.last_below(asked) or (-1, 5)
+    assert all(timestamp < asked for timestamp in timestamps[: start - 5])
 
 
 def test_a_transaction_index_has_34_bytes_an_entry_and_notices_damage() -> None:
@@ -195,6 +196,16 @@ def test_a_transaction_index_has_34_bytes_an_entry_and_notices_damage() -> None:
     for damaged in (data[:-1], data[34:] + data[:34], b"\1" + data[1:]):
         with pytest.raises(ValueError):
             decode_transaction_index(damaged)
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ValueError):
+            decode_transaction_index(bytes(flipped))
+
+
+def test_entries_of_a_transaction_index_without_a_check_are_taken() -> None:
+    (entry,) = entries = [TransactionIndexEntry(7, 3, 9, 5)]
+    assert decode_transaction_index(bytes(2) + entry.encode()[2:]) == entries
 
 
 # ------------------------------------------------------------------------------------------------------------- checkpoints

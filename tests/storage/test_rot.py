@@ -1,0 +1,92 @@
+"""One flipped bit in the places where it would do the most harm: nobody is led past a batch, or told a wrong answer."""
+
+from __future__ import annotations
+
+import pytest
+from tidegate.chaos.sim.disk import LyingDisk
+from tidegate.storage.log import Log
+from tidegate.wire.errors import KafkaError
+
+from .workload import NOW_MS, SMALL, append, append_marker, batch, marker, open_log
+
+
+def closed(*, aborted: bool = False) -> tuple[LyingDisk, int]:
+    """A log of several segments after a clean close, and its end."""
+    disk = LyingDisk()
+    log = open_log(disk)
+    for turn in range(20):
+        append(log, batch(3, size=100, timestamp_ms=NOW_MS + 1000 * turn))
+        if aborted:
+            append(log, batch(pid=7, epoch=turn, sequence=0, transactional=True))
+            append_marker(log, marker(7, turn + 1, commit=False))
+    end = log.log_end_offset
+    assert log.segment_count > 3
+    log.close(clean=True)
+    disk.kill()
+    return disk, end
+
+
+def opened(disk: LyingDisk, end: int) -> Log:
+    return open_log(disk, config=SMALL, clean=True, recovery_point=end)
+
+
+def file_of(disk: LyingDisk, suffix: str, number: int = 1):  # type: ignore[no-untyped-def]
+    return [path for path in disk.files() if path.suffix == suffix][number]
+
+
+def test_a_batch_whose_end_is_wrong_does_not_lead_readers_past_itself() -> None:
+    """The last offset delta is below the checksum, which a read does not compute: the batch seems to end far above."""
+    disk, end = closed()
+    path = file_of(disk, ".log")
+    log = opened(disk, end)
+    base = int(path.stem)
+    assert log.read(base, 1, upper_offset=end).first_offset == base
+    disk.flip_bit(path, 24)
+    with pytest.raises(KafkaError, match="cannot (stand|follow)"):
+        log.read(base, 1, upper_offset=end)
+    assert log.is_offline
+
+
+@pytest.mark.parametrize("byte", [3, 9, 17, 25])
+def test_a_damaged_entry_of_the_transaction_index_is_not_believed(byte: int) -> None:
+    """Neither another producer nor another place: records of an aborted transaction would pass for committed ones."""
+    disk, end = closed(aborted=True)
+    disk.flip_bit(file_of(disk, ".txnindex"), byte)
+    log = opened(disk, end)
+    with pytest.raises(KafkaError, match="fails its check"):
+        log.aborted_transactions(0, end)
+    assert log.is_offline
+
+
+def answers(disk: LyingDisk, end: int) -> list[int]:
+    """The first offset of every timestamp that was written."""
+    log = opened(disk, end)
+    found = [log.offset_for_timestamp(NOW_MS + 1000 * turn, end) for turn in range(20)]
+    return [each.offset if each is not None else -1 for each in found]
+
+
+def flipped(disk: LyingDisk, bit: int) -> list[int]:
+    path = file_of(disk, ".timeindex")
+    disk.flip_bit(path, bit // 8, bit % 8)
+    try:
+        return answers(disk, 60)
+    finally:
+        disk.flip_bit(path, bit // 8, bit % 8)
+        disk.kill()
+
+
+def test_a_damaged_time_index_answers_as_the_batches_do() -> None:
+    disk, end = closed()
+    right = answers(disk, end)
+    assert end == 60 and right == list(range(0, 60, 3))
+    disk.kill()
+    for bit in range(8 * disk.size(file_of(disk, ".timeindex"))):
+        assert flipped(disk, bit) == right, f"bit {bit}"
+
+
+def test_ablation_a_time_index_that_is_believed_unseen_answers_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, end = closed()
+    right = answers(disk, end)
+    disk.kill()
+    monkeypatch.setattr("tidegate.storage.segment.has_batch", lambda *asked: True)
+    assert any(flipped(disk, bit) != right for bit in range(8 * disk.size(file_of(disk, ".timeindex"))))
