@@ -133,7 +133,7 @@ class Member:
 
     def _cut_power_soon_after_start(self) -> None:
         self.power_follows = False
-        self.start()
+        self.simulation.after(0.0, self.start)
         self.simulation.after(self.simulation.random.random() ** 2 * 0.5, self.cut_power)
 
     def lose_disk(self) -> None:
