@@ -133,7 +133,7 @@ async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None
             replicas=Moving(),
             refused_batches=RefusedBatches(),
             clock=ManualClock(),
-            reserve=SimpleNamespace(given_up=False),
+            is_out_of_room=lambda _topic, _partition: False,
             metrics=SimpleNamespace(bytes_in=lambda count: None),
         ),
     )
