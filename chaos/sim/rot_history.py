@@ -16,8 +16,9 @@ from pathlib import Path
 from random import Random
 
 from ...storage.checkpoint import CheckpointInvalid, decode_checkpoint
+from ...storage.creation import PARTITION_METADATA
 from ...storage.folder_notes import PARTITION_CHECKPOINT
-from ...storage.log_directory import META_PROPERTIES, PARTITION_METADATA, DirectoryRefused, LogDirectory
+from ...storage.log_directory import META_PROPERTIES, DirectoryRefused, LogDirectory
 from ...wire.errors import KafkaError
 from ...wire.records import iterate_headers, validate_batch
 from .disk import Lie
