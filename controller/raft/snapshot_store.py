@@ -100,6 +100,7 @@ class SnapshotTransfer:
     acknowledged_bytes: int = 0
     sent_bytes: int = 0
     moved_at: float = 0.0
+    advanced_at: float = 0.0
 
     def chunks(self, now: float, term: int, commit_index: int) -> list[SnapshotChunk]:
         """What may be sent now."""
@@ -114,10 +115,17 @@ class SnapshotTransfer:
         return made
 
     def acknowledge(self, checksum: int, received_bytes: int, now: float) -> None:
-        if checksum == self.snapshot.checksum and received_bytes > self.acknowledged_bytes:
+        """A follower that has less than it had (it installed the file, and the news of it was lost; or the file was damaged)
+        begins again, but not for an answer that was merely overtaken."""
+        if checksum != self.snapshot.checksum:
+            return
+        if received_bytes > self.acknowledged_bytes:
             self.acknowledged_bytes = min(received_bytes, len(self.snapshot.file))
             self.sent_bytes = max(self.sent_bytes, self.acknowledged_bytes)
-            self.moved_at = now
+            self.moved_at = self.advanced_at = now
+        elif received_bytes < self.acknowledged_bytes and now - self.advanced_at > self.resend_s:
+            self.acknowledged_bytes = self.sent_bytes = received_bytes
+            self.advanced_at = now
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from tidegate.chaos.sim.quorum.simulation import Parts, QuorumSimulation
 from tidegate.controller.raft.contract import Proposal
 from tidegate.controller.raft.core import LEADER, RaftCore
 from tidegate.controller.raft.failure import RaftFatal
-from tidegate.controller.raft.messages import AppendEntries, AppendReply, Message, SnapshotChunk, VoteReply, VoteRequest
+from tidegate.controller.raft.messages import AppendEntries, AppendReply, Message, SnapshotChunk, SnapshotReply, VoteReply, VoteRequest
 from tidegate.controller.raft.replication import Replication
 
 
@@ -319,3 +319,24 @@ def test_a_snapshot_that_arrives_after_its_leader_was_deposed_changes_nothing() 
         before, journal = follower.applied_index, follower._journal[:]
         follower.receive(core.selfNode.id, SnapshotChunk(core.term - 1, 99, 7, 1, 0, b"x"))
         assert (follower.applied_index, follower._journal[:]) == (before, journal)
+
+
+def test_a_snapshot_that_was_installed_and_whose_last_answer_was_lost_is_sent_again() -> None:
+    """The follower knows nothing of the file any more, and the leader believed that it had all but the end."""
+    with quorum(snapshot_chunk_bytes=10) as simulation:
+        core = leader(simulation)
+        behind = others(simulation, core)[0]
+        stop(simulation, behind)
+        propose_many(simulation, core, 200)
+        returned, lost = start(simulation, behind), list[Message]()
+        send = returned._outbox.send
+
+        def lose_the_first_last_answer(node_id: int, message: Message) -> None:
+            if isinstance(message, SnapshotReply) and message.last_index and not lost:
+                lost.append(message)
+            else:
+                send(node_id, message)
+
+        returned._outbox.send = lose_the_first_last_answer
+        simulation.pass_time(5.0)
+        assert lost and returned.applied_index == core.last_index
