@@ -16,7 +16,7 @@ from tidegate.chaos.sim.replication.network import Weather
 from tidegate.chaos.sim.replication.options import Options, draw
 from tidegate.chaos.sim.runs import Broken
 from tidegate.controller.active import ActiveController
-from tidegate.controller.model import TopicState
+from tidegate.controller.model import BrokerState, TopicState
 from tidegate.controller.state import ClusterState
 from tidegate.node.membership import Membership
 from tidegate.replication import fetcher as fetcher_module
@@ -24,9 +24,11 @@ from tidegate.replication import replica as replica_module
 from tidegate.replication.assignment import UNKNOWN_BROKER_EPOCH, Assignment
 from tidegate.replication.follower import Action, Answer, FetchPosition, LogView, PartitionFollower
 from tidegate.replication.leader import PartitionLeader, ReplicaProgress
+from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.replica import Replica
 from tidegate.storage.epoch_cache import EpochCache
 from tidegate.storage.flush import Durability
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 Patch = pytest.MonkeyPatch
 
@@ -183,6 +185,30 @@ def session_end_by_timer_only(patch: Patch) -> None:
     patch.setattr(Membership, "holds_session", property(lambda membership: True))
 
 
+def acknowledgements_outlive_the_session(patch: Patch) -> None:
+    """What is committed after the session's end is acknowledged at once, and not only when the session is renewed."""
+
+    def acknowledge(manager: ReplicaManager, replica: Replica) -> None:
+        if replica.acks and replica.leader is not None:
+            manager._waiting_acks -= replica.acks.complete(replica.leader)
+
+    patch.setattr(ReplicaManager, "_acknowledge", acknowledge)
+
+
+def lagging_controller_is_believed(patch: Patch) -> None:
+    """A deposed controller calls a registration that it does not know yet superseded."""
+    broker_with_epoch = ActiveController.broker_with_epoch
+
+    def answer(controller: ActiveController, node_id: int, broker_epoch: int) -> BrokerState:
+        try:
+            return broker_with_epoch(controller, node_id, broker_epoch)
+        except KafkaError as error:
+            code = ErrorCode.STALE_BROKER_EPOCH if error.code is ErrorCode.NOT_CONTROLLER else error.code
+            raise KafkaError(code, error.message) from None
+
+    patch.setattr(ActiveController, "broker_with_epoch", answer)
+
+
 def registration_before_fencing(patch: Patch) -> None:
     """SEMANTICS 48: a broker is given a new epoch while it still is in ISRs."""
     register = ClusterState._register_broker
@@ -296,6 +322,8 @@ ABLATIONS: list[tuple[Callable[[Patch], None], Callable[[int], Options | None], 
     (epoch_history_is_not_cut, anything, 0),
     (session_end_stops_nothing, anything, 0),
     (session_end_by_timer_only, anything, 0),
+    (acknowledgements_outlive_the_session, anything, 35),
+    (lagging_controller_is_believed, anything, 132),
     (registration_before_fencing, anything, 4),
 ]
 
