@@ -13,7 +13,15 @@ from tidegate.chaos.sim.quorum.simulation import Parts, QuorumSimulation
 from tidegate.controller.raft.contract import Proposal
 from tidegate.controller.raft.core import LEADER, RaftCore
 from tidegate.controller.raft.failure import RaftFatal
-from tidegate.controller.raft.messages import AppendEntries, AppendReply, Message, SnapshotChunk, SnapshotReply, VoteReply, VoteRequest
+from tidegate.controller.raft.messages import (
+    AppendEntries,
+    AppendReply,
+    Message,
+    SnapshotChunk,
+    SnapshotReply,
+    VoteReply,
+    VoteRequest,
+)
 from tidegate.controller.raft.replication import Replication
 
 
