@@ -108,6 +108,11 @@ class Office:
             plan = duties.tick(self._clock.monotonic())
             if not plan:
                 return
+            for operation in plan.operations:
+                if operation.HasField("fence_broker"):
+                    node_id = operation.fence_broker.node_id
+                    silent_s = self._clock.monotonic() - duties.sessions[node_id].heard_at
+                    log.info("broker_session_expired", node=node_id, silent_ms=int(silent_s * 1000))
             log.info("controller_plan", reason=plan.reason, operations=len(plan.operations))
             try:
                 await self._service.carry_out(plan)
