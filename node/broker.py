@@ -173,8 +173,15 @@ class Broker:
         return found
 
     def damaged_replicas(self) -> set[tuple[bytes, int]]:
-        """Of the offline ones, those whose flushed records are not what they were."""
-        return {(topic_id.bytes, partition) for (_topic, partition), topic_id in self.directory.damaged.items()}
+        """Of the offline ones, those whose flushed records are not what they were, or nobody knows whose they are."""
+        found = set()
+        for (name, partition), topic_id in self.directory.damaged.items():
+            topic = self.state.topics.get(name)
+            if topic_id is None and topic is not None and partition in topic.partitions:
+                topic_id = topic.topic_id  # the one that cannot be served from here
+            if topic_id is not None:
+                found.add((topic_id.bytes, partition))
+        return found
 
     def is_out_of_room(self, topic: str, partition: int) -> bool:
         """The disk of this replica is full: what clients would write takes what the node itself needs."""

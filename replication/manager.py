@@ -170,7 +170,8 @@ class ReplicaManager:
 
     def offline_replicas(self) -> set[tuple[UUID, int]]:
         """(topic id, partition) of what this node holds and cannot serve."""
-        damaged = {(topic_id, partition) for (_topic, partition), topic_id in self._directory.damaged.items()}
+        here = self._directory.damaged.items()
+        damaged = {(topic_id, partition) for (_topic, partition), topic_id in here if topic_id is not None}
         return damaged | {(each.topic_id, each.partition) for each in self._replicas.values() if each.role is Role.OFFLINE}
 
     # -- metadata ------------------------------------------------------------------------------------------------------------

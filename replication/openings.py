@@ -91,7 +91,7 @@ class Openings:
 
     def _is_missing(self, assignment: Assignment) -> bool:
         there = self._directory.topic_id_of(assignment.topic, assignment.partition)
-        return self._node_id in assignment.replicas and there != assignment.topic_id
+        return self._node_id in assignment.replicas and there != assignment.topic_id and not self.may_set_aside(assignment)
 
     def _make(self, missing: dict[Key, Assignment]) -> list[Assignment]:
         """Those of `missing` that are made when this returns."""
@@ -150,9 +150,10 @@ class Openings:
         return opened
 
     def may_set_aside(self, assignment: Assignment) -> bool:
-        """A damaged log is fetched again once another replica leads and nobody counts on this one."""
-        damaged = self._directory.damaged.get((assignment.topic, assignment.partition)) == assignment.topic_id
-        return damaged and assignment.does_without(self._node_id)
+        """A damaged log, or one without identity, is fetched again once another replica leads and nobody counts on this one."""
+        key, damaged = (assignment.topic, assignment.partition), self._directory.damaged
+        is_damaged = key in damaged and damaged[key] in (None, assignment.topic_id)
+        return is_damaged and assignment.does_without(self._node_id)
 
     def failed(self, key: Key, error: KafkaError) -> None:
         self._failed[key] = str(error)

@@ -235,7 +235,7 @@ class DataFolders:
         return {key: topic_id for folder in self.folders for key, topic_id in folder.topic_ids.items()}
 
     @property
-    def damaged(self) -> dict[PartitionKey, UUID]:
+    def damaged(self) -> dict[PartitionKey, UUID | None]:
         return {key: topic_id for folder in self.folders for key, topic_id in folder.damaged.items()}
 
     @property

@@ -1,13 +1,12 @@
 """One data folder: the logs in it, who may use it, and the notes that a restart begins with.
 
-    meta.properties         which cluster and node the folder belongs to; a foreign one is refused
+    meta.properties         which cluster and node the folder belongs to (`folder_owner`); a foreign one is refused
     .lock                   held while a node uses the folder
     clean-shutdown          broker epoch of a clean stop; there only between a clean close and the next opening
     partition-checkpoint    per partition: recovery point, high watermark, log start; and
     flush-notes             what was flushed since (`folder_notes`)
     derived-files           sizes of index files as a clean stop left them (`derived_files`)
-    <topic>-<partition>/    a log, with `partition.metadata` naming the topic's id, `log-config` when that is not the default, and
-                            `damaged` when its data was found to be
+    <topic>-<partition>/    a log, with what it says of itself (`found_logs`)
     <n>-delete/             a log on its way out
     <n>-damaged/            a damaged log, kept for a while (`set_aside`); the partition was fetched again from its leader
 
@@ -31,28 +30,27 @@ from ..runtime import logs
 from ..runtime.disk import Disk, FileLock
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
-from .creation import PARTITION_METADATA, Creation, NewLog, Results
+from .creation import Creation, NewLog, Results
 from .derived_files import DerivedFiles, write_derived_files
 from .eraser import Eraser
 from .flush_notes import Identity, identity_of
 from .folder_notes import FolderNotes, PartitionCheckpoint, PartitionKey
+from .folder_owner import META_PROPERTIES, DirectoryRefused, claim_folder
+from .found_logs import DAMAGED, FoundLog, UnusableLog, look_at_log, parse_name
 from .health import DISK_FAILED
 from .log import CorruptLog, Log, LogConfig
 from .open_files import OPEN_FILES_MAX, OpenFiles
 from .removal import Removal
 from .set_aside import DAMAGED_SUFFIX, note_set_aside
-from .stored_config import LOG_CONFIG, decode_config, encode_config
+from .stored_config import LOG_CONFIG, encode_config
 
-META_PROPERTIES = "meta.properties"
+__all__ = [
+    "CLEAN_SHUTDOWN", "DAMAGED", "LOG_CONFIG", "META_PROPERTIES", "DirectoryRefused", "LogDirectory", "OpenReport", "parse_name",
+]  # fmt: skip
+
 CLEAN_SHUTDOWN = "clean-shutdown"
-_META_VERSION = "1"
-DAMAGED = "damaged"
 _DELETE_SUFFIX = "-delete"
 log = logs.get(__name__)
-
-
-class DirectoryRefused(Exception):
-    """The folder may not be used: it is another node's or another cluster's, or another process holds it."""
 
 
 @dataclass(slots=True)
@@ -64,15 +62,6 @@ class OpenReport:
     recovered: list[str] = field(default_factory=list)
     cut_bytes: int = 0
     failed: dict[PartitionKey, KafkaError] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Found:
-    """A log's folder that is to be opened."""
-
-    key: PartitionKey
-    topic_id: UUID
-    config: LogConfig
 
 
 class LogDirectory:
@@ -100,10 +89,11 @@ class LogDirectory:
         self.node_id = node_id
         self.logs: dict[PartitionKey, Log] = {}
         self.topic_ids: dict[PartitionKey, UUID] = {}
-        self.damaged: dict[PartitionKey, UUID] = {}
-        """Logs that are not in use because data that had been flushed is damaged; with their topics' ids."""
-        self.unusable: set[PartitionKey] = set()
-        """Logs that could not be opened at the start, for any reason."""
+        self.damaged: dict[PartitionKey, UUID | None] = {}
+        """Logs that are not in use because data that had been flushed is damaged, with their topics' ids; or their very identity
+        is (None)."""
+        self.unusable: dict[PartitionKey, str] = {}
+        """Logs that could not be opened at the start, for any reason, and which."""
         self.previous_broker_epoch: int | None = None
         """Broker epoch of the last clean stop; None when the last stop was unclean (KIP-966)."""
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
@@ -134,7 +124,9 @@ class LogDirectory:
         self._disk.make_directory(self.path)
         self._take_lock()
         try:
-            self._check_owner()
+            own = {"cluster.id": self.cluster_id, "node.id": str(self.node_id)}
+            holds_logs = any(parse_name(name) for name in self._disk.list_names(self.path))
+            self.directory_id = claim_folder(self._disk, self.path, own, self.directory_id, holds_logs=holds_logs)
             report = OpenReport()
             self.previous_broker_epoch = self._take_clean_mark()
             report.clean = self.previous_broker_epoch is not None
@@ -145,8 +137,7 @@ class LogDirectory:
             if len(self._disk.list_names(self.path)) < len(names):
                 self._disk.sync_directory(self.path)  # what was half made or half deleted is gone, for all later lives
             self._open_found(found, now_ms, report)
-            here = (*self.topic_ids.items(), *self.damaged.items())
-            self._notes.begin(identity_of(topic_id, key[1]) for key, topic_id in here)
+            self._notes.begin(self._identities_here())
             for each in self.logs.values():  # a log start that was noted above what is left would hide what is appended next
                 self._notes.lower((each.topic, each.partition), each.log_end_offset)
         except BaseException:
@@ -156,30 +147,17 @@ class LogDirectory:
                  cut_bytes=report.cut_bytes, failed=len(report.failed))  # fmt: skip
         return report
 
+    def _identities_here(self) -> Iterable[Identity]:
+        """Whose flushes may be noted; all that are known when a log is here of which nobody knows whose it is."""
+        here = {**self.topic_ids, **self.damaged}
+        known = [identity_of(topic_id, key[1]) for key, topic_id in here.items() if topic_id is not None]
+        return known if len(known) == len(here) else self._notes.claims
+
     def _take_lock(self) -> None:
         try:
             self._lock = self._disk.lock(self.path / ".lock")
         except BlockingIOError:
             raise DirectoryRefused(f"the data folder {self.path} is in use by another process") from None
-
-    def _check_owner(self) -> None:
-        path = self.path / META_PROPERTIES
-        own = {"version": _META_VERSION, "cluster.id": self.cluster_id, "node.id": str(self.node_id)}
-        if not self._disk.exists(path):
-            if any(parse_name(name) for name in self._disk.list_names(self.path)):
-                raise DirectoryRefused(f"the data folder {self.path} holds partitions but no {META_PROPERTIES}: whose is it?")
-            lines = [f"{key}={value}\n" for key, value in {**own, "directory.id": self.directory_id}.items()]
-            self._disk.write_atomic(path, "".join(lines).encode())
-            return
-        lines = self._disk.read(path).decode(errors="replace").splitlines()
-        found = dict(line.split("=", 1) for line in lines if "=" in line)
-        self.directory_id = found.get("directory.id", "")
-        for key, value in own.items():
-            if found.get(key) != value:
-                raise DirectoryRefused(
-                    f"the data folder {self.path} belongs to {key}={found.get(key)!r}; this node has {key}={value!r}. "
-                    "Use the folder that belongs to this node, or an empty one."
-                )
 
     def _take_clean_mark(self) -> int | None:
         path = self.path / CLEAN_SHUTDOWN
@@ -194,57 +172,34 @@ class LogDirectory:
         self._disk.sync_directory(self.path)
         return epoch
 
-    def _find_entry(self, name: str, config_of: Callable[[str], LogConfig] | None, report: OpenReport) -> _Found | None:
+    def _find_entry(self, name: str, config_of: Callable[[str], LogConfig] | None, report: OpenReport) -> FoundLog | None:
         if name.endswith(_DELETE_SUFFIX):
             self._disk.remove_tree(self.path / name)
             return None
         key = parse_name(name)
         if key is None:
             return None
-        metadata = self.path / name / PARTITION_METADATA
-        if not self._disk.exists(metadata):
-            if self._holds_batches(self.path / name):
-                missing = f"{metadata} is missing and there are batches beside it: whose they are is not known"
-                self._not_opened(key, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, missing), report)
-                return None
+        found = look_at_log(self._disk, self.path / name, key, config_of)
+        if found is None:
             # Creation was cut short before the partition got its identity: nothing can have been acknowledged in it.
             log.warning("partition_without_identity_removed", path=self.path / name)
             self._disk.remove_tree(self.path / name)
             return None
-        try:
-            topic_id = UUID(decode_checkpoint(self._disk.read(metadata), 1)[0][0])
-        except (CheckpointInvalid, ValueError, IndexError) as error:
-            self._not_opened(key, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{metadata} is damaged: {error}"), report)
+        if isinstance(found, UnusableLog):
+            self.damaged[key] = found.topic_id
+            self._not_opened(key, found.reason, report)
             return None
-        reason = self.path / name / DAMAGED
-        if self._disk.exists(reason):
-            self.damaged[key] = topic_id
-            text = self._disk.read(reason).decode(errors="replace")
-            self._not_opened(key, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text), report)
-            return None
-        return _Found(key, topic_id, self._config_at(key, config_of))
-
-    def _holds_batches(self, path: Path) -> bool:
-        return any(name.endswith(".log") and self._disk.size(path / name) for name in self._disk.list_names(path))
-
-    def _config_at(self, key: PartitionKey, config_of: Callable[[str], LogConfig] | None) -> LogConfig:
-        path = self._log_path(key) / LOG_CONFIG
-        if self._disk.exists(path):
-            try:
-                return decode_config(self._disk.read(path))
-            except ValueError as error:
-                log.warning("log_config_damaged", path=path, reason=error)
-        return config_of(key[0]) if config_of is not None else LogConfig()
+        return found
 
     def _not_opened(self, key: PartitionKey, error: KafkaError, report: OpenReport) -> None:
         report.failed[key] = error
-        self.unusable.add(key)
+        self.unusable[key] = str(error)
         log.error("log_not_opened", log=f"{key[0]}-{key[1]}", reason=error)
 
-    def _open_found(self, found: list[_Found], now_ms: int, report: OpenReport) -> None:
+    def _open_found(self, found: list[FoundLog], now_ms: int, report: OpenReport) -> None:
         """Opens logs in parallel: most of the time goes by waiting for the disk and computing checksums."""
 
-        def load(entry: _Found) -> Log | KafkaError:
+        def load(entry: FoundLog) -> Log | KafkaError:
             flushed_end = self._notes.claims.get(identity_of(entry.topic_id, entry.key[1]), 0)
             try:
                 return self._load(entry.key, entry.config, now_ms=now_ms, clean=report.clean, flushed_end=flushed_end)
@@ -335,7 +290,10 @@ class LogDirectory:
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log can be created in {self.path}: {error}") from error
         self._being_made |= {new.key for new in missing}
-        open_log = lambda new: self._load(new.key, new.config, now_ms=now_ms, clean=False)  # noqa: E731
+
+        def open_log(new: NewLog) -> Log:
+            return self._load(new.key, new.config, now_ms=now_ms, clean=False)
+
         return Creation(self._disk, self.path, missing, results, take_up=self._take_up, open_log=open_log)
 
     def _existing(self, new: NewLog) -> Log | None:
@@ -347,7 +305,8 @@ class LogDirectory:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} is being made")
         if new.key not in self.logs and self._disk.exists(path):
             # It could not be opened (damaged flushed data): silently starting afresh would hide the damage.
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} exists and is not usable: see the errors at the start")
+            why = self.unusable.get(new.key, "see the errors at the start")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} exists and is not usable: {why}")
         return self.logs.get(new.key)
 
     def _take_up(self, creation: Creation) -> None:
@@ -382,7 +341,7 @@ class LogDirectory:
         known = self.logs.pop(key, None)
         topic_id = self.topic_ids.pop(key, None) or self.damaged.get(key)
         self.damaged.pop(key, None)
-        self.unusable.discard(key)
+        self.unusable.pop(key, None)
         self._configs_due.pop(key, None)
         if known is not None:
             known.close(clean=False)
@@ -409,7 +368,7 @@ class LogDirectory:
             self.disk_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be set aside: {error}") from error
         del self.damaged[key]
-        self.unusable.discard(key)
+        self.unusable.pop(key, None)
         known = self.logs.pop(key, None)
         self.topic_ids.pop(key, None)
         if known is not None:
@@ -503,7 +462,7 @@ class LogDirectory:
     @property
     def log_count(self) -> int:
         """Logs that have their place here, in use or not."""
-        return len(self.logs.keys() | self.damaged.keys() | self.unusable | self._being_made)
+        return len(self.logs.keys() | self.damaged.keys() | self.unusable.keys() | self._being_made)
 
     @property
     def is_offline(self) -> bool:
@@ -543,15 +502,16 @@ class LogDirectory:
 
     def give_up(self, error: OSError) -> None:
         """The folder could not be opened: whatever can be seen in it is not in use."""
-        self.unusable |= self.logs.keys()
+        seen = set(self.logs)
         self.logs.clear()
         self.topic_ids.clear()
         self.damaged.clear()
         self.previous_broker_epoch = None
         try:
-            self.unusable |= {key for name in self._disk.list_names(self.path) if (key := parse_name(name)) is not None}
+            seen |= {key for name in self._disk.list_names(self.path) if (key := parse_name(name)) is not None}
         except OSError as second:
             log.warning("data_folder_cannot_be_listed", path=self.path, reason=second)
+        self.unusable |= dict.fromkeys(seen, str(error))
         self.go_offline(error)
 
     def _require_online(self) -> None:
@@ -592,9 +552,3 @@ class LogDirectory:
     def describe(self) -> Mapping[PartitionKey, Mapping[str, int]]:
         """All offsets of all logs."""
         return {key: each.describe() for key, each in self.logs.items()}
-
-
-def parse_name(name: str) -> PartitionKey | None:
-    """The partition of a folder's name; None for anything else."""
-    topic, dash, partition = name.rpartition("-")
-    return (topic, int(partition)) if dash and topic and partition.isdigit() and partition.isascii() else None

@@ -18,13 +18,13 @@ from ..checkpoint import CheckpointInvalid, decode_checkpoint
 from ..cleaning.positions import CLEANER_CHECKPOINT, decode_positions
 from ..creation import PARTITION_METADATA
 from ..folder_notes import PARTITION_CHECKPOINT, PartitionCheckpoint, PartitionKey
+from ..folder_owner import KEYS, VERSION, decode_owner
 from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
 from ..set_aside import DAMAGED_SUFFIX
 from .findings import Finding
 from .partition import Circumstances, PartitionReport, verify_partition
 from .verification import FolderState
 
-_IDENTITY = ("version", "cluster.id", "node.id", "directory.id")
 _DELETE_SUFFIX = "-delete"
 
 
@@ -158,12 +158,12 @@ def _read_notes(disk: Disk, path: Path, names: set[str], is_locked: Callable[[Pa
 
 def _read_identity(disk: Disk, folder: DataFolder) -> None:
     path = folder.path / META_PROPERTIES
-    lines = disk.read(path).decode(errors="replace").splitlines()
-    folder.identity = dict(line.split("=", 1) for line in lines if "=" in line)
-    lacking = [key for key in _IDENTITY[:3] if not folder.identity.get(key)]
-    if lacking:
-        folder.findings.append(Finding("identity-damaged", path, f"it does not say {', '.join(lacking)}"))
-    elif folder.identity["version"] != "1" or not folder.identity["node.id"].isdigit():
+    try:
+        folder.identity = decode_owner(disk.read(path))
+    except CheckpointInvalid as error:
+        folder.findings.append(Finding("identity-damaged", path, str(error)))
+        return
+    if folder.identity["version"] != VERSION or not folder.identity["node.id"].isdigit():
         what = f"version {folder.identity['version']!r}, node.id {folder.identity['node.id']!r}"
         folder.findings.append(Finding("identity-damaged", path, what))
 
@@ -209,7 +209,7 @@ def _compare(folders: Sequence[DataFolder], reports: Sequence[PartitionReport]) 
     owner: tuple[Path, tuple[str, ...]] | None = None
     directory_ids: dict[str, Path] = {}
     for folder in {folder.path: folder for folder in folders if folder.identity}.values():
-        name = tuple(folder.identity.get(key, "") for key in _IDENTITY[1:3])
+        name = tuple(folder.identity.get(key, "") for key in KEYS[1:3])
         path = folder.path / META_PROPERTIES
         if owner is not None and owner[1] != name:
             what = f"cluster and node are {'/'.join(name)} here, {'/'.join(owner[1])} in {owner[0]}"

@@ -131,3 +131,24 @@ async def test_rotten_bytes_of_a_leader_cost_no_record_and_are_fetched_again(clu
         (other / name).read_bytes() for name in names
     )
     await witness.still_serves()
+
+
+async def test_a_partition_that_lost_its_identity_is_fetched_again_and_the_others_are_not_concerned(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    witness = await made(cluster, "nameless")
+    node = (await leaders(cluster, "nameless"))[0]
+    await cluster.node(node).terminate()
+    gone, damaged, other = (where(tmp_path, node, "nameless", partition) for partition in range(3))
+    (gone / "partition.metadata").unlink()
+    (damaged / "partition.metadata").write_bytes(b"1\n1\n")
+    before = (other / f"{0:020d}.log").stat().st_ino
+    await cluster.node(node).start()
+
+    async def healed() -> bool:
+        return all(replicas == {1, 2, 3} for replicas in await in_sync(cluster, "nameless"))
+
+    await eventually(healed, "both are fetched again and in sync")
+    assert len(list((tmp_path / str(node)).glob("*/*-damaged"))) == 2
+    assert (other / f"{0:020d}.log").stat().st_ino == before
+    await witness.still_serves()

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from tidegate.replication.assignment import Assignment
+from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.replica import Role
+from tidegate.storage.creation import PARTITION_METADATA
 from tidegate.storage.log import AppendOrigin
 from tidegate.storage.log_directory import DAMAGED
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -26,7 +28,7 @@ async def three_replicas(tmp_path: Path) -> Cluster:
     return cluster
 
 
-def content(cluster: Cluster, node: int) -> bytes:
+def content_at(cluster: Cluster, node: int) -> bytes:
     log = cluster.log(node)
     return b"".join(segment.file.read_at(0, segment.size_bytes) for segment in log.segments)
 
@@ -43,7 +45,7 @@ def spoil(tmp_path: Path, node: int) -> Path:
 
 async def test_damage_found_by_a_read_takes_the_replica_offline_and_it_is_fetched_again(tmp_path: Path) -> None:
     cluster = await three_replicas(tmp_path)
-    before = content(cluster, 1)
+    before = content_at(cluster, 1)
     path = spoil(tmp_path, 3)
     log = cluster.log(3)
     with pytest.raises(KafkaError, match=path.name):
@@ -57,7 +59,7 @@ async def test_damage_found_by_a_read_takes_the_replica_offline_and_it_is_fetche
     cluster.partitions["t", 0] = now
     cluster.publish([now])
     await eventually(lambda: cluster.log(3).log_end_offset == 40, "the records are fetched again")
-    assert content(cluster, 3) == before and not manager.offline_replicas()
+    assert content_at(cluster, 3) == before and not manager.offline_replicas()
     assert (tmp_path / "node-3" / "0-damaged" / path.name).exists()
     await cluster.stop_all()
 
@@ -84,11 +86,41 @@ async def test_a_damaged_log_stays_where_it_is_while_anybody_may_count_on_it(
 
 async def test_a_log_found_damaged_at_the_start_is_fetched_again_once_nobody_counts_on_it(tmp_path: Path) -> None:
     cluster = await three_replicas(tmp_path)
-    before = content(cluster, 1)
+    before = content_at(cluster, 1)
     await cluster.stop(3, clean=False)
     (tmp_path / "node-3" / "t-0" / DAMAGED).write_bytes(b"it was found to be")
     manager = cluster.start(3)
     cluster.elect(1, isr=(1, 2))
     await eventually(lambda: manager.replica("t", 0).log.log_end_offset == 40, "the records are fetched again")
-    assert content(cluster, 3) == before
+    assert content_at(cluster, 3) == before
     await cluster.stop_all()
+
+
+@pytest.mark.parametrize("content", [None, b"junk"], ids=["gone", "damaged"])
+async def test_a_log_without_identity_stays_while_anybody_counts_on_it_and_is_then_fetched_again(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    cluster = await three_replicas(tmp_path)
+    before = content_at(cluster, 1)
+    await cluster.stop(3, clean=False)
+    identity = tmp_path / "node-3" / "t-0" / PARTITION_METADATA
+    identity.unlink()
+    if content is not None:
+        identity.write_bytes(content)
+    manager = cluster.start(3)
+    manager.apply([cluster.partitions["t", 0]])
+    with pytest.raises(KafkaError, match="copy the file from another partition") as refused:
+        manager.replica("t", 0)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR and (3, "t", 0) in [entry[:3] for entry in cluster.offline]
+    cluster.elect(1, isr=(1, 2))
+    await eventually(lambda: _end(manager) == 40, "the records are fetched again")
+    assert content_at(cluster, 3) == before
+    assert (tmp_path / "node-3" / "0-damaged").exists()
+    await cluster.stop_all()
+
+
+def _end(manager: ReplicaManager) -> int:
+    try:
+        return manager.replica("t", 0).log.log_end_offset
+    except KafkaError:
+        return -1

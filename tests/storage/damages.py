@@ -619,6 +619,11 @@ def an_identity_without_a_node(root: Path) -> None:
     path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("node.id")))
 
 
+@damages("identity-damaged")
+def a_bit_of_the_node_id(root: Path) -> None:
+    flip(root / "meta.properties", (root / "meta.properties").read_bytes().index(b"node.id=") + 8)
+
+
 @damages("topic-id-missing")
 def data_without_a_topic_id(root: Path) -> None:
     (root / "state-0" / "partition.metadata").unlink()

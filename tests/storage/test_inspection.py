@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tidegate.runtime.disk import RealDisk, RealFile
 from tidegate.runtime.lock_probe import is_locked
+from tidegate.storage.folder_owner import decode_owner, encode_owner
 from tidegate.storage.inspection.directory import Manner, NotInspectable, verify
 from tidegate.storage.inspection.findings import KINDS, Finding, Severity
 from tidegate.storage.inspection.partition import PartitionReport
@@ -175,8 +176,8 @@ def test_damage_in_a_folder_in_use_is_found(clean: Path) -> None:
 def test_two_folders_are_compared(clean: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(clean, tmp_path / "other"))
     assert kinds(clean, other) == ["directory-id-twice", *["partition-twice"] * 4]
-    text = (other / "meta.properties").read_text()
-    (other / "meta.properties").write_text(text.replace("node.id=1", "node.id=2").replace("disk-1", "disk-2"))
+    owner = decode_owner((other / "meta.properties").read_bytes())
+    (other / "meta.properties").write_bytes(encode_owner({**owner, "node.id": "2", "directory.id": "disk-2"}))
     for name in (P, "flights-1", "small-0", "state-0"):
         shutil.rmtree(other / name)
     (other / "partition-checkpoint").unlink()

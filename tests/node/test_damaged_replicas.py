@@ -1,0 +1,22 @@
+"""What a broker tells the controller of logs that nobody may count on any more."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+from uuid import UUID
+
+from tidegate.node.broker import Broker
+
+HERE, THERE = UUID(int=1), UUID(int=2)
+
+
+def test_a_log_of_which_nobody_knows_whose_it_is_counts_as_the_damaged_one_of_the_partition_of_that_name() -> None:
+    """As merely offline it would stay eligible to lead, and could never be fetched again."""
+    damaged = {("known", 0): HERE, ("nameless", 1): None, ("nameless", 7): None, ("deleted", 0): None}
+    topics = {
+        "known": SimpleNamespace(topic_id=UUID(int=9), partitions={0: 0}),
+        "nameless": SimpleNamespace(topic_id=THERE, partitions={1: 0}),
+    }
+    broker = SimpleNamespace(directory=SimpleNamespace(damaged=damaged), state=SimpleNamespace(topics=topics))
+    assert Broker.damaged_replicas(cast(Broker, broker)) == {(HERE.bytes, 0), (THERE.bytes, 1)}
