@@ -17,7 +17,6 @@ from ..wire.records import HEADER_BYTES, BatchHeader, parse_header, validate_bat
 
 CHUNK_BYTES = 256 * 1024
 _LENGTH_MIN = HEADER_BYTES - 12
-_LOOK_BYTES = 8 * 1024  # two index intervals, as they mostly are
 
 
 class ScannedBatch(NamedTuple):
@@ -76,15 +75,6 @@ def scan_batches(
         yield ScannedBatch(position, header, view)
         position += size
         before = header.last_offset
-
-
-def has_batch(file: File, start: int, end: int, offset: int, timestamp_ms: int) -> bool:
-    """Whether the first batch in bytes [start, end) at or above `offset` begins there and has this greatest timestamp.  Raises
-    InvalidBatch."""
-    for _position, header, _view in scan_batches(file, start, end, chunk_bytes=_LOOK_BYTES):
-        if header.base_offset >= offset:
-            return header.base_offset == offset and header.max_timestamp == timestamp_ms
-    return False
 
 
 def _wrong_length(header: BatchHeader, position: int, end: int) -> str:

@@ -74,5 +74,5 @@ def begin_bulk_read(log: Log, offset: int, max_bytes: int, upper_offset: int) ->
     # Up to `upper_offset` the reading thread walks: here both ends are places that the index knows.
     stretch = segment.index.stretch(offset, max_bytes, segment.next_offset, segment.next_offset, segment.size_bytes)
     assert stretch is not None
-    _first, _last, _begins_at, start, end, covers_to, _walk_from = stretch
+    _first, _begins_at, start, end, covers_to, _walk_from = stretch
     return BulkRead(segment.file, start, end - start, offset, upper_offset, covers_to)

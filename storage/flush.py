@@ -32,6 +32,7 @@ from .health import OUT_OF_SPACE
 from .producer_snapshot import encode_snapshot
 from .producer_state import ProducerState
 from .recovery import EPOCH_CHECKPOINT
+from .seal import STILL_OPEN
 from .segment import Segment, segment_path
 from .segment_swap import INDEX_SUFFIXES
 
@@ -250,7 +251,7 @@ class Durability:
         if not in_hole and active.size_bytes - self._resume_size >= self.resume_bytes * max(1, len(producers) / RESUME_PRODUCERS):
             obsolete, self._resume = self._resume, segment_path(self._directory, producers.end_offset, "snapshot")
             self._resume_size = active.size_bytes
-            for path, data in {**active.encoded_indexes(), self._resume: encode_snapshot(producers)}.items():
+            for path, data in {**active.encoded_indexes(STILL_OPEN), self._resume: encode_snapshot(producers)}.items():
                 derived.setdefault(path, data)  # those of a clean close stay the ones that `finish` looks for
         self._ticket = FlushTicket(
             self._disk,

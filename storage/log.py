@@ -41,6 +41,7 @@ from .producer_state import AppendOrigin, ProducerView, VerificationGuard
 from .recovery import CorruptLog, LoadedLog, aborted_entries, load_log, load_producers_again
 from .removal import Removals
 from .replacement import Replacements
+from .seal import STILL_OPEN
 from .segment import Segment, segment_path
 from .segment_read import ReadResult
 from .segments import Segments
@@ -107,7 +108,6 @@ class Log:
         clean: bool,
         recovery_point: int,
         flushed_end: int = 0,
-        distrusted_from: int | None = None,
         log_start_offset: int = 0,
         high_watermark: int = 0,
         files: OpenFiles | None = None,
@@ -119,7 +119,7 @@ class Log:
         """
         loaded = load_log(
             disk, directory, config=config, clean=clean, recovery_point=recovery_point, flushed_end=flushed_end,
-            distrusted_from=distrusted_from, log_start_offset=log_start_offset, files=OpenFiles(disk) if files is None else files,
+            log_start_offset=log_start_offset, files=OpenFiles(disk) if files is None else files,
         )  # fmt: skip
         opened = cls(disk, directory, topic, partition, config, loaded, now_ms)
         opened.set_high_watermark(high_watermark)
@@ -325,7 +325,7 @@ class Log:
             self._health.refuse("making a new segment", error)
         self._durability.hole = NO_HOLE
         snapshot = segment_path(self.directory, self._log_end, "snapshot")
-        self._durability.add_complete(old, {**old.encoded_indexes(), snapshot: encode_snapshot(self._producers)})
+        self._durability.add_complete(old, {**old.encoded_indexes(self._log_end), snapshot: encode_snapshot(self._producers)})
 
     # ----------------------------------------------------------------------------------------------------------- reading
 
@@ -563,7 +563,8 @@ class Log:
                 self._producers.end_offset = end = self._durability.end_after_restart(self._log_end)
                 active, snapshot = self._segments.active, segment_path(self.directory, end, "snapshot")
                 # As if the active segment were complete: its derived files are written and synced with it.
-                self._durability.add_complete(active, {**active.encoded_indexes(), snapshot: encode_snapshot(self._producers)})
+                derived = {**active.encoded_indexes(STILL_OPEN), snapshot: encode_snapshot(self._producers)}
+                self._durability.add_complete(active, derived)
                 self._durability.epochs_changed(self._log_end)
                 self.flush_now()
                 if self._durability.has_pending_files:

@@ -5,7 +5,6 @@
     clean-shutdown          broker epoch of a clean stop; there only between a clean close and the next opening
     partition-checkpoint    per partition: recovery point, high watermark, log start; and
     flush-notes             what was flushed since (`folder_notes`)
-    derived-files           sizes of index files as a clean stop left them (`derived_files`)
     <topic>-<partition>/    a log, with what it says of itself (`found_logs`)
     <n>-delete/             a log on its way out
     <n>-damaged/            a damaged log, kept for a while (`set_aside`); the partition was fetched again from its leader
@@ -31,7 +30,6 @@ from ..runtime.disk import Disk, FileLock
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from .creation import Creation, NewLog, Results
-from .derived_files import DerivedFiles, write_derived_files
 from .eraser import Eraser
 from .flush_notes import Identity, identity_of
 from .folder_notes import FolderNotes, PartitionCheckpoint, PartitionKey
@@ -106,7 +104,6 @@ class LogDirectory:
         self._lock: FileLock | None = None
         self._offline: OSError | None = None
         self._notes = FolderNotes(disk, path, self.disk_failed)
-        self._derived: DerivedFiles | None = None
         self._recovery_threads, self._recovery_pool = recovery_threads, recovery_pool
         self._configs_due: dict[PartitionKey, LogConfig] = {}
         self._eraser = eraser
@@ -130,7 +127,6 @@ class LogDirectory:
             report = OpenReport()
             self.previous_broker_epoch = self._take_clean_mark()
             report.clean = self.previous_broker_epoch is not None
-            self._derived = DerivedFiles(self._disk, self.path, clean=report.clean)
             self._notes.read()
             names = self._disk.list_names(self.path)
             found = [entry for name in names if (entry := self._find_entry(name, config_of, report)) is not None]
@@ -236,7 +232,6 @@ class LogDirectory:
             clean=clean and known is not None,
             recovery_point=noted.recovery_point,
             flushed_end=flushed_end,
-            distrusted_from=self._derived.first_changed(self._log_path(key)) if clean and self._derived is not None else None,
             log_start_offset=noted.log_start_offset,
             high_watermark=noted.high_watermark,
             files=self._files,
@@ -534,7 +529,6 @@ class LogDirectory:
         try:
             if clean and failure is None:
                 self.write_checkpoints()
-                write_derived_files(self._disk, self.path, [self._log_path(key) for key in self.logs])
                 self._disk.write_atomic(self.path / CLEAN_SHUTDOWN, encode_checkpoint([[broker_epoch]]))
         finally:
             self._release()

@@ -5,7 +5,7 @@ the byte where this batch begins.  So every entry is a batch boundary, and bytes
 between neighbours is at most `index.interval.bytes`, or exactly one batch: readers use that to read once and to end at a
 boundary.
 
-The index is derived data: one that is missing or not sane is built again from the batch headers.
+The index is derived data: one that is missing, or not the one that was written (`seal`), is built again from the batch headers.
 
 Why arrays in memory and a plain file, and no mapping of the file as in Kafka.  `python bench/storage index` measures both:
 
@@ -25,7 +25,6 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from operator import lt
 
 OFFSET_SPAN_MAX = 2**31 - 1
 """How far an offset may lie above its segment's base: anything farther is damage."""
@@ -36,12 +35,10 @@ _NEAR = 32  # entries among which the end of a stretch is looked for first: a bi
 class OffsetIndex:
     """Parallel arrays of relative offsets and positions, 8 bytes an entry in memory as on disk."""
 
-    __slots__ = ("base_offset", "proven", "_go_on_at", "_offsets", "_positions")
+    __slots__ = ("base_offset", "_go_on_at", "_offsets", "_positions")
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
-        self.proven: bytearray | None = None
-        """One byte an entry: whether it was compared with the batches.  None when all are right: made of the batches."""
         self._go_on_at = 0  # the entry where the last stretch ended: who reads in order asks for it next
         self._offsets = array("I")
         self._positions = array("I")
@@ -75,10 +72,10 @@ class OffsetIndex:
 
     def stretch(
         self, offset: int, max_bytes: int, upper_offset: int, end_offset: int, end: int
-    ) -> tuple[int, int, int, int, int, int, int] | None:
+    ) -> tuple[int, int, int, int, int, int] | None:
         """Which bytes hold the batches from the one with `offset` on, below `upper_offset`; None when there are none.
 
-        (first entry, last entry, offset and byte of the first, byte and offset of the end, byte of the stretch from which to walk
+        (first entry, its offset and byte, byte and offset of the end, byte of the stretch from which to walk
         over headers, or -1).
         `end_offset` and `end` are the segment's.  Both ends are batch boundaries; `max_bytes` is exceeded only as far as it must
         be so that one whole batch is inside.  To walk is needed when `upper_offset` lies between two entries.
@@ -113,15 +110,13 @@ class OffsetIndex:
             if next_offset != upper_offset:
                 walk_from = positions[above - 1] - start
         self._go_on_at = last
-        return first, last, base + offsets[first], start, end, next_offset, walk_from
+        return first, base + offsets[first], start, end, next_offset, walk_from
 
     def truncate(self, position: int) -> None:
         """Drops entries at or above `position`."""
         keep = bisect_left(self._positions, position)
         del self._offsets[keep:]
         del self._positions[keep:]
-        if self.proven is not None:
-            del self.proven[keep:]  # what is appended from now on needs no proof
 
     def encode(self) -> bytes:
         both = array("I", bytes(_ENTRY_BYTES * len(self._offsets)))
@@ -132,8 +127,8 @@ class OffsetIndex:
         return both.tobytes()
 
     @classmethod
-    def decode(cls, data: bytes, base_offset: int, segment_bytes: int) -> OffsetIndex:
-        """Reads an index file.  Raises ValueError when it cannot belong to a segment of `segment_bytes`."""
+    def decode(cls, data: bytes, base_offset: int) -> OffsetIndex:
+        """Reads an index file that is known to be whole: a seal vouches for it.  Raises ValueError for a part of an entry."""
         if len(data) % _ENTRY_BYTES:
             raise ValueError(f"its size, {len(data)}, is not a multiple of {_ENTRY_BYTES}")
         both = array("I")
@@ -143,19 +138,4 @@ class OffsetIndex:
         index = cls(base_offset)
         index._offsets = both[0::2]
         index._positions = both[1::2]
-        index._check(segment_bytes)
         return index
-
-    def _check(self, segment_bytes: int) -> None:
-        if segment_bytes and not len(self):
-            raise ValueError("it is empty and its segment is not")
-        if not len(self):
-            return
-        if self._positions[0]:  # its offset may be any: a cleaned segment keeps its name when its first batches go
-            raise ValueError("its first entry is not the segment's first batch")
-        if self._positions[-1] >= segment_bytes:
-            raise ValueError(f"its last position, {self._positions[-1]}, is beyond the segment's {segment_bytes} bytes")
-        for column in (self._offsets, self._positions):
-            values = column.tolist()
-            if not all(map(lt, values, values[1:])):
-                raise ValueError("its entries do not rise")

@@ -2,18 +2,22 @@
 
 First of all, a replacement of segments that was decided is finished, and one that was not is undone (`segment_swap`).
 
-After a clean close, everything is trusted; the last segment is walked from its last index entry to learn the log's end, and when
-that is not the end that was noted at the close, the log is treated as unclean.  So it is from the first segment on that lacks a
-file which the close left (`derived_files`).
+A segment that is shorter than its seal says, one that ends where no other begins, and a seal without batches are losses of what
+was flushed (`seal`): `CorruptLog`, however the log was left.
+
+After a clean close, everything is trusted that is as it was sealed; the last segment is walked from its last index entry to learn
+the log's end, and when that is not the end that was noted at the close, the log is treated as unclean.  So it is from the first
+segment on whose files are not as they were sealed.
 
 After an unclean stop:
 
-1. Segments that end below the recovery point are trusted: they and their derived files were durable before the point moved past.
-   Of the segment that holds it (or ends at it), what is below the newest snapshot is trusted (`flush`), when the files fit.
-2. From there on, every batch is checked (length, checksum, offsets).  The
-   first one that is not right ends the log: the file is cut there and later segments are removed -- **if** that place is at or
-   above the recovery point and the newest note of a flush (`flush_notes`). Below it the data was flushed, perhaps acknowledged,
-   and is not silently cut: `CorruptLog`, naming file, position and offset.
+1. Segments that end below the recovery point are trusted, up to the first one whose files are not as they were sealed: they and
+   their derived files were durable before the point moved past.  Of the segment that holds it (or ends at it), what is below the
+   newest snapshot is trusted (`flush`), when the files fit.
+2. From there on, every batch is checked (length, checksum, offsets).  The first one that is not right ends the log: the file is
+   cut there and later segments are removed -- **if** that place is at or above the recovery point, the newest note of a flush
+   (`flush_notes`) and what the segment's seal vouches for.  Below it the data was flushed, perhaps acknowledged, and is not
+   silently cut: `CorruptLog`, naming file, position and offset.
 3. Indexes, transaction index, epoch history and producer state of what was scanned are built again from the batches.
 4. What was scanned is synced: a process that was killed leaves its writes in the page cache, readable but not yet durable.  Above
    the recovery point it is written once more before that: after a sync that failed, the cache may hold pages that look clean and
@@ -27,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from ..runtime import logs
@@ -40,6 +45,7 @@ from .offset_index import OFFSET_SPAN_MAX
 from .open_files import OpenFiles
 from .producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot
 from .producer_state import AppendOrigin, PreparedAppend, ProducerState
+from .seal import STILL_OPEN, Seal, SealInvalid, decode_seal
 from .segment import Segment, segment_path
 from .segment_swap import SEGMENT_SUFFIXES, SwapDamaged, finish_swaps
 from .topic_config import LogConfig
@@ -94,8 +100,10 @@ class _Loader:
     log_start_offset: int
     files: OpenFiles
     snapshots: list[int] = field(default_factory=list)
-    distrusted_from: int | None = None
-    """From the segment with this base offset on, files beside the batches are not what a clean stop left."""
+    sealed: int = 0
+    """So many segments at the front have files that are as they were sealed."""
+    seals: dict[int, Seal] = field(default_factory=dict)
+    """By base offset; what they vouch for was flushed."""
     holes_below: int = 0
     """All below is known to have been flushed: there, a compacted log may have holes between its segments."""
     result: LoadedLog | None = None
@@ -110,9 +118,43 @@ class _Loader:
         known = set(bases)
         for name in names:
             stem, _, suffix = name.partition(".")
+            if suffix == "seal" and stem.isdigit() and int(stem) not in known:
+                self._check_orphan(self.directory / name, int(stem))
             if name.endswith(".tmp") or (suffix in SEGMENT_SUFFIXES and stem.isdigit() and int(stem) not in known):
                 self.disk.remove(self.directory / name)
         return bases
+
+    def _check_orphan(self, path: Path, base: int) -> None:
+        """A seal without batches: somebody took them away.  Raises CorruptLog."""
+        try:
+            seal = decode_seal(self.disk.read(path))
+        except SealInvalid:
+            return
+        if seal.log_bytes and (seal.end_offset > self.log_start_offset or seal.end_offset == STILL_OPEN):
+            raise CorruptLog(path.with_suffix(".log"), 0, base, f"it is gone; its seal says that it had {seal.log_bytes} bytes")
+
+    def check_seals(self, segments: Sequence[Segment]) -> None:
+        """Finds what is lost, and which segments can be trusted.  Raises CorruptLog, OSError."""
+        in_front = True
+        for segment, following in zip(segments, [*segments[1:], None], strict=True):
+            seal, path, base = segment.seal, segment.path("log"), segment.base_offset
+            if seal is not None:
+                self.seals[base] = seal
+                if segment.size_bytes < seal.log_bytes:
+                    reason = f"it has {segment.size_bytes} bytes where {seal.log_bytes} had been flushed"
+                    raise CorruptLog(path, segment.size_bytes, base, reason)
+                if following is not None and seal.end_offset not in (STILL_OPEN, following.base_offset):
+                    reason = f"it ends at offset {seal.end_offset}, and the next segment begins at {following.base_offset}"
+                    raise CorruptLog(path, segment.size_bytes, seal.end_offset, reason)
+            if in_front and (seal is None or segment.size_bytes != seal.log_bytes or not segment.is_as_sealed(seal)):
+                in_front = False
+            self.sealed += in_front
+
+    def may_follow_a_hole(self, offset: int) -> bool:
+        """Whether a segment that begins here may miss offsets before it.  Cleaning leaves holes between segments, and cleans only
+        what is durable; behind that, a hole is a lost tail of a segment."""
+        is_durable = offset <= self.holes_below or any(seal.end_offset == offset for seal in self.seals.values())
+        return self.config.may_have_holes and is_durable
 
     def load_epochs(self) -> EpochCache | None:
         """The epoch history of the checkpoint; None when it is damaged.  A missing file is an empty history."""
@@ -170,7 +212,6 @@ def load_log(
     log_start_offset: int,
     files: OpenFiles,
     flushed_end: int = 0,
-    distrusted_from: int | None = None,
 ) -> LoadedLog:
     """Opens the folder (made when absent) by the rules of the module's text.  Raises CorruptLog, OSError."""
     disk.make_directory(directory)
@@ -179,16 +220,19 @@ def load_log(
     except SwapDamaged as error:
         raise CorruptLog(error.path, 0, log_start_offset, f"a decision of the cleaner cannot be read: {error}") from error
     loader = _Loader(disk, directory, config, recovery_point, max(recovery_point, flushed_end), log_start_offset, files)
-    loader.distrusted_from = distrusted_from
     bases = loader.tidy()
     if not bases:
         return _new_log(loader)
-    if clean and distrusted_from is None:
-        loaded = _load_clean(loader, bases)
-        if loaded is not None:
-            loader.drop_stray_snapshots(bases)
-            return loaded
-    loaded = _load_unclean(loader, bases)
+    if clean and log_start_offset < bases[0]:  # removals were over, and the checkpoint knew where the log begins
+        path = segment_path(directory, log_start_offset, "log")
+        raise CorruptLog(path, 0, log_start_offset, f"the log began at offset {log_start_offset}, and begins at {bases[0]} now")
+    segments = _attach(loader, bases)
+    loader.check_seals(segments)
+    if clean and loader.sealed < len(segments):
+        log.warning("log_is_not_as_sealed", directory=directory, offset=bases[loader.sealed], consequence="scanned from there")
+    loaded = _load_clean(loader, segments) if clean and loader.sealed == len(segments) else None
+    if loaded is None:
+        loaded = _load_unclean(loader, _attach(loader, bases))
     loader.drop_stray_snapshots(bases)
     return loaded
 
@@ -214,9 +258,8 @@ def _attach(loader: _Loader, bases: list[int]) -> list[Segment]:
     return [Segment.attach(loader.files, loader.directory, base, end, interval) for base, end in zip(bases, ends, strict=True)]
 
 
-def _load_clean(loader: _Loader, bases: list[int]) -> LoadedLog | None:
+def _load_clean(loader: _Loader, segments: list[Segment]) -> LoadedLog | None:
     """Trusts all; None when something does not fit, and then the log has to be scanned."""
-    segments = _attach(loader, bases)
     active = segments[-1]
     try:
         start = active.index.entry(-1)[1] if len(active.index) else 0
@@ -237,11 +280,11 @@ def _load_clean(loader: _Loader, bases: list[int]) -> LoadedLog | None:
     loader.drop_snapshots_above(end)
     producers = loader.load_producers(end)
     replay_producers(segments, producers, end)
-    return LoadedLog(segments, producers, epochs, max(loader.log_start_offset, bases[0]), loader.files)
+    return LoadedLog(segments, producers, epochs, max(loader.log_start_offset, segments[0].base_offset), loader.files)
 
 
-def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
-    segments = _attach(loader, bases)
+def _load_unclean(loader: _Loader, segments: list[Segment]) -> LoadedLog:
+    first_base = segments[0].base_offset
     epochs = loader.load_epochs()
     loaded = LoadedLog(segments, loader.new_state(), epochs or EpochCache(), 0, loader.files, recovered=True)
     first = _begin_scan(loader, loaded, whole=epochs is None)
@@ -255,7 +298,7 @@ def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
             if loaded.producers.end_offset == base:  # or else there is a hole
                 between[base] = encode_snapshot(loaded.producers)
         if not _scan_segment(loader, loaded, segments[index]):
-            _drop_segments(loaded, index + 1)
+            _drop_segments(loader, loaded, index + 1)
             break
     end = loaded.log_end_offset
     if end < loader.flushed_end:
@@ -266,7 +309,7 @@ def _load_unclean(loader: _Loader, bases: list[int]) -> LoadedLog:
     loader.drop_snapshots_above(end)
     loaded.producers.adopt_unknown(loader.load_producers(end))
     _make_durable(loader, loaded, first, {offset: data for offset, data in between.items() if offset <= end})
-    loaded.log_start_offset = min(max(loader.log_start_offset, bases[0]), end)
+    loaded.log_start_offset = min(max(loader.log_start_offset, first_base), end)
     return loaded
 
 
@@ -284,9 +327,11 @@ def _begin_scan(loader: _Loader, loaded: LoadedLog, *, whole: bool) -> int:
         newest = loader.new_state()
     loader.recovery_point = max(loader.recovery_point, newest.end_offset)
     loader.flushed_end = max(loader.flushed_end, newest.end_offset)
-    first = 0 if whole else _first_to_scan(segments, loader.recovery_point)
-    if loader.distrusted_from is not None:
-        first = min(first, max((i for i, each in enumerate(segments) if each.base_offset <= loader.distrusted_from), default=0))
+    # A segment that ends exactly at the recovery point counts as holding it: it may have been completed after the point was
+    # noted, and then the indexes on the disk, if any, are of an earlier life.
+    holding = max((i for i, each in enumerate(segments) if each.base_offset < loader.recovery_point), default=0)
+    first = 0 if whole else min(holding, loader.sealed)
+    if first < holding:
         whole = True  # nothing of the segment's own is taken over
     segment = segments[first]
     within = segment.base_offset < newest.end_offset and (first + 1 == len(segments) or newest.end_offset <= segment.next_offset)
@@ -308,31 +353,14 @@ def _trust_nothing(segment: Segment) -> None:
     segment.size_bytes, segment.next_offset = 0, segment.base_offset
 
 
-def _first_to_scan(segments: list[Segment], recovery_point: int) -> int:
-    """Index of the segment that holds the recovery point, or an earlier one whose transaction index is not sane.
-
-    A segment that ends exactly at the recovery point counts as holding it: it may have been completed after the point was noted,
-    and then the indexes on the disk, if any, are of an earlier life.
-    """
-    holding = max((i for i, segment in enumerate(segments) if segment.base_offset < recovery_point), default=0)
-    for index in range(holding):
-        try:
-            len(segments[index].transactions)
-        except InvalidBatch as error:
-            log.warning("transaction_index_damaged", path=segments[index].path("txnindex"), reason=error)
-            return index
-    return holding
-
-
 def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
     """Checks the batches behind what is trusted of a segment, and builds everything derived.  False when the log ends in it."""
     segment.file.forget_cached()  # a sync may have failed before the restart: what the disk has is what counts
     file_bytes, start = segment.file.size(), segment.size_bytes
     expected = loaded.producers.end_offset
     aborted: list[TransactionIndexEntry] = []
-    problem: str | None = None
-    # Cleaning leaves holes between segments, and cleans only what is durable.  Behind that, a hole is a lost tail of a segment.
-    is_hole = loader.config.may_have_holes and expected < segment.base_offset <= loader.holes_below
+    problem, lost_bytes = None, False
+    is_hole = expected < segment.base_offset and loader.may_follow_a_hole(segment.base_offset)
     if not start and segment.base_offset != expected and not is_hole:
         problem = f"the segment begins at offset {segment.base_offset} where {expected} was expected"
     else:
@@ -347,6 +375,7 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
                 expected = batch.header.next_offset
         except InvalidBatch as error:
             problem = error.reason
+            lost_bytes = segment.base_offset in loader.seals and segment.size_bytes < loader.seals[segment.base_offset].log_bytes
     if not start:
         segment.replace_transactions(aborted)
     elif aborted:
@@ -355,7 +384,7 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
     loaded.scanned_bytes += segment.size_bytes - start
     if problem is None:
         return True
-    if expected < loader.flushed_end:
+    if expected < loader.flushed_end or lost_bytes:
         raise CorruptLog(segment.path("log"), segment.size_bytes, expected, problem)
     log.warning("log_cut_at_recovery", path=segment.path("log"), position=segment.size_bytes, offset=expected,
                 cut_bytes=file_bytes - segment.size_bytes, reason=problem)  # fmt: skip
@@ -375,16 +404,20 @@ def _take_batch(loaded: LoadedLog, segment: Segment, batch: ScannedBatch, aborte
         aborted += aborted_entries(prepared)
 
 
-def _drop_segments(loaded: LoadedLog, keep: int) -> None:
+def _drop_segments(loader: _Loader, loaded: LoadedLog, keep: int) -> None:
     """Removes the segments from `keep` on: the log ends before them.  A segment that is wholly cut off is kept, empty, as the
-    end."""
+    end.  Their seals, and that of the last one left, which knows where the next segment began, go first."""
+    last = loaded.segments[keep - 1]
+    is_void = keep > 1 and not last.size_bytes and last.base_offset != loaded.producers.end_offset
+    for segment in loaded.segments[keep - 1 - is_void :]:
+        segment.unseal()
+    loader.disk.sync_directory(loader.directory)
     for segment in reversed(loaded.segments[keep:]):
         log.warning("segment_beyond_the_end_removed", path=segment.path("log"), size_bytes=segment.size_bytes)
         loaded.cut_bytes += segment.size_bytes
         segment.remove()
     del loaded.segments[keep:]
-    last = loaded.segments[-1]
-    if keep > 1 and not last.size_bytes and last.base_offset != loaded.producers.end_offset:
+    if is_void:
         last.remove()
         loaded.segments.pop()
 
@@ -397,10 +430,11 @@ def _make_durable(loader: _Loader, loaded: LoadedLog, first: int, snapshots: Map
             segment.write_again(start)
         segment.sync()
         segment.written_is_durable(transactions_too=True)
-    for segment in loaded.segments[first:-1]:
-        for path, data in segment.encoded_indexes().items():
+    for segment, following in pairwise(loaded.segments[first:]):
+        for path, data in segment.encoded_indexes(following.base_offset).items():
             loader.disk.write_atomic(path, data)
         segment.indexes_are_durable()
+        segment.next_offset = following.base_offset  # cleaning may have emptied its end
     loader.disk.write_atomic(loader.directory / EPOCH_CHECKPOINT, encode_checkpoint(loaded.epochs.entries()))
     for offset, snapshot in snapshots.items():  # last: they vouch for all the rest
         loader.disk.write_atomic(segment_path(loader.directory, offset, "snapshot"), snapshot)

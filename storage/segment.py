@@ -7,9 +7,11 @@ Files of a segment whose first offset is 42 (names are Kafka's):
     00000000000000000042.timeindex  time index          likewise
     00000000000000000042.txnindex   aborted transactions whose marker is here; made at the first one, written at once
     00000000000000000042.countindex data records, written with the offset index, and never needed (`count_index`)
+    00000000000000000042.seal       what vouches for these files, written with the offset index (`seal`)
 
 `Segment` only ever appends whole batches and cuts at batch boundaries; `size_bytes` is the end of what was published, and bytes
-of the file beyond it mean nothing.  Of a complete segment the indexes are read when first needed.
+of the file beyond it mean nothing.  Of a complete segment the indexes are read when first needed, and believed when its seal
+vouches for them; else they are built again.
 """
 
 from __future__ import annotations
@@ -17,21 +19,22 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+from crc32c import crc32c
+
 from ..runtime import logs
 from ..runtime.disk import Disk, File
-from ..wire.records import HEADER_BYTES, BatchHeader, decode_marker, iterate_headers, parse_header
-from .batch_scan import CHUNK_BYTES, InvalidBatch, has_batch, scan_batches
+from ..wire.records import BatchHeader, decode_marker, iterate_headers, parse_header
+from .batch_scan import CHUNK_BYTES, InvalidBatch, scan_batches
 from .count_file import encoded_counts, load_counts
 from .count_index import CountIndex, CountIndexInvalid, Total
 from .offset_index import OFFSET_SPAN_MAX, OffsetIndex
 from .open_files import OpenFiles
-from .segment_read import NOTHING, ReadResult, begins_with, trim
+from .seal import Seal, SealInvalid, decode_seal, seal_of
+from .segment_read import NOTHING, ReadResult, trim
 from .segment_swap import CLEANED, DELETED, SEGMENT_SUFFIXES
 from .time_index import NO_TIMESTAMP, TimeIndex
 from .transaction_index import ENTRY_BYTES, TransactionIndexEntry, decode_transaction_index
 
-_TAIL_BYTES_MAX = 1 << 20
-"""Behind the last entry of an index there is one batch, or no more than the index interval; this is well above that."""
 log = logs.get(__name__)
 
 
@@ -45,8 +48,9 @@ class Segment:
 
     __slots__ = (
         "_dirty_file", "_dirty_transactions", "_disk", "_extension", "_files", "_index", "_index_is_read", "_interval",
-        "_last_indexed", "_log_path", "_time_index", "_transactions", "base_offset", "counts", "directory", "first_timestamp_ms",
-        "max_timestamp_ms", "next_offset", "offset_of_max_timestamp", "size_bytes", "total", "transactions_dirty",
+        "_last_indexed", "_log_path", "_time_index", "_transactions", "_transactions_crc", "base_offset", "counts", "directory",
+        "first_timestamp_ms", "max_timestamp_ms", "next_offset", "offset_of_max_timestamp", "size_bytes", "total",
+        "transactions_dirty",
     )  # fmt: skip
 
     def __init__(
@@ -65,10 +69,11 @@ class Segment:
         self._files = files
         self._dirty_file: File | None = None  # held while it has unsynced writes (`open_files`)
         self._dirty_transactions: File | None = None
-        self._index_is_read = False  # from a file, which need not be right, and not made from the batches
+        self._index_is_read = False  # from the files, which have it still
         self._index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._transactions: list[TransactionIndexEntry] | None = None
+        self._transactions_crc = 0  # of the entries that are known, as the file has them
         self._interval = index_interval_bytes
         self._last_indexed = 0
         self.transactions_dirty = False
@@ -149,66 +154,71 @@ class Segment:
 
     @property
     def transactions(self) -> list[TransactionIndexEntry]:
-        """The aborted transactions whose marker is here.  InvalidBatch when the file is not sane."""
+        """The aborted transactions whose marker is here.  InvalidBatch when the file is not what the seal vouches for."""
         if self._transactions is None:
-            path = self.path("txnindex")
+            seal, path = self.seal, self.path("txnindex")
             try:
-                self._transactions = decode_transaction_index(self._disk.read(path)) if self._disk.exists(path) else []
+                data = self._disk.read(path) if self._disk.exists(path) else b""
+                if seal is None or (len(data), crc32c(data)) != (seal.aborted * ENTRY_BYTES, seal.aborted_crc):
+                    raise ValueError("it is not the one that the segment's seal vouches for")
+                self._transactions, self._transactions_crc = decode_transaction_index(data), seal.aborted_crc
             except ValueError as error:
                 raise InvalidBatch(0, str(error), path, self.base_offset) from error
         return self._transactions
 
-    def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Reads both index files; when one is missing or not sane, both are built again from the batch headers."""
+    @property
+    def seal(self) -> Seal | None:
+        """As the disk has it; None when there is none that can be read."""
+        path = self.path("seal")
         try:
-            index = OffsetIndex.decode(self._disk.read(self.path("index")), self.base_offset, self.size_bytes)
-            time_index = TimeIndex.decode(self._disk.read(self.path("timeindex")), self.base_offset)
-            self._check_complete(index, time_index)
-            index.proven = bytearray(len(index))
-        except (FileNotFoundError, ValueError):
+            return decode_seal(self._disk.read(path))
+        except FileNotFoundError:
+            return None
+        except SealInvalid as error:
+            log.warning("seal_damaged", path=path, reason=error)
+            return None
+
+    def is_as_sealed(self, seal: Seal) -> bool:
+        """Whether the files have the sizes that the seal names, and the transaction index its content.  Raises OSError."""
+        if self._size_of("index") != seal.index_bytes or self._size_of("timeindex") != seal.time_index_bytes:
+            return False
+        size = self._size_of("txnindex")
+        if size != seal.aborted * ENTRY_BYTES:
+            return not seal.aborted and size < 0
+        return not size or crc32c(self._disk.read(self.path("txnindex"))) == seal.aborted_crc
+
+    def _size_of(self, suffix: str) -> int:
+        try:
+            return self._disk.size(self.path(suffix))
+        except FileNotFoundError:
+            return -1
+
+    def unseal(self) -> None:
+        """What vouches for more than is to be left goes; durable with the folder's next sync.  Raises OSError."""
+        for suffix in ("seal", "countindex"):  # other batches may come to the same size, with the same one at the last entry
+            if self._disk.exists(self.path(suffix)):
+                self._disk.remove(self.path(suffix))
+
+    def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Reads both index files; when they are not those that the seal vouches for, both are built again from the headers."""
+        seal = self.seal
+        try:
+            data, times = self._disk.read(self.path("index")), self._disk.read(self.path("timeindex"))
+        except FileNotFoundError:
+            seal, data, times = None, b"", b""
+        if seal is None or seal.log_bytes != self.size_bytes or not seal.vouches_for(data, times):
+            log.warning("indexes_built_again", path=self._log_path, reason="no seal vouches for the index files")
             return self.rebuild_indexes()
+        index, time_index = OffsetIndex.decode(data, self.base_offset), TimeIndex.decode(times, self.base_offset)
         self._index, self._time_index, self._index_is_read = index, time_index, True
         self.max_timestamp_ms, self.offset_of_max_timestamp = time_index.last
         self._last_indexed = index.entry(-1)[1] if len(index) else 0
         self._files.index_used(self, index.memory_bytes + time_index.memory_bytes)
         return index, time_index
 
-    def _check_first(self, index: OffsetIndex) -> None:
-        """What the first entry says is believed without reading (a hole before it); a cleaned segment may begin late."""
-        first = index.entry(0)[0]
-        if first != self.base_offset and self.file.read_at(0, 8) != first.to_bytes(8, "big"):
-            raise ValueError(f"its first entry, {first}, is not the segment's first batch")
-
-    def _check_complete(self, index: OffsetIndex, time_index: TimeIndex) -> None:
-        """An index that lacks the end of its segment, or all timestamps, is one of an earlier life.  Raises ValueError."""
-        if not len(index):
-            return
-        self._check_first(index)
-        if not len(time_index) and (self.first_timestamp() or 0) > 0:
-            raise ValueError("the time index is empty and the batches have timestamps")
-        self._check_greatest(index, time_index)
-        position = index.entry(-1)[1]
-        if self.size_bytes - position > _TAIL_BYTES_MAX:
-            end = position + parse_header(self.file.read_at(position, HEADER_BYTES)).size_bytes
-            if self.size_bytes - end > _TAIL_BYTES_MAX:
-                raise ValueError(f"the index ends {self.size_bytes - position} bytes before its segment")
-
-    def _check_greatest(self, index: OffsetIndex, time_index: TimeIndex) -> None:
-        """Of a whole segment, the last entry decides whether a look-up by time looks into it at all.  Raises ValueError."""
-        timestamp_ms, offset = time_index.last
-        start = index.entry(max(0, index.floor(offset)))[1]
-        try:
-            if len(time_index) and not has_batch(self.file, start, self.size_bytes, offset, timestamp_ms):
-                raise ValueError(f"no batch at offset {offset} has the timestamp {timestamp_ms}")
-        except InvalidBatch as error:
-            raise ValueError(str(error)) from error
-
     def first_position_from(self, timestamp_ms: int, offset: int) -> int:
         """Where to look for the first record at or above `offset` that is not older than `timestamp_ms`.  Raises InvalidBatch."""
         found = self.time_index.last_below(timestamp_ms)
-        if found is not None and not has_batch(self.file, self.position_of(found[1]), self.size_bytes, found[1], found[0]):
-            log.warning("index_does_not_fit", path=self.path("timeindex"), reason=f"no batch has {found}")
-            found = self.rebuild_indexes()[1].last_below(timestamp_ms)
         return self.position_of(max(self.base_offset if found is None else found[1], offset))
 
     def drop_indexes(self) -> None:
@@ -273,29 +283,35 @@ class Segment:
         Returns the position of the first batch at or above `offset`; -1 when the files do not fit together, and nothing is
         trusted.  Raises OSError.
         """
+        seal = self.seal
         try:
-            index = OffsetIndex.decode(self._disk.read(self.path("index")), self.base_offset, self.size_bytes)
-            time_index = TimeIndex.decode(self._disk.read(self.path("timeindex")), self.base_offset)
-            if not len(index):
-                raise ValueError("the index is empty")
-            self._check_first(index)
+            if seal is None:
+                raise ValueError("no seal vouches for the files")
+            data, times = self._disk.read(self.path("index")), self._disk.read(self.path("timeindex"))
+            aborted = self._disk.read(self.path("txnindex")) if seal.aborted else b""
+            known = aborted[: seal.aborted * ENTRY_BYTES]  # more may have come since
+            if not seal.index_bytes or not seal.vouches_for(data, times) or crc32c(known) != seal.aborted_crc:
+                raise ValueError("the seal vouches for other files")
+            entries = decode_transaction_index(known)
+            index, time_index = OffsetIndex.decode(data, self.base_offset), TimeIndex.decode(times, self.base_offset)
             position = self._find_end(index, offset, may_have_holes=may_have_holes)
-            index.truncate(position)
-            time_index.truncate(offset)
-            self._check_greatest(index, time_index)
-            kept = [entry for entry in self.transactions if entry.last_offset < offset]
         except (FileNotFoundError, ValueError, InvalidBatch) as error:
             log.warning("segment_scanned_from_its_start", path=self.path("log"), reason=error)
             return -1
-        index.proven = bytearray(len(index))
+        index.truncate(position)
+        time_index.truncate(offset)
         self.reset_indexes()
         self._index, self._time_index, self.counts = index, time_index, self._load_counts(position, offset)
-        if len(kept) < len(self.transactions):
-            self._transactions = kept
-            self.cut_transactions()
+        self._keep_transactions([entry for entry in entries if entry.last_offset < offset])
+        self.cut_transactions()
         self.size_bytes, self.next_offset = position, offset
         self._restore_max_timestamp()
         return position
+
+    def _keep_transactions(self, entries: list[TransactionIndexEntry]) -> None:
+        """Only these first ones of the file count from now on."""
+        data = self._disk.read(self.path("txnindex"))[: len(entries) * ENTRY_BYTES] if entries else b""
+        self._transactions, self._transactions_crc = entries, crc32c(data)
 
     def _find_end(self, index: OffsetIndex, offset: int, *, may_have_holes: bool) -> int:
         """Where the batches below `offset` end.  Raises InvalidBatch when the index or the file does not know such a place."""
@@ -323,23 +339,27 @@ class Segment:
 
     def reset_transactions(self) -> None:
         """Empties the transaction index in memory: recovery builds it again, and then calls `replace_transactions`."""
-        self._transactions = []
+        self._transactions, self._transactions_crc = [], 0
 
     def replace_transactions(self, entries: list[TransactionIndexEntry]) -> None:
         """Puts these into the place of what the disk has, at once: after a crash in between, a snapshot would vouch for an index
         that is half empty.  Raises OSError."""
-        path, self._transactions = self.path("txnindex"), entries
+        path, data = self.path("txnindex"), b"".join(entry.encode() for entry in entries)
+        self._transactions, self._transactions_crc = entries, crc32c(data)
         if entries or self._disk.exists(path):  # also when it has the same: that may be in the page cache only
             self._files.forget(path)
-            self._disk.write_atomic(path, b"".join(entry.encode() for entry in entries))
+            self._disk.write_atomic(path, data)
 
-    def encoded_indexes(self) -> dict[Path, bytes]:
-        """The index files of a segment that is complete, or about to be closed."""
+    def encoded_indexes(self, end_offset: int) -> dict[Path, bytes]:
+        """The index files of a segment that is complete, or as it is now, and the seal, which has to be written last.
+        `end_offset`: where the next segment begins, or STILL_OPEN."""
         self.time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
         counts = encoded_counts(self.counts, self.file, self.size_bytes, self.next_offset)
+        index, time_index, aborted = self.index.encode(), self.time_index.encode(), self.transactions
+        seal = seal_of(end_offset, self.size_bytes, index, time_index, len(aborted), self._transactions_crc)
         return {
-            self.path("index"): self.index.encode(), self.path("timeindex"): self.time_index.encode(),
-            self.path("countindex"): counts,
+            self.path("index"): index, self.path("timeindex"): time_index, self.path("countindex"): counts,
+            self.path("seal"): seal.encode(),
         }  # fmt: skip
 
     def load_max_timestamp(self) -> int:
@@ -394,8 +414,10 @@ class Segment:
         known = self.transactions
         file = self._transactions_file_to_write()
         self.transactions_dirty = True
-        file.write_at(len(known) * ENTRY_BYTES, b"".join(entry.encode() for entry in entries))
+        data = b"".join(entry.encode() for entry in entries)
+        file.write_at(len(known) * ENTRY_BYTES, data)
         known.extend(entries)
+        self._transactions_crc = crc32c(data, self._transactions_crc)
 
     def cut_transactions(self) -> None:
         """Makes the file end where memory ends."""
@@ -420,13 +442,6 @@ class Segment:
         """Where the first batch that ends above `offset` begins; the size when there is none."""
         index = self.index
         at = index.floor(offset)
-        if at >= 0:
-            try:
-                self._prove(index, at)
-            except InvalidBatch as error:
-                log.warning("index_does_not_fit", path=error.path, reason=error.reason)
-                index = self.rebuild_indexes()[0]
-                at = index.floor(offset)
         start = 0 if at < 0 else index.entry(at)[1]
         for position, header, _view in scan_batches(self.file, start, self.size_bytes, chunk_bytes=2 * self._interval + 61):
             if header.next_offset > offset:
@@ -454,7 +469,7 @@ class Segment:
         stretch = index.stretch(offset, max_bytes, upper_offset, self.next_offset, self.size_bytes)
         if stretch is None:
             return NOTHING
-        first, last, begins_at, start, end, next_offset, walk_from = stretch
+        first, begins_at, start, end, next_offset, walk_from = stretch
         file = self._dirty_file
         if file is None:
             file = self._files.get(self._log_path)
@@ -463,43 +478,24 @@ class Segment:
             raise OSError(errno.EIO, f"{len(data)} of {end - start} bytes at {start} could be read", str(self.path("log")))
         try:
             found = trim(data, begins_at, offset, upper_offset, max_bytes, next_offset, walk_from)
-            if (proven := index.proven) is not None and last < len(proven) and not proven[last]:
-                self._prove(index, last)
         except InvalidBatch as error:
-            if index.proven is None:
-                raise InvalidBatch(start + error.position, error.reason, self.path("log"), begins_at) from error
-            log.warning("index_does_not_fit", path=self.path("log"), reason=error.reason)
-            self.rebuild_indexes()
-            return self.read(offset, max_bytes, upper_offset)
+            raise InvalidBatch(start + error.position, error.reason, self.path("log"), begins_at) from error
         if found.first_offset < 0 and first + 1 < len(index) and index.entry(first + 1)[0] < upper_offset:
             # A hole of a compacted log: what stood between `offset` and the next entry is gone.
             return self.read(index.entry(first + 1)[0], max_bytes, upper_offset)
         return found
 
-    def _prove(self, index: OffsetIndex, entry: int) -> None:
-        """Raises InvalidBatch unless a batch begins where the entry says: an index that was read need not be that of this file.
-
-        An entry is looked at once: as long as this index is held, what it names is not written again."""
-        proven = index.proven
-        if proven is None or entry >= len(proven) or proven[entry]:
-            return
-        offset, position = index.entry(entry)
-        if not begins_with(self.file.read_at(position, HEADER_BYTES), offset):
-            raise InvalidBatch(position, f"no batch of offset {offset} begins here", self.path("log"), offset - 1)
-        proven[entry] = 1
-
     # ----------------------------------------------------------------------------------------------------------- changing
 
     def truncate_to_position(self, position: int, next_offset: int) -> None:
-        """Cuts the file and the indexes at a batch boundary, durably."""
+        """Cuts the file and the indexes at a batch boundary, durably; before that, the seal goes durably."""
         self.keep_indexes()
+        aborted = self.transactions
+        self.unseal()
+        self._disk.sync_directory(self.directory)
         self.index.truncate(position)
         self.time_index.truncate(next_offset)
-        kept = [entry for entry in self.transactions if entry.last_offset < next_offset]
-        self._transactions = kept
-        counted = self.path("countindex")
-        if self._disk.exists(counted):  # other batches may come to the same size, with the same one at the last entry
-            self._disk.remove(counted)
+        self._keep_transactions([entry for entry in aborted if entry.last_offset < next_offset])
         self.file_to_write.truncate(position)
         self.file_to_write.sync_data()
         self.cut_transactions()
@@ -536,11 +532,12 @@ class Segment:
             self.transactions_dirty = False
             transactions.sync_data()
 
-    def seal_cleaned(self) -> None:
-        """Makes a cleaned segment and all its files durable.  Any thread."""
-        for path, data in self.encoded_indexes().items():
-            self._disk.write_atomic(path, data)
+    def seal_cleaned(self, end_offset: int) -> None:
+        """Makes a cleaned segment and all its files durable.  `end_offset`: where the ones end whose place it takes.  Any
+        thread."""
         self.sync()
+        for path, data in self.encoded_indexes(end_offset).items():
+            self._disk.write_atomic(path, data)
         self._disk.sync_directory(self.directory)
         self.written_is_durable(transactions_too=True)
 

@@ -43,14 +43,6 @@ def batch_at(data: bytes, position: int) -> tuple[int, int, int]:
     raise InvalidBatch(position, "no whole batch stands in what was read")
 
 
-def begins_with(head: bytes, offset: int) -> bool:
-    """Whether a batch of this base offset begins here."""
-    if len(head) < HEADER_BYTES:
-        return False
-    base_offset, _length, magic, _delta = _BOUNDS(head)
-    return bool(magic == 2 and base_offset == offset)
-
-
 def _nothing(data: bytes, next_offset: int) -> ReadResult:
     """None of these batches, which end below `next_offset`, was asked for.  Raises InvalidBatch when they do not say so with one
     voice: a reader would be led past a batch whose end is wrong."""

@@ -27,7 +27,7 @@ from ..runtime import faults, logs
 from ..runtime.disk import Disk
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 
-INDEX_SUFFIXES = ("index", "timeindex", "countindex")
+INDEX_SUFFIXES = ("index", "timeindex", "countindex", "seal")
 """Written when a segment is complete; built again when they are missing."""
 SEGMENT_SUFFIXES = ("log", *INDEX_SUFFIXES, "txnindex")
 CLEANED = ".cleaned"
@@ -113,12 +113,19 @@ def finish_swaps(disk: Disk, directory: Path) -> None:
         if name.endswith(_SWAP):
             log.info("segment_swap_finished", path=directory / name)
             finish_swap(disk, directory, directory / name)
-    removed = False
-    for name in disk.list_names(directory):
-        if name.endswith((CLEANED, DELETED)):
-            disk.remove(directory / name)
-            removed = True
-    if removed:
+    names = disk.list_names(directory)
+    doomed = [name for name in names if name.endswith((CLEANED, DELETED))]
+    cut_short = [name.partition(".")[0] for name in doomed if name.endswith(".log" + DELETED)]
+    for stem in cut_short:  # of a removal: what is left of the segment has no meaning without its data
+        if f"{stem}.log" not in names:
+            for suffix in SEGMENT_SUFFIXES:
+                if f"{stem}.{suffix}" in names:
+                    disk.remove(directory / f"{stem}.{suffix}")
+    if cut_short:
+        disk.sync_directory(directory)
+    for name in doomed:
+        disk.remove(directory / name)
+    if doomed:
         disk.sync_directory(directory)  # a crash may not bring them back into a later life of the same names
 
 

@@ -156,14 +156,21 @@ class Segments(Sequence[Segment]):
     def cut(self, cut: Cut) -> None:
         """Removes all behind the cut, durably.  Raises OSError: then the log must go offline."""
         gone = self._list[cut.keep + 1 :]
-        for segment in reversed(gone):
-            segment.remove()
-        del self._list[cut.keep + 1 :]
         if gone:
-            self._disk.sync_directory(self._directory)
+            self._remove(gone)
+        del self._list[cut.keep + 1 :]
         self.active = self._list[-1]
         self.active.truncate_to_position(cut.position, cut.end_offset)
         self._count()
+
+    def _remove(self, gone: Sequence[Segment]) -> None:
+        """From the back, durably.  A seal whose batches are not there would look like a loss: it goes first."""
+        for segment in gone:
+            segment.unseal()
+        self._disk.sync_directory(self._directory)
+        for segment in reversed(gone):
+            segment.remove()
+        self._disk.sync_directory(self._directory)
 
     def prepare_restart(self, offset: int) -> None:
         """Makes the file for `restart_at`: what may be refused for lack of room, without harm.  Raises OSError."""
@@ -174,9 +181,7 @@ class Segments(Sequence[Segment]):
 
     def restart_at(self, offset: int, index_interval_bytes: int) -> None:
         """Removes everything, from the back; one empty segment begins at `offset`.  Raises OSError: the log must go offline."""
-        for segment in reversed(self._list):
-            segment.remove()
-            self._disk.sync_directory(self._directory)
+        self._remove(self._list)
         self._disk.rename(self._prepared_path(offset), segment_path(self._directory, offset, "log"))
         new = Segment.create(self._files, self._directory, offset, index_interval_bytes)
         new.sync()

@@ -22,6 +22,16 @@ hypothesis.settings.register_profile("tidegate", deadline=None)
 hypothesis.settings.load_profile("tidegate")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Which seeds the histories and simulations of this run had: each can be repeated."""
+    reports = [each for each in terminalreporter.stats.get("passed", []) if each.when == "call"]
+    seeds = sorted({line for each in reports for line in each.capstdout.splitlines() if " of seeds " in line})
+    if seeds:
+        terminalreporter.section("seeds")
+        for line in seeds:
+            terminalreporter.write_line(line)
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     root = logging.getLogger()

@@ -101,7 +101,7 @@ class PlainIndex:
         if file_bytes is not None:
             self._index = OffsetIndex(0)
         else:
-            self._index = OffsetIndex.decode(self._disk.read(path), 0, 1 << 40)
+            self._index = OffsetIndex.decode(self._disk.read(path), 0)
         self.append, self.floor = self._index.append, self._index.floor
 
     def seal(self) -> None:

@@ -225,7 +225,7 @@ class Cleaning:
             compaction.kept_markers.clear()
             if kept:
                 new.append_transactions(kept)
-            new.seal_cleaned()
+            new.seal_cleaned(old[-1].next_offset)
         except BaseException:
             self._discard(new)
             raise

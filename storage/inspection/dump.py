@@ -6,7 +6,7 @@
     .countindex               counts, count_entry, count_run
     .snapshot                 producer, undecided
     leader-epoch-checkpoint   epoch              partition-checkpoint, cleaner-offset-checkpoint, clean-shutdown,
-    .swap                     replacement        partition.metadata, log-config, meta.properties          rows of their own names
+    .swap, .seal              replacement, seal  partition.metadata, log-config, meta.properties          rows of their own names
     a partition's folder      file, then the batches of all segments
     a data folder             partition
 
@@ -33,6 +33,7 @@ from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
 from ..producer_snapshot import SnapshotInvalid, decode_snapshot
 from ..producer_state import ProducerState
 from ..recovery import EPOCH_CHECKPOINT
+from ..seal import Seal
 from ..segment_swap import CLEANED, DELETED
 from ..stored_config import LOG_CONFIG
 from ..transaction_index import ENTRY_BYTES, decode_transaction_index
@@ -50,6 +51,7 @@ _ROWS_OF_CHECKPOINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     PARTITION_METADATA: ("identity", ("topic_id",)),
     LOG_CONFIG: ("setting", ("name", "value")),
     "swap": ("replacement", ("kind", "what")),
+    "seal": ("seal", Seal._fields),
 }
 
 
@@ -85,8 +87,8 @@ def dump_file(disk: Disk, path: Path, selection: Selection) -> Iterator[Row]:
     """The rows of one file."""
     name = path.name.removesuffix(CLEANED).removesuffix(DELETED)
     stem, _, suffix = name.partition(".")
-    if name in _ROWS_OF_CHECKPOINTS or suffix == "swap":
-        yield from _dump_checkpoint(disk, path, *_ROWS_OF_CHECKPOINTS[name if name in _ROWS_OF_CHECKPOINTS else "swap"])
+    if name in _ROWS_OF_CHECKPOINTS or suffix in ("swap", "seal"):
+        yield from _dump_checkpoint(disk, path, *_ROWS_OF_CHECKPOINTS[name if name in _ROWS_OF_CHECKPOINTS else suffix])
     elif name == META_PROPERTIES:
         lines = disk.read(path).decode(errors="replace").splitlines()
         for key, _, value in (line.partition("=") for line in lines):
@@ -98,7 +100,7 @@ def dump_file(disk: Disk, path: Path, selection: Selection) -> Iterator[Row]:
     else:
         raise NotInspectable(
             f"{path.name}: no such file of a log is known; known are .log, .index, .timeindex, .txnindex, .countindex, "
-            f".snapshot, .swap, {', '.join(sorted({*_ROWS_OF_CHECKPOINTS, META_PROPERTIES} - {'swap'}))}"
+            f".seal, .snapshot, .swap, {', '.join(sorted({*_ROWS_OF_CHECKPOINTS, META_PROPERTIES} - {'swap', 'seal'}))}"
         )
 
 

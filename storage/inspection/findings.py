@@ -76,10 +76,13 @@ KINDS: dict[str, Kind] = {
     "segment-name": _violation("a segment's name is not the offset of its first batch: look-ups go wrong", _REFETCH),
     "segment-overlap": _violation("a segment begins below the end of the one before it", _REFETCH),
     "segment-gap": _violation("offsets between two segments are missing: a segment was lost or cut", _REFETCH),
+    "segment-short": _violation("a segment lost batches at its end that had been flushed", _REFETCH),
     "epoch-order": _violation("a batch has an older leader epoch than one before it", _REPORT),
     "unreadable": _violation("the operating system refused to read a file", "look at the disk and at the rights of the file"),
     # ---------------------------------------------------------------------------------------------------------- indexes
     "index-missing": _note("an index of a complete segment is not there; it is built again when it is needed"),
+    "seal-damaged": _violation("what vouches for the indexes cannot be read: they are built again", _ON_START),
+    "seal-wrong": _violation("what vouches for the indexes is that of others: they are built again", _ON_START),
     "offset-index-damaged": _violation("the offset index is not sane", _REBUILT),
     "offset-index-wrong": _violation("an entry of the offset index points at no batch, or at another one", _REBUILT),
     "time-index-damaged": _violation("the time index is not sane", _REBUILT),
@@ -87,12 +90,12 @@ KINDS: dict[str, Kind] = {
     "count-index-damaged": _violation("the index of record counts is not sane; counts are built again when asked for", _REBUILT),
     "count-index-wrong": _violation("the index of record counts does not say what the batches say: counts are wrong", _REBUILT),
     "transaction-index-damaged": _violation(
-        "the index of aborted transactions is not sane: read_committed readers could see aborted records", _REFETCH
+        "the index of aborted transactions is not sane: read_committed readers could see aborted records", _REBUILT
     ),
     "transaction-index-wrong": _violation(
         "the index of aborted transactions is not what the markers say: read_committed readers could see aborted records, or "
         "miss committed ones",
-        _REFETCH,
+        _REBUILT,
     ),
     # -------------------------------------------------------------------------------------------------------- producers
     "snapshot-damaged": _violation(

@@ -12,7 +12,7 @@ from struct import Struct
 
 from ...runtime.disk import Disk
 from ...wire.records import BatchHeader
-from ..time_index import NO_TIMESTAMP, TimeIndex
+from ..time_index import NO_TIMESTAMP
 from .findings import Finding
 
 Report = Callable[[Finding], None]
@@ -71,20 +71,26 @@ class OffsetIndexCheck:
 
 def _insane(data: bytes, segment_bytes: int) -> str:
     """Why this cannot be the offset index of a segment of this size; empty when it can."""
-    if len(data) % OFFSET_ENTRY.size:
-        return f"its size, {len(data)}, is not a multiple of {OFFSET_ENTRY.size}"
-    if not data:
-        return "it is empty and its segment is not" if segment_bytes else ""
-    before = (-1, -1)
-    for at, entry in enumerate(OFFSET_ENTRY.iter_unpack(data)):
-        if entry[0] <= before[0] or entry[1] <= before[1]:
-            return f"entry {at} does not rise above the one before it"
-        before = entry[0], entry[1]
-    first = OFFSET_ENTRY.unpack_from(data)[1]
+    wrong = _does_not_rise(data, OFFSET_ENTRY)
+    if wrong or not data:
+        return wrong or ("it is empty and its segment is not" if segment_bytes else "")
+    first, last = OFFSET_ENTRY.unpack_from(data)[1], OFFSET_ENTRY.unpack_from(data, len(data) - OFFSET_ENTRY.size)[1]
     if first:
         return f"its first entry points at byte {first}, not at the segment's first batch"
-    if before[1] >= segment_bytes:
-        return f"its last entry points at byte {before[1]}, beyond the segment's {segment_bytes} bytes"
+    if last >= segment_bytes:
+        return f"its last entry points at byte {last}, beyond the segment's {segment_bytes} bytes"
+    return ""
+
+
+def _does_not_rise(data: bytes, entry: Struct) -> str:
+    """Why this is no index: both numbers of each entry are above those of the one before it; empty when they are."""
+    if len(data) % entry.size:
+        return f"its size, {len(data)}, is not a multiple of {entry.size}"
+    before = (-1, -1)
+    for at, (first, second) in enumerate(entry.iter_unpack(data)):
+        if first <= before[0] or second <= before[1]:
+            return f"entry {at} does not rise above the one before it"
+        before = first, second
     return ""
 
 
@@ -99,12 +105,12 @@ class TimeIndexCheck:
         self._at = 0
         self._newest, self._offset_of_newest = NO_TIMESTAMP, base_offset
         self._entries: list[tuple[int, int]] | None = None
-        try:
-            data = disk.read(path)
-            TimeIndex.decode(data, base_offset)
+        data = disk.read(path)
+        wrong = _does_not_rise(data, TIME_ENTRY)
+        if wrong:
+            report(Finding("time-index-damaged", path, wrong, 0, base_offset))
+        else:
             self._entries = [(timestamp, base_offset + offset) for timestamp, offset in TIME_ENTRY.iter_unpack(data)]
-        except ValueError as error:
-            report(Finding("time-index-damaged", path, str(error), 0, base_offset))
 
     def take(self, position: int, header: BatchHeader) -> None:
         rose = header.max_timestamp > self._newest

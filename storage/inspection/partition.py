@@ -37,6 +37,7 @@ from .epochs import EpochHistoryCheck
 from .findings import Finding, Severity
 from .indexes import OffsetIndexCheck, TimeIndexCheck
 from .producers import ProducerReplay
+from .seals import check_seal
 from .verification import (
     DamagedBytes,
     FolderState,
@@ -146,6 +147,9 @@ class _Verification:
                 self._expected = None
         end = max(self._reached, 0 if self._is_cut else self._files.segments[-1].base_offset)
         self._finish(replay, end)
+        if not self._report.violations and not self._is_cut:  # what is wrong in any other way is wrong with a seal, too
+            for at in range(len(self._files.segments)):
+                self._verify_seal(at)
         return self._report
 
     # ------------------------------------------------------------------------------------------------------------ folder
@@ -284,6 +288,16 @@ class _Verification:
                 is_settled=self._reached <= self._derived_limit and (not is_last or self._derived_limit == EVERYTHING),
             )  # fmt: skip
 
+    def _verify_seal(self, at: int) -> None:
+        """Of a segment that the next start does not scan again."""
+        segments, limit = self._files.segments, self._derived_limit
+        segment, following = segments[at], segments[at + 1].base_offset if at + 1 < len(segments) else None
+        if segment.base_offset < limit and {"index", "timeindex", "seal"} <= segment.files.keys():  # or that is reported
+            is_closed = self._state is FolderState.CLEAN or (following is not None and following <= limit)
+            wrong = check_seal(self._disk, segment, self._disk.size(segment.files["log"]), following, is_closed=is_closed)
+            if wrong is not None:
+                self._add(wrong)
+
     def _open_counts(self, segment: SegmentFiles, size: int) -> CountIndexCheck | None:
         """The count index, when it counts: it is never needed, so one that is missing is no fault."""
         if segment.base_offset >= self._derived_limit or "countindex" not in segment.files:
@@ -303,7 +317,7 @@ class _Verification:
         if "timeindex" in segment.files:
             times = TimeIndexCheck(self._disk, segment.files["timeindex"], base, limit, self._add)
         if size and (not is_last or self._state is FolderState.CLEAN):
-            for suffix in ("index", "timeindex"):
+            for suffix in ("index", "timeindex", "seal"):
                 if suffix not in segment.files:
                     missing = segment.files["log"].with_name(f"{base:020d}.{suffix}")
                     self._add(Finding("index-missing", missing, "the file is not there", -1, base))

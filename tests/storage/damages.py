@@ -14,6 +14,7 @@ from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
 from tidegate.storage.count_index import CountIndex, decode_count_index
 from tidegate.storage.inspection.directory import DataFolder, Manner, verify
 from tidegate.storage.inspection.partition import PartitionReport
+from tidegate.storage.seal import decode_seal
 from tidegate.storage.transaction_index import decode_transaction_index
 from tidegate.wire.records import ControlType, NewRecord, assign_in_place, encode_batch, encode_marker, iterate_headers
 
@@ -200,6 +201,8 @@ def a_segment_that_was_there_before(root: Path) -> None:
         source = path.with_suffix(f".{suffix}").read_bytes()[:of]
         path.with_name(f"{copied:020d}.{suffix}").write_bytes(source)
     assert last
+    seal = decode_seal(path.with_suffix(".seal").read_bytes())
+    path.with_name(f"{copied:020d}.seal").write_bytes(seal._replace(log_bytes=size).encode())
 
 
 @damages("segment-gap")
@@ -281,6 +284,24 @@ def recount(root: Path, change: Callable[[CountIndex], object], *, with_runs: bo
             path.with_suffix(".countindex").write_bytes(index.encode(stored.segment_bytes, end, stored.batch_crc))
             return
     raise AssertionError("no segment has such an index")
+
+
+@damages("seal-damaged")
+def a_flipped_bit_in_a_seal(root: Path) -> None:
+    flip(segments(root / P)[1].with_suffix(".seal"), 9)
+
+
+@damages("seal-wrong")
+def the_seal_of_other_indexes(root: Path) -> None:
+    path = segments(root / P)[1].with_suffix(".seal")
+    path.write_bytes(decode_seal(path.read_bytes())._replace(index_crc=7).encode())
+
+
+@damages("segment-short")
+def a_compacted_segment_that_lost_its_last_batch(root: Path) -> None:
+    path = segments(root / "state-0")[0]
+    path.write_bytes(path.read_bytes()[: batches(path)[-1][0]])
+    path.with_suffix(".countindex").unlink()
 
 
 @damages("count-index-damaged")

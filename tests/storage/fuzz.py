@@ -25,6 +25,7 @@ from tidegate.storage.cleaning.records import records_bytes, scan_records
 from tidegate.storage.offset_index import OffsetIndex
 from tidegate.storage.producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot
 from tidegate.storage.producer_state import BatchMetadata, ProducerEntry, ProducerState
+from tidegate.storage.seal import SealInvalid, decode_seal, seal_of
 from tidegate.storage.time_index import TimeIndex
 from tidegate.storage.transaction_index import TransactionIndexEntry, decode_transaction_index
 from tidegate.wire.errors import KafkaError
@@ -182,15 +183,16 @@ def _snapshot() -> bytes:
 
 
 OFFSET_INDEX, TIME_INDEX, SNAPSHOT = _offset_index(), _time_index(), _snapshot()
+SEAL = seal_of(1120, 20_000, OFFSET_INDEX, TIME_INDEX, 20, 7)
 TRANSACTIONS = b"".join(TransactionIndexEntry(i, 10 * i, 10 * i + 5, 10 * i + 6).encode() for i in range(20))
 CHECKPOINT = encode_checkpoint([("flights", i, 100 * i, 90 * i, i) for i in range(12)])
 
 
 def offset_index_case(random: Random) -> str:
-    try:
-        index = OffsetIndex.decode(damaged(random, OFFSET_INDEX), 1000, 20_000)
-    except ValueError:
+    data = damaged(random, OFFSET_INDEX)
+    if not SEAL.vouches_for(data, TIME_INDEX):
         return "index refused"
+    index = OffsetIndex.decode(data, 1000)
     for offset in (0, 1000, random.randrange(5000), 2**62):
         at = index.floor(offset)
         if at >= 0 and index.entry(at)[1] >= 20_000:
@@ -199,12 +201,24 @@ def offset_index_case(random: Random) -> str:
 
 
 def time_index_case(random: Random) -> str:
-    try:
-        index = TimeIndex.decode(damaged(random, TIME_INDEX), 1000)
-    except ValueError:
+    data = damaged(random, TIME_INDEX)
+    if not SEAL.vouches_for(OFFSET_INDEX, data):
         return "index refused"
-    index.last_below(random.randrange(2**62))
+    index = TimeIndex.decode(data, 1000)
+    found = index.last_below(random.randrange(2**62))
+    if found is not None and not 1000 <= found[1] < 1120:
+        raise Found("an offset behind the segment")
     return "index read"
+
+
+def seal_case(random: Random) -> str:
+    try:
+        seal = decode_seal(damaged(random, SEAL.encode()))
+    except SealInvalid:
+        return "seal refused"
+    if seal != SEAL:
+        raise Found("a damaged seal is believed")
+    return "seal read"
 
 
 def transaction_index_case(random: Random) -> str:
@@ -247,7 +261,7 @@ def checkpoint_case(random: Random) -> str:
 
 CASES: list[tuple[Case, int]] = [
     (batch_case, 60), (several_case, 12), (offset_index_case, 6), (time_index_case, 6), (transaction_index_case, 6),
-    (snapshot_case, 5), (checkpoint_case, 4),
+    (snapshot_case, 5), (checkpoint_case, 4), (seal_case, 2),
 ]  # fmt: skip
 
 

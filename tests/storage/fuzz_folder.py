@@ -1,7 +1,8 @@
-"""Damaged data folders: one file of a folder is changed at rest, then the folder is opened and read.
+"""Damaged data folders: one file of a folder is changed at rest, or is gone, then the folder is opened and read.
 
-Allowed: the folder or the log is refused, a read is refused, or everything that is read is right.  Damage inside a batch may be
-given out: its checksum tells the reader, and damage outside the checksum is held against what stood there.
+Allowed: the folder or the log is refused, a read is refused, or everything that is read is right: batches, aborted transactions,
+counts, look-ups by timestamp.  Damage inside a batch may be given out: its checksum tells the reader, and damage outside the
+checksum is held against what stood there.  Nothing may be missing.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ class Pristine:
         directory.open_all(lambda _topic: CONFIG, now_ms=NOW_MS)
         log = directory.create("flights", UUID(TOPIC_ID), 0, CONFIG, now_ms=NOW_MS)
         for turn in range(8):
-            append(log, batch(2, pid=200, epoch=turn, sequence=0, transactional=True, size=150), leader_epoch=turn // 3)
-            append(log, batch(1, pid=100, epoch=0, sequence=turn, size=300), leader_epoch=turn // 3)
+            epoch, at = turn // 3, NOW_MS + 100 * turn
+            first = batch(2, pid=200, epoch=turn, sequence=0, transactional=True, size=150, timestamp_ms=at)
+            append(log, first, leader_epoch=epoch)
+            append(log, batch(1, pid=100, epoch=0, sequence=turn, size=300, timestamp_ms=at - 250), leader_epoch=epoch)
             append_marker(log, marker(200, turn + 1, commit=turn % 2 == 0), leader_epoch=turn // 3)
         log.set_high_watermark(log.log_end_offset)
         log.flush_now()
@@ -45,6 +48,7 @@ class Pristine:
         self.end = log.log_end_offset
         self.data = self.read(log)
         self.aborted = [tuple(each) for each in log.aborted_transactions(0, self.end)]
+        self.times = look_ups(log)
         self.records = 8 + 4 * 2  # plain ones, and every other transaction
         if clean:
             directory.close(clean=True, broker_epoch=3)
@@ -77,7 +81,10 @@ def folder_case(random: Random) -> str:
         disk.make_directory(path.parent)
         disk.put(path, content)
     victim = random.choice(pristine.paths)
-    disk.put(victim, damaged(random, pristine.files[victim]))
+    if random.random() < 0.1:
+        disk.remove(victim)
+    else:
+        disk.put(victim, damaged(random, pristine.files[victim]))
     directory = LogDirectory(disk, ROOT, "cluster", 1)
     try:
         report = directory.open_all(lambda _topic: CONFIG, now_ms=NOW_MS)
@@ -96,25 +103,29 @@ def folder_case(random: Random) -> str:
 
 def _compare(log: Log, pristine: Pristine, victim: Path) -> str:
     data = pristine.read(log)
-    if data == pristine.data:
-        if victim.suffix != ".txnindex":  # Kafka's format has no checksum: sane damage shows in `tidegate log verify` only
-            aborted = [tuple(each) for each in log.aborted_transactions(0, log.log_end_offset)]
-            if log.log_start_offset == 0 and aborted != pristine.aborted:
-                raise Found(f"damage to {victim.name} changed the aborted transactions")
-            log.set_high_watermark(log.log_end_offset)
-            if log.log_start_offset == 0 and count_now(log, 0, log.last_stable_offset) != pristine.records:
-                raise Found(f"damage to {victim.name} changed the number of committed records")
-        for timestamp in (NOW_MS, NOW_MS + 1, 0):
-            log.offset_for_timestamp(timestamp, log.log_end_offset)
-        return "folder right"
-    if victim.suffix == ".log":
+    if len(data) != len(pristine.data):
+        raise Found(f"damage to {victim.name} shows {len(data)} bytes of {len(pristine.data)}")
+    if data != pristine.data:
+        if victim.suffix != ".log":
+            raise Found(f"damage to {victim.name} changed what is read")
         whole = b"".join(bytes(data[at : at + h.size_bytes]) for at, h in iterate_headers(data) if _is_valid(data, at))
         if any(part not in pristine.data for part in _parts(whole)):
             return "damage outside a checksum"
         return "damage that a checksum shows"
-    if pristine.data.startswith(data) or pristine.data.endswith(data):
-        return f"less than there was: {victim.suffix or victim.name}"
-    raise Found(f"damage to {victim.name} changed what is read")
+    if [tuple(each) for each in log.aborted_transactions(0, log.log_end_offset)] != pristine.aborted:
+        raise Found(f"damage to {victim.name} changed the aborted transactions")
+    if look_ups(log) != pristine.times:
+        raise Found(f"damage to {victim.name} changed what is found by timestamp")
+    log.set_high_watermark(log.log_end_offset)
+    if count_now(log, 0, log.last_stable_offset) != pristine.records:
+        raise Found(f"damage to {victim.name} changed the number of committed records")
+    return "folder right"
+
+
+def look_ups(log: Log) -> list[object]:
+    """What is found by every timestamp that there is, and by others."""
+    end = log.log_end_offset
+    return [log.max_timestamp(), *(log.offset_for_timestamp(NOW_MS + at, end) for at in range(-300, 900, 25))]
 
 
 def _is_valid(data: bytes, at: int) -> bool:

@@ -99,6 +99,8 @@ def test_ablation_without_the_notes_the_same_damage_is_cut_like_a_torn_tail() ->
     path, position, offset = batches_of(log)[3]
     disk.flip_bit(path, position + 70)
     disk.remove(NOTES)
+    for sealed in [each for each in disk.files() if each.suffix == ".seal"]:
+        disk.remove(sealed)
     again, failed = reopened(disk)
     assert failed is None and again.logs["t", 0].log_end_offset == offset
 

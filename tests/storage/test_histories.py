@@ -27,6 +27,7 @@ from tidegate.storage.flush import Durability, FlushTicket
 from tidegate.storage.folder_notes import FolderNotes
 from tidegate.storage.log_directory import LogDirectory
 from tidegate.storage.producer_state import ProducerEntry, ProducerState
+from tidegate.storage.segment import Segment
 from tidegate.storage.segment_swap import SEGMENT_SUFFIXES
 
 FIRST_SEED = int(os.environ.get("TIDEGATE_STORAGE_SEED", "0"))
@@ -162,7 +163,12 @@ def test_ablation_a_recovery_that_does_not_check_batches_is_found(monkeypatch: p
 
 def test_ablation_a_recovery_that_trusts_indexes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """All segments but the last count as durable, with whatever index files they have."""
-    monkeypatch.setattr(recovery, "_first_to_scan", lambda segments, recovery_point: len(segments) - 1)
+
+    def check_nothing(loader: recovery._Loader, segments: list[Segment]) -> None:
+        loader.sealed = len(segments)
+        loader.recovery_point = max(loader.recovery_point, segments[-1].base_offset)
+
+    monkeypatch.setattr(recovery._Loader, "check_seals", check_nothing)
     assert first_broken(StorageHistory) is not None
 
 

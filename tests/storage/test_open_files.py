@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.runtime.disk import RealDisk, RealFile
+from tidegate.runtime.disk import RealDisk
 from tidegate.storage.bulk_read import begin_bulk_read
 from tidegate.storage.checkpoint import encode_checkpoint
 from tidegate.storage.log import Log, LogConfig
@@ -160,34 +160,6 @@ def test_an_index_that_names_other_places_is_built_again_when_it_is_used(tmp_pat
         for max_bytes in (1, 600, 5000):
             result = again.read(offset, max_bytes, upper_offset=again.log_end_offset)
             assert result.first_offset == offset and len(result.data) % len(batch(1, size=200)) == 0
-
-
-def test_an_entry_of_an_index_from_a_file_is_compared_with_the_batches_once(tmp_path: Path) -> None:
-    config = LogConfig(segment_bytes=10_000, index_interval_bytes=300)
-    log = Log.open(RealDisk(), tmp_path, topic="t", partition=0, config=config, now_ms=NOW_MS, clean=False, recovery_point=0)
-    while len(log.segments) < 2:
-        append(log, batch(1, size=200))
-    log.flush_now()
-    segment, end = log.segments[0], log.segments[1].base_offset
-    segment.drop_indexes()
-    assert segment.index.proven is not None and not any(segment.index.proven)
-
-    def read_all() -> None:
-        offset = 0
-        while offset < end:
-            offset = log.read(offset, 900, upper_offset=end).next_offset
-
-    read_all()
-    asked: list[tuple[int, int]] = []
-    read_at = RealFile.read_at
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RealFile, "read_at", lambda file, at, length: asked.append((at, length)) or read_at(file, at, length))
-        read_all()
-        assert asked and all(length > 61 for _, length in asked)
-        first_time, asked = len(asked), []
-        segment.drop_indexes()  # what is read again is compared again
-        read_all()
-    assert sum(length == 61 for _, length in asked) == first_time - 1
 
 
 def test_a_segment_ends_when_its_index_is_full() -> None:

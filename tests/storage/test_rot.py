@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.log import Log
+from tidegate.storage.seal import Seal
 from tidegate.wire.errors import KafkaError
 
 from .workload import NOW_MS, SMALL, append, append_marker, batch, marker, open_log
@@ -51,11 +52,22 @@ def test_a_batch_whose_end_is_wrong_does_not_lead_readers_past_itself() -> None:
 def test_a_damaged_entry_of_the_transaction_index_is_not_believed(byte: int) -> None:
     """Neither another producer nor another place: records of an aborted transaction would pass for committed ones."""
     disk, end = closed(aborted=True)
-    disk.flip_bit(file_of(disk, ".txnindex"), byte)
     log = opened(disk, end)
-    with pytest.raises(KafkaError, match="fails its check"):
+    disk.flip_bit(file_of(disk, ".txnindex"), byte)
+    with pytest.raises(KafkaError, match="seal"):
         log.aborted_transactions(0, end)
     assert log.is_offline
+
+
+@pytest.mark.parametrize("byte", [0, 3, 9, 17, 25])
+def test_a_damaged_transaction_index_is_built_again_at_the_start(byte: int) -> None:
+    disk, end = closed(aborted=True)
+    log = opened(disk, end)
+    right = log.aborted_transactions(0, end)
+    log.close(clean=True)
+    disk.flip_bit(file_of(disk, ".txnindex"), byte)
+    again = opened(disk, end)
+    assert again.recovered and again.aborted_transactions(0, end) == right and len(right) == 20
 
 
 def answers(disk: LyingDisk, end: int) -> list[int]:
@@ -88,5 +100,5 @@ def test_ablation_a_time_index_that_is_believed_unseen_answers_wrong(monkeypatch
     disk, end = closed()
     right = answers(disk, end)
     disk.kill()
-    monkeypatch.setattr("tidegate.storage.segment.has_batch", lambda *asked: True)
+    monkeypatch.setattr(Seal, "vouches_for", lambda *asked: True)
     assert any(flipped(disk, bit) != right for bit in range(8 * disk.size(file_of(disk, ".timeindex"))))

@@ -38,7 +38,7 @@ def clean(log: Log, disk: LyingDisk, old: list[Segment]) -> Segment:
         for number, (position, header) in enumerate(iterate_headers(data)):
             if number % 2 == 0:
                 new.append_batches(data[position : position + header.size_bytes])
-    new.seal_cleaned()
+    new.seal_cleaned(old[-1].next_offset)
     return new
 
 
@@ -123,7 +123,7 @@ def test_ablation_without_finishing_decided_swaps_a_crash_mixes_old_and_new(monk
 
 
 def test_ablation_without_sealing_the_new_segment_its_data_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Segment, "seal_cleaned", lambda _segment: None)
+    monkeypatch.setattr(Segment, "seal_cleaned", lambda _segment, _end: None)
     with pytest.raises((AssertionError, KafkaError)):
         crash_everywhere(True, all_or_nothing)
 

@@ -1,0 +1,36 @@
+"""A segment's seal against the files that it vouches for."""
+
+from __future__ import annotations
+
+from ...runtime.disk import Disk
+from ..seal import STILL_OPEN, SealInvalid, decode_seal
+from ..transaction_index import ENTRY_BYTES
+from .findings import Finding
+from .verification import SegmentFiles
+
+
+def check_seal(disk: Disk, segment: SegmentFiles, size_bytes: int, following: int | None, *, is_closed: bool) -> Finding | None:
+    """What is wrong.  `following`: where the next segment begins, if there is one; `is_closed`: nothing was written since the
+    seal.  Raises OSError."""
+    path, data, base = segment.files["seal"], segment.files["log"], segment.base_offset
+    try:
+        seal = decode_seal(disk.read(path))
+    except SealInvalid as error:
+        return Finding("seal-damaged", path, str(error), 0, base)
+    if size_bytes < seal.log_bytes:
+        what = f"{seal.log_bytes} bytes had been flushed, {size_bytes} are left"
+        return Finding("segment-short", data, what, size_bytes, base)
+    if following is not None and seal.end_offset not in (STILL_OPEN, following):
+        what = f"it ends at offset {seal.end_offset}, the next one begins at {following}"
+        return Finding("segment-gap", data, what, size_bytes, seal.end_offset)
+    if not is_closed:
+        return None
+    if size_bytes != seal.log_bytes:
+        return Finding("seal-wrong", path, f"it is that of {seal.log_bytes} bytes, the segment has {size_bytes}", 0, base)
+    if not seal.vouches_for(disk.read(segment.files["index"]), disk.read(segment.files["timeindex"])):
+        return Finding("seal-wrong", path, "it is that of other indexes", 0, base)
+    aborted = disk.size(segment.files["txnindex"]) if "txnindex" in segment.files else 0
+    if aborted != seal.aborted * ENTRY_BYTES:
+        what = f"it knows {seal.aborted} aborted transactions, and their index has {aborted} bytes"
+        return Finding("seal-wrong", path, what, 0, base)
+    return None
