@@ -248,7 +248,7 @@ class LeaderFetcher:
     # -- one fetch -----------------------------------------------------------------------------------------------------------
 
     async def _positions_to_send(self, chosen: Sequence[_Followed]) -> Positions:
-        unflushed = [followed.replica for followed in chosen if followed.replica.needs_flush]
+        unflushed = [each.replica for each in chosen if each.replica.needs_flush or each.replica.log.start_note.is_due]
         if unflushed:  # for example the tail of an earlier leadership: the fetch offset may not vouch for it yet
             await self._flush(unflushed)
         positions: Positions = {}
@@ -259,6 +259,9 @@ class LeaderFetcher:
                 self._due[followed.replica.key] = None
             else:
                 positions[followed.replica.key] = (followed, followed.core.next_fetch(followed.replica.log))
+                if followed.replica.log.start_note.is_due:  # a full disk: the leader hears of the old one, and has no more to say
+                    self._due[followed.replica.key] = None
+                    self._rest(followed, ErrorCode.KAFKA_STORAGE_ERROR, "the log start could not be noted")
         return positions
 
     async def _ask(self, request: FetchRequest) -> FetchResponse | None:

@@ -39,6 +39,8 @@ class LogView(Protocol):
     @property
     def log_start_offset(self) -> int: ...
     @property
+    def noted_start_offset(self) -> int: ...
+    @property
     def log_end_offset(self) -> int: ...
     @property
     def high_watermark(self) -> int: ...
@@ -130,7 +132,7 @@ class PartitionFollower:
         self._last_cut: tuple[int, int, tuple[int, int]] | None = None
 
     def next_fetch(self, log: LogView) -> FetchPosition:
-        return FetchPosition(self.leader_epoch, log.log_end_offset, log.latest_epoch, log.log_start_offset)
+        return FetchPosition(self.leader_epoch, log.log_end_offset, log.latest_epoch, log.noted_start_offset)
 
     def on_answer(self, sent: FetchPosition, answer: Answer, log: LogView) -> Action:
         """What `answer` to the fetch `sent` means for `log` as it is now."""

@@ -111,6 +111,7 @@ class PartitionLeader:
         "_min_insync_replicas",
         "_pending",
         "_settled",
+        "deleted_below",
         "epoch_start_offset",
         "high_watermark",
         "leader_epoch",
@@ -132,13 +133,17 @@ class PartitionLeader:
         lag_max_s: float,
         now_s: float,
         adding: Iterable[int] = (),
+        deleted_below: int = 0,
     ) -> None:
-        """`epoch_start_offset` is the log's end at the election; `high_watermark` is what this replica knew by then."""
+        """`epoch_start_offset` is the log's end at the election, `deleted_below` its start; `high_watermark` is what this replica
+        knew by then."""
         self.node_id = node_id
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
         self.epoch_start_offset = epoch_start_offset
         self.high_watermark = high_watermark
+        self.deleted_below = deleted_below
+        """Somebody may have been told that records below are gone: who joins the ISR must have let go of them, durably."""
         self._isr = frozenset(isr)
         self._maximal_isr = self._isr
         self._min_insync_replicas = min_insync_replicas
@@ -319,8 +324,9 @@ class PartitionLeader:
         return self._start(ChangeKind.EXPAND, self._isr | {node_id})
 
     def _may_join(self, progress: ReplicaProgress) -> bool:
-        """KIP-320's strong ISR: at the high watermark, and at this leader's own epoch start."""
-        return progress.fetch_offset >= self.high_watermark and progress.fetch_offset >= self.epoch_start_offset
+        """KIP-320's strong ISR: at the high watermark, and at this leader's own epoch start; and without what was deleted."""
+        is_caught_up = progress.fetch_offset >= self.high_watermark and progress.fetch_offset >= self.epoch_start_offset
+        return is_caught_up and max(0, progress.log_start_offset) >= self.deleted_below
 
     def propose_removals(self, leader_log_end: int, now_s: float) -> PendingChange | None:
         """The change that removes members that have not caught up for `replica.lag.time.max.ms`."""

@@ -120,7 +120,7 @@ class ReplicaManager:
             node_id, log_directory, clock, self._config.producer_id_expiration_ms, self.apply, on_offline,
             in_background=make_logs_in_background,
         )  # fmt: skip
-        self._deletions = RecordDeletions(clock, log_directory.write_checkpoints)
+        self._deletions = RecordDeletions(clock, group_commit.note_start)
         self._told_directory_failed, log_directory.on_offline = log_directory.on_offline, self._directory_failed
         log_directory.on_corrupt = self._log_damaged
 
@@ -454,16 +454,24 @@ class ReplicaManager:
         return True
 
     async def _flush_followed(self, replicas: Sequence[Replica]) -> None:
-        wanted: list[Replica] = []
+        wanted: list[Coroutine[Any, Any, Any]] = []
         for replica in replicas:
+            if replica.log.start_note.is_due:
+                wanted.append(self._note_start(replica))
             if replica.needs_flush:
-                wanted.append(replica)
+                wanted.append(self._flush(replica))
             elif replica.log.flush_due and not replica.log.is_offline:
                 self._group_commit.request(replica.log)
         if len(wanted) == 1:
-            await self._flush(wanted[0])
+            await wanted[0]
         elif wanted:
-            await asyncio.gather(*(self._flush(replica) for replica in wanted))
+            await asyncio.gather(*wanted)
+
+    async def _note_start(self, replica: Replica) -> None:
+        try:
+            await self._group_commit.note_start(replica.log)
+        except KafkaError as error:  # the fetcher tries again
+            _log.warning("log_start_not_noted", topic=replica.topic, partition=replica.partition, error=str(error))
 
     def _directory_failed(self, directory: LogDirectory, error: OSError) -> None:
         if self._told_directory_failed is not None:

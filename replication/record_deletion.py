@@ -1,16 +1,18 @@
 """DeleteRecords: the log start of a partition moves up because somebody asked for it (KIP-107).
 
 Order: the leader moves its log start, notes it on the disk (a restart may not bring deleted records back), tells the followers
-with its next answers, and answers once every in-sync replica has moved its own: whoever leads next does not show them again.
+with its next answers, and answers once every in-sync replica has moved and noted its own.  Who joins the in-sync replicas later
+has done that, too.  So whoever leads next does not show them again, also after a power cut of all.
 A request that runs into its deadline has taken effect on the leader even so.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from ..runtime.clock import Clock
+from ..storage.log import Log
 from ..storage.topic_config import CleanupPolicy
 from ..wire.errors import ErrorCode, KafkaError
 from .leader import PartitionLeader
@@ -23,9 +25,10 @@ WAITING_MAX = 10_000
 class RecordDeletions:
     """Deletions that wait for followers; see the module's text."""
 
-    def __init__(self, clock: Clock, write_checkpoints: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, note_start: Callable[[Log], Awaitable[None]]) -> None:
+        """`note_start` makes a log start durable; it raises KAFKA_STORAGE_ERROR."""
         self._clock = clock
-        self._write_checkpoints = write_checkpoints
+        self._note_start = note_start
         self._waiting: dict[Replica, set[asyncio.Event]] = {}
 
     async def delete_before(self, replica: Replica, offset: int, timeout_ms: int) -> int:
@@ -41,12 +44,11 @@ class RecordDeletions:
         if target < 0:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"records of {log.name} cannot be deleted up to offset {target}")
         log.advance_log_start(target)
-        try:
-            self._write_checkpoints()
-        except OSError as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log start of {log.name} could not be noted: {error}") from error
-        replica.watchers.state_changed()
         deadline_s = self._clock.monotonic() + timeout_ms / 1000
+        leader.deleted_below = log.log_start_offset
+        log.start_note.want(log.log_start_offset)
+        await self._note_start(log)
+        replica.watchers.state_changed()
         while (low := self._low_watermark(replica, leader)) < target:
             if not await self._change_of(replica, deadline_s - self._clock.monotonic()):
                 raise KafkaError(
@@ -59,7 +61,7 @@ class RecordDeletions:
     def _low_watermark(replica: Replica, leader: PartitionLeader) -> int:
         if replica.leader is not leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica.topic}-{replica.partition} has another leader now")
-        followers = (leader.follower(node).log_start_offset for node in leader.isr if node != leader.node_id)
+        followers = (leader.follower(node).log_start_offset for node in leader.maximal_isr if node != leader.node_id)
         return min((replica.log.log_start_offset, *followers))
 
     async def _change_of(self, replica: Replica, wait_s: float) -> bool:

@@ -240,6 +240,7 @@ class Replica:
             lag_max_s=lag_max_s,
             now_s=now_s,
             adding=assignment.adding,
+            deleted_below=self.log.log_start_offset,
         )
         self.role = Role.LEADER
 
@@ -280,8 +281,8 @@ class Replica:
         return diverging
 
     def carry_out(self, action: Append | Truncate | Restart) -> bool:
-        """Follower: does to the log what the core decided; True when records were appended, which the next fetch must find
-        flushed.  Raises KafkaError from the log.
+        """Follower: does to the log what the core decided; True when there is something that the next fetch must find flushed:
+        records, or a log start that the leader may have promised to somebody.  Raises KafkaError from the log.
         """
         log = self.log
         match action:
@@ -297,9 +298,10 @@ class Replica:
                 if high_watermark > log.high_watermark:
                     log.set_high_watermark(min(high_watermark, log.log_end_offset))
                     self.watchers.high_watermark_moved()
-                if log.log_start_offset < leader_log_start <= log.high_watermark:
+                if log.noted_start_offset < leader_log_start <= log.high_watermark:
                     log.advance_log_start(leader_log_start)
-                return bool(records)
+                    log.start_note.want(leader_log_start)
+                return bool(records) or log.start_note.is_due
         return False
 
     # -- the high watermark --------------------------------------------------------------------------------------------------

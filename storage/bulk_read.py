@@ -67,7 +67,7 @@ def begin_bulk_read(log: Log, offset: int, max_bytes: int, upper_offset: int) ->
             ErrorCode.OFFSET_OUT_OF_RANGE,
             f"offset {offset} of {log.name} is outside [{log.log_start_offset}, {min(upper_offset, log.log_end_offset)})",
         )
-    following = [segment for segment in log.segments_from(offset) if segment.size_bytes]
+    following = [segment for segment in log.segments.starting_at(offset) if segment.size_bytes]
     if offset >= following[0].next_offset:
         following.pop(0)  # a gap between two segments
     segment = following[0]

@@ -180,7 +180,7 @@ class Counting:
 def count_stop(log: Log, start: int, end: int) -> int:
     """Where to end a count of [start, end) that is made piece by piece: a piece finds out about few segments.  On the loop."""
     unknown = 0
-    for segment in log.segments_from(start):
+    for segment in log.segments.starting_at(start):
         if segment.base_offset >= end:
             break
         unknown += segment.total is None and segment.size_bytes > 0
@@ -199,7 +199,7 @@ def begin_count(log: Log, start: int, end: int, *, committed: bool = True) -> Co
         is_void = AbortedTransactions(_aborted(log, start, end) if committed else []).holds
     parts = [] if start == end else [
         _begin_part(log, segment, start, end)
-        for segment in log.segments_from(start)
+        for segment in log.segments.starting_at(start)
         if segment.base_offset < end and segment.size_bytes
     ]  # fmt: skip
     return Counting(log, start, end, parts, is_void, log.cuts)
@@ -225,7 +225,7 @@ def _require_range(log: Log, start: int, end: int, bound: int) -> None:
 def _aborted(log: Log, start: int, end: int) -> list[TransactionIndexEntry]:
     """Of the aborted transactions with records in the range."""
     found: list[TransactionIndexEntry] = []
-    for segment in log.segments_from(start):
+    for segment in log.segments.starting_at(start):
         for entry in segment.transactions:
             if entry.last_offset >= start and entry.first_offset < end:
                 found.append(entry)

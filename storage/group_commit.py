@@ -20,6 +20,7 @@ from ..runtime import logs
 from ..runtime.kernel_sync import KernelSync
 from ..wire.errors import ErrorCode, KafkaError
 from .flush import FlushTicket
+from .health import OUT_OF_SPACE
 from .log import Log
 
 log = logs.get(__name__)
@@ -80,6 +81,22 @@ class GroupCommit:
             if isinstance(result, BaseException) and not isinstance(result, KafkaError):
                 raise result
 
+    async def note_start(self, target: Log) -> None:
+        """Waits until the log start that is wanted is on the disk (`log_start`).  Raises KAFKA_STORAGE_ERROR; on a full disk,
+        nothing has changed."""
+        try:
+            await asyncio.wrap_future(self._executor.submit(target.start_note.write))
+        except (OSError, RuntimeError) as error:  # RuntimeError: the executor has been shut down
+            if isinstance(error, OSError) and error.errno not in OUT_OF_SPACE:
+                self._storage_failed(target, error)
+            message = f"the log start of {target.name} could not be noted: {error}"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
+
+    def _storage_failed(self, target: Log, error: OSError) -> None:
+        target.go_offline(error)
+        if self._on_storage_failure is not None:
+            self._on_storage_failure(target, error)
+
     def _queue(self, target: Log) -> _Queue:
         if self._closed:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the group commit is closed")
@@ -123,9 +140,7 @@ class GroupCommit:
     def _finish(self, target: Log, queue: _Queue, ticket: FlushTicket, error: BaseException | None) -> None:
         if error is not None:
             if isinstance(error, OSError):
-                target.go_offline(error)
-                if self._on_storage_failure is not None:
-                    self._on_storage_failure(target, error)
+                self._storage_failed(target, error)
             self._fail(target, queue, error)
             return
         target.finish_flush(ticket)

@@ -34,6 +34,7 @@ from .count_index import CountIndex
 from .epoch_cache import EpochCache, EpochEnd
 from .flush import NO_HOLE, Durability, FlushTicket
 from .health import Health
+from .log_start import LogStart
 from .lookup import OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
 from .open_files import OpenFiles
 from .producer_snapshot import encode_snapshot
@@ -54,8 +55,7 @@ __all__ = [
 ]  # fmt: skip
 
 FLUSH_DUE_BYTES = 64 * 1024 * 1024
-"""Unflushed bytes at which a background flush pays: the kernel's own write-back comes in bursts that block writers (HOTPATH
-5)."""
+"""Unflushed bytes at which a background flush pays: the kernel's write-back comes in bursts that block writers (HOTPATH 5)."""
 log = logs.get(__name__)
 
 
@@ -63,8 +63,9 @@ class Log:
     """See the module's text.  Opened by `Log.open`."""
 
     def __init__(
-        self, disk: Disk, directory: Path, topic: str, partition: int, config: LogConfig, loaded: LoadedLog, now_ms: int
-    ) -> None:
+        self, disk: Disk, directory: Path, topic: str, partition: int, config: LogConfig, loaded: LoadedLog, start: LogStart,
+        now_ms: int,
+    ) -> None:  # fmt: skip
         self.topic = topic
         self.partition = partition
         self.directory = directory
@@ -92,6 +93,8 @@ class Log:
         self._health = Health(self.name, directory)
         self._health.on_offline = self._went_offline
         self._durability = Durability(disk, directory, self._log_end, self._segments.size_bytes)
+        self.start_note = start
+        start.begin(self._log_start, self._segments[0].base_offset)
         parts = disk, directory, self._segments, self._durability, self._health
         self.replacements, self.removals = Replacements(*parts), Removals(*parts)
 
@@ -117,11 +120,12 @@ class Log:
 
         Raises CorruptLog when flushed data is damaged, OSError when the disk fails.
         """
+        start = LogStart(disk, directory)
         loaded = load_log(
             disk, directory, config=config, clean=clean, recovery_point=recovery_point, flushed_end=flushed_end,
-            log_start_offset=log_start_offset, files=OpenFiles(disk) if files is None else files,
+            log_start_offset=max(log_start_offset, start.noted), files=OpenFiles(disk) if files is None else files,
         )  # fmt: skip
-        opened = cls(disk, directory, topic, partition, config, loaded, now_ms)
+        opened = cls(disk, directory, topic, partition, config, loaded, start, now_ms)
         opened.set_high_watermark(high_watermark)
         if loaded.recovered and loaded.cut_bytes:
             log.warning("log_recovered", log=opened.name, log_end_offset=opened.log_end_offset, cut_bytes=loaded.cut_bytes)
@@ -136,6 +140,11 @@ class Log:
     @property
     def log_start_offset(self) -> int:
         return self._log_start
+
+    @property
+    def noted_start_offset(self) -> int:
+        """No restart falls back below it; the log start itself may be noted some seconds later (`log_start`)."""
+        return self.start_note.noted
 
     @property
     def log_end_offset(self) -> int:
@@ -170,10 +179,6 @@ class Log:
     def segments(self) -> Segments:
         """For look-ups; the log itself changes them."""
         return self._segments
-
-    @property
-    def segment_count(self) -> int:
-        return len(self._segments)
 
     @property
     def active_producer_count(self) -> int:
@@ -308,8 +313,7 @@ class Log:
         self._health.refuse("the write", error)
 
     def roll(self) -> bool:
-        """Completes the active segment, so that it can be cleaned or removed; False when it is empty.  Raises
-        KAFKA_STORAGE_ERROR."""
+        """Completes the active segment, to be cleaned or removed; False when it is empty.  Raises KAFKA_STORAGE_ERROR."""
         self._health.require()
         if not self._segments.active.size_bytes:
             return False
@@ -349,10 +353,6 @@ class Log:
             if found.first_offset >= 0 and (at_least_one_batch or len(found.data) <= max_bytes):
                 return found
         return ReadResult(b"", offset, offset)
-
-    def segments_from(self, offset: int) -> list[Segment]:
-        """The segment that would hold `offset`, and those after it; for `bulk_read`."""
-        return self._segments.starting_at(offset)
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions with records in [start_offset, upper_offset), by first offset (rules 13, 17)."""
@@ -486,6 +486,7 @@ class Log:
         with self._health.room_needed("a truncation"):
             if self.before_cut is not None:
                 self.before_cut(self, end)
+            self.start_note.lower(end)
             self._durability.prepare_epochs(epochs)
             if restart_at is not None:
                 self._segments.prepare_restart(restart_at)
@@ -506,6 +507,7 @@ class Log:
             self._epochs = epochs
             self._durability.cut_history(-1)
             self._segments.restart_at(offset, self.config.index_interval_bytes)
+            self.start_note.begin(offset, offset)
         self._high_watermark = offset
         self._log_start = offset
         self._after_cut(offset)
@@ -513,8 +515,7 @@ class Log:
         self._producers = load_producers_again(self._disk, self.directory, self.config, self._segments, offset)
 
     def advance_log_start(self, offset: int) -> None:
-        """Moves the log start up (a lower value is ignored): what is below is gone for readers, whole segments also from the
-        disk.
+        """Moves the log start up (a lower value is ignored): what is below is gone for readers, whole segments also from disk.
 
         Producers stay (rule 9).  Raises OFFSET_OUT_OF_RANGE above the high watermark.
         """
@@ -552,8 +553,7 @@ class Log:
             self.update_config(replace(self.config, was_compacted=True))
 
     def close(self, *, clean: bool) -> None:
-        """Closes all files.  `clean`: first makes everything durable, so that opening needs no scan.  Raises
-        KAFKA_STORAGE_ERROR."""
+        """Closes all files.  `clean`: all is made durable first, and opening needs no scan.  Raises KAFKA_STORAGE_ERROR."""
         if self._health.closed:
             return
         try:
@@ -573,6 +573,7 @@ class Log:
             self._durability.cancel()
             self.replacements.abandon()
             self.removals.abandon()
+            self.start_note.close()
             self._health.close()
             self._segments.close()
 

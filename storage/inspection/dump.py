@@ -30,6 +30,7 @@ from ..count_index import CountIndexInvalid, decode_count_index
 from ..creation import PARTITION_METADATA
 from ..folder_notes import PARTITION_CHECKPOINT
 from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
+from ..log_start import LOG_START
 from ..producer_snapshot import SnapshotInvalid, decode_snapshot
 from ..producer_state import ProducerState
 from ..recovery import EPOCH_CHECKPOINT
@@ -49,6 +50,7 @@ _ROWS_OF_CHECKPOINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     CLEANER_CHECKPOINT: ("cleaned", ("topic_id", "partition", "offset", "epoch")),
     CLEAN_SHUTDOWN: ("clean_shutdown", ("broker_epoch",)),
     PARTITION_METADATA: ("identity", ("topic_id",)),
+    LOG_START: ("log_start", ("log_start_offset",)),
     LOG_CONFIG: ("setting", ("name", "value")),
     "swap": ("replacement", ("kind", "what")),
     "seal": ("seal", Seal._fields),

@@ -138,6 +138,7 @@ KINDS: dict[str, Kind] = {
     "recovery-point-beyond-end": _violation("flushed data is gone: the log ends before its recovery point", _REFETCH),
     "high-watermark-beyond-end": _violation("committed data is gone: the log ends before the high watermark", _REFETCH),
     "high-watermark-lost": _note("the log ends before the high watermark it had; the rest is fetched from other replicas"),
+    "log-start-damaged": _note("the log start beside the log cannot be read: the data folder's checkpoint has it, too"),
     "log-start-beyond-end": _violation("the log start is above the log's end or its high watermark", _REFETCH),
     "log-start-missing": _violation("the log begins above its log start: its first segments are gone", _REFETCH),
     "clean-end-differs": _violation("the log does not end where a clean stop noted its end", _REFETCH),

@@ -26,6 +26,7 @@ from ..checkpoint import CheckpointInvalid, decode_checkpoint
 from ..creation import PARTITION_METADATA
 from ..folder_notes import PartitionCheckpoint
 from ..log_directory import DAMAGED, parse_name
+from ..log_start import LOG_START, read_log_start
 from ..producer_snapshot import SnapshotInvalid, decode_snapshot
 from ..producer_state import ProducerState
 from ..recovery import EPOCH_CHECKPOINT
@@ -459,11 +460,18 @@ class _Verification:
             if not is_short and offset > end:
                 self._add(Finding("snapshot-beyond-end", path, f"the log ends at {end}", 0, offset))
         first = self._files.segments[0].base_offset
-        noted_start = self._noted.log_start_offset if self._noted is not None else 0
         self._epochs.compare(
-            self._disk, self._directory / EPOCH_CHECKPOINT, end, first, max(first, noted_start), self._trusted,
+            self._disk, self._directory / EPOCH_CHECKPOINT, end, first, max(first, self._noted_start()), self._trusted,
             is_clean=self._state is FolderState.CLEAN, report=self._add,
         )  # fmt: skip
+
+    def _noted_start(self) -> int:
+        start = self._noted.log_start_offset if self._noted is not None else 0
+        try:
+            return max(start, read_log_start(self._disk, self._directory))
+        except (CheckpointInvalid, ValueError, IndexError) as error:
+            self._add(Finding("log-start-damaged", self._directory / LOG_START, str(error)))
+            return start
 
     def _check_notes(self, last: Path, end: int) -> bool:
         """The checkpoint's row against the log; True when the log is shorter than it must be."""

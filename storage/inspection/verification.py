@@ -25,7 +25,7 @@ BATCH_BYTES_MAX = 128 * 1024 * 1024
 """A longer batch is taken for a damaged length: no request can carry it, and memory stays bounded."""
 _RESUME_TRIES = 64
 _SWAP = ".swap"
-KNOWN_NAMES = frozenset({"leader-epoch-checkpoint", "partition.metadata", "log-config", "damaged", "set-aside"})
+KNOWN_NAMES = frozenset({"leader-epoch-checkpoint", "partition.metadata", "log-config", "log-start", "damaged", "set-aside"})
 
 
 class FolderState(Enum):

@@ -21,6 +21,10 @@ class EpochLog:
     led: dict[int, int] = field(default_factory=dict)  # epochs entered at an election, by epoch -> start offset
 
     @property
+    def noted_start_offset(self) -> int:
+        return self.log_start_offset
+
+    @property
     def log_end_offset(self) -> int:
         return self.log_start_offset + len(self.records)
 

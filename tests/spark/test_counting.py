@@ -136,7 +136,7 @@ def test_what_the_first_count_of_an_old_folder_finds_out_is_on_the_disk_soon(tmp
                 segment.path("countindex").unlink(missing_ok=True)
 
         served.run(forget())
-        assert log.segment_count > 10
+        assert len(log.segments) > 10
         assert count_committed(served.bootstrap, "flights") == len(WANTED[0])
         kept = [segment.path("countindex") for segment in log.segments[:8]]
         until = time.monotonic() + 10

@@ -629,6 +629,11 @@ def a_bit_of_the_clean_mark(root: Path) -> None:
     flip(root / "clean-shutdown", 4)
 
 
+@damages("log-start-damaged")
+def a_log_start_that_cannot_be_read(root: Path) -> None:
+    (root / P / "log-start").write_bytes(b"1\n1\n3\ncrc32c 00000000\n")
+
+
 @damages("identity-missing")
 def a_folder_of_nobody(root: Path) -> None:
     (root / "meta.properties").unlink()

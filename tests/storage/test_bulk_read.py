@@ -30,7 +30,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
         batch = encode_batch([NewRecord(None, str(opened.log_end_offset + n).encode().ljust(size)) for n in range(count)])
         opened.append_leader(bytearray(batch), leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=0)
         number += 1
-    assert opened.segment_count > 3
+    assert len(opened.segments) > 3
     return opened
 
 

@@ -72,7 +72,7 @@ def test_markers_and_aborted_records_do_not_count_wherever_the_range_ends(
     monkeypatch.setattr(count_index, "RUN_BYTES", run_bytes)
     log = open_log(LyingDisk(), config=LogConfig(segment_bytes=1500, index_interval_bytes=10))
     fill(log)
-    assert log.segment_count > 2
+    assert len(log.segments) > 2
     check_everywhere(log)
 
 
@@ -106,7 +106,7 @@ def test_an_abort_counts_for_segments_that_were_complete_long_before() -> None:
         append(log, batch(1, pid=1, epoch=0, sequence=sequence, transactional=True))
         append(log, batch(1))
     log.flush_now()
-    assert log.segment_count > 3
+    assert len(log.segments) > 3
     append_marker(log, marker(1, 1, commit=False))
     log.set_high_watermark(log.log_end_offset)
     assert count_now(log, 0, log.log_end_offset) == 10
@@ -200,7 +200,7 @@ def test_a_count_in_pieces_is_the_whole_count() -> None:
     fill(log, rounds=12)
     log.close(clean=True)
     log = open_log(disk, config=log.config, clean=True, recovery_point=log.log_end_offset, high_watermark=log.log_end_offset)
-    assert log.segment_count > 2 * counting.UNKNOWN_SEGMENTS_MAX
+    assert len(log.segments) > 2 * counting.UNKNOWN_SEGMENTS_MAX
     start, end, found, pieces = 0, log.last_stable_offset, 0, 0
     while start < end:
         stop = count_stop(log, start, end)
@@ -243,7 +243,7 @@ def test_a_folder_of_an_older_version_is_counted_and_keeps_what_it_learns(clean:
     log.set_high_watermark(log.log_end_offset)
     check_everywhere(log)
     walks = len(walked)
-    assert walks >= log.segment_count - 1 and len(set(walked)) == walks, "each segment is walked over once"
+    assert walks >= len(log.segments) - 1 and len(set(walked)) == walks, "each segment is walked over once"
     append(log, batch(1, size=1500))
     append(log, batch(1, size=1500))
     log.flush_now()
@@ -384,7 +384,7 @@ def large(folder: Path) -> Log:
 
 def test_counting_a_whole_log_reads_none_of_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = large(tmp_path / "flights-0")
-    assert log.size_bytes > 20e6 and log.segment_count > 4
+    assert log.size_bytes > 20e6 and len(log.segments) > 4
     end = log.last_stable_offset
     with reads(monkeypatch) as live:
         assert count_now(log, 0, end) == 600 * 100 + 30 * 50
@@ -395,7 +395,7 @@ def test_counting_a_whole_log_reads_none_of_its_data(tmp_path: Path, monkeypatch
     )
     with reads(monkeypatch) as first:
         assert count_now(log, 0, end) == 600 * 100 + 30 * 50
-    assert first[".log"] < 100 * log.segment_count, "one header of each segment, to see that the file is its own"
+    assert first[".log"] < 100 * len(log.segments), "one header of each segment, to see that the file is its own"
     assert sum(first.values()) < 0.001 * log.size_bytes
     with reads(monkeypatch) as again:
         count_now(log, 0, end)

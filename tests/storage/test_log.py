@@ -109,10 +109,10 @@ def test_segments_roll_by_size_and_by_time() -> None:
     log = open_log(LyingDisk(), config=LogConfig(segment_bytes=1000, segment_ms=1000))
     for timestamp in (0, 500, 1000, 1001, 1002):
         append(log, batch(timestamp_ms=NOW_MS + timestamp))
-    assert log.segment_count == 2
+    assert len(log.segments) == 2
     append(log, batch(size=3000))  # larger than a segment: gets one of its own
     append(log, batch())
-    assert log.segment_count == 4
+    assert len(log.segments) == 4
     assert len(stored(log)) == 7
 
 
@@ -188,7 +188,7 @@ def test_aborted_transactions_are_found_across_segments(log: Log) -> None:
         append(log, batch(1, size=900))
     append_marker(log, marker(7, 1, commit=False))  # offset 6
     append_marker(log, marker(8, 1, commit=True))
-    assert log.segment_count >= 3
+    assert len(log.segments) >= 3
     assert log.aborted_transactions(0, 1) == [(7, 0)] == log.aborted_transactions(5, 8)
     assert log.aborted_transactions(7, 8) == []
 
@@ -256,7 +256,7 @@ def test_a_log_can_be_restarted_elsewhere_and_is_empty(log: Log) -> None:
         append(log, batch(2, size=200), leader_epoch=1)
     log.flush_now()
     log.truncate_fully_and_start_at(1000)
-    assert set(log.describe().values()) == {1000} and log.latest_epoch == -1 and log.segment_count == 1
+    assert set(log.describe().values()) == {1000} and log.latest_epoch == -1 and len(log.segments) == 1
     log.append_follower(batch(2, base_offset=1000, leader_epoch=5))
     assert stored(log)[0].header.base_offset == 1000
 
@@ -270,9 +270,9 @@ def test_the_log_start_moves_up_and_whole_segments_go() -> None:
     log.set_high_watermark(30)
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
         log.advance_log_start(31)
-    segments, size = log.segment_count, log.size_bytes
+    segments, size = len(log.segments), log.size_bytes
     log.advance_log_start(25)
-    assert log.segment_count < segments and log.size_bytes < size and log.log_start_offset == 25
+    assert len(log.segments) < segments and log.size_bytes < size and log.log_start_offset == 25
     assert log.active_producer_count == 1, "producers stay (rule 9)"
     assert stored(log)[0].header.base_offset == 24 and log.epoch_at(25) == 1 and log.epoch_at(24) == -1
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE):

@@ -199,7 +199,7 @@ def test_a_segment_behind_a_hole_is_removed_above_the_recovery_point() -> None:
     unsealed(disk)
     disk.remove(gone.path("log"))
     again = open_log(disk, recovery_point=0)
-    assert again.log_end_offset == gone.base_offset and again.segment_count == 1
+    assert again.log_end_offset == gone.base_offset and len(again.segments) == 1
 
 
 def test_a_snapshot_above_the_end_does_not_come_back_to_life() -> None:
@@ -230,7 +230,7 @@ def test_producers_are_those_of_a_replay_from_zero_whatever_snapshot_is_left() -
 def test_snapshots_of_earlier_closes_do_not_pile_up() -> None:
     disk = LyingDisk()
     log = filled(disk)
-    segments = log.segment_count
+    segments = len(log.segments)
     for turn in range(4):
         append(log, batch(1, pid=9, epoch=0, sequence=turn), leader_epoch=3)
         end, before = log.log_end_offset, log._producers.as_comparable()

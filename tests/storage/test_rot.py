@@ -21,7 +21,7 @@ def closed(*, aborted: bool = False) -> tuple[LyingDisk, int]:
             append(log, batch(pid=7, epoch=turn, sequence=0, transactional=True))
             append_marker(log, marker(7, turn + 1, commit=False))
     end = log.log_end_offset
-    assert log.segment_count > 3
+    assert len(log.segments) > 3
     log.close(clean=True)
     disk.kill()
     return disk, end
