@@ -11,7 +11,13 @@ from .command_output import run, settings_of, show_json, show_table
 from .errors import error_for
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
     from .admin import Admin
+    from .metadata import TopicView
+    from .operations import PartitionMove
+
+    Joining = Mapping[tuple[str, int], Collection[int]]
 
 topics = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.")
 groups = typer.Typer(no_args_is_help=True, help="Look at consumer groups.")
@@ -36,6 +42,17 @@ def connect(bootstrap: str) -> Admin:
     from .admin import Admin
 
     return Admin(bootstrap)
+
+
+def joining_replicas(moves: Iterable[PartitionMove]) -> Joining:
+    """Those that moves add to partitions: until they are in sync, they are no replicas that somebody would miss."""
+    return {(move.topic, move.partition): move.adding for move in moves}
+
+
+def under_replicated(view: TopicView, joining: Joining) -> int:
+    """Partitions of the topic with a settled replica outside the ISR, as the nodes' metric counts them."""
+    settled = {n: set(part.replicas).difference(joining.get((view.name, n), ())) for n, part in view.partitions.items()}
+    return sum(not settled[n].issubset(part.in_sync_replicas) for n, part in view.partitions.items())
 
 
 # ---------------------------------------------------------------------- topics
@@ -84,6 +101,7 @@ def topics_list(
     async def work() -> None:
         async with connect(bootstrap) as admin:
             views = await admin.list_topics(internal=internal)
+            joining = joining_replicas(await admin.list_reassignments())
         if json:
             show_json([{"name": view.name, "partitions": len(view.partitions), "internal": view.internal} for view in views])
             return
@@ -93,7 +111,7 @@ def topics_list(
                 len(view.partitions),
                 max((len(part.replicas) for part in view.partitions.values()), default=0),
                 sum(part.leader < 0 for part in view.partitions.values()),
-                sum(len(part.in_sync_replicas) < len(part.replicas) for part in view.partitions.values()),
+                under_replicated(view, joining),
             ]
             for view in views
         ]
@@ -338,10 +356,11 @@ def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
         async with connect(bootstrap) as admin:
             described = await admin.describe_cluster()
             views = await admin.list_topics(internal=True)
+            moves = await admin.list_reassignments()
             features = dict(admin.features)
         parts = [part for view in views for part in view.partitions.values()]
         leaderless = sum(part.leader < 0 for part in parts)
-        under = sum(len(part.in_sync_replicas) < len(part.replicas) for part in parts)
+        under = sum(under_replicated(view, joining_replicas(moves)) for view in views)
         summary = {
             "cluster_id": described.cluster_id,
             "controller": described.controller_id,
@@ -349,6 +368,7 @@ def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
             "partitions": len(parts),
             "leaderless": leaderless,
             "under_replicated": under,
+            "moving": len(moves),
             "features": features,
         }
         if json:
@@ -356,7 +376,7 @@ def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
             return leaderless
         print(
             f"cluster {described.cluster_id}: {len(described.brokers)} nodes, {summary['topics']} topics, "
-            f"{len(parts)} partitions ({leaderless} without leader, {under} under-replicated)"
+            f"{len(parts)} partitions ({leaderless} without leader, {under} under-replicated, {len(moves)} moving)"
         )
         show_table(
             ("node", "address", "rack", "controller", "leads"),
