@@ -249,7 +249,6 @@ class StorageHistory(AppendSteps):
         end = self.log.log_end_offset
         lowest = min(end, max(0, low - 2, self.settled))  # a cleaner takes for settled what is below the high watermark
         target = lowest + a % (end - lowest + 1)
-        before = len(self.model.batches)
         if b % 8 == 0:
             target += b % 5
             self._before_cut(0, target)
@@ -262,10 +261,10 @@ class StorageHistory(AppendSteps):
             self.restarting = target if restarts else None
             self.log.truncate_to(target)
             self.model.truncate(target)
-        self.restarting = None
+        restarted, self.restarting = self.restarting is not None, None
         self.limit, self.settled = min(self.limit, self.model.end), min(self.settled, self.model.end)
         self.flushed = min(self.flushed, self.model.end)
-        if not self.model.batches and before:
+        if restarted:  # the one segment there is begins there
             self.start_noted = self.start_most = self.model.start
         assert self.log.log_end_offset == self.model.end and self.log.log_start_offset == self.model.start
         if self.log.flushed_end_offset > self.model.end:
