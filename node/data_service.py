@@ -19,6 +19,7 @@ first chunk: the list cannot change later, since the range ends at or below the 
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from ..replication.replica import Replica
 from ..runtime import logs
 from ..storage.bulk_read import begin_bulk_read
 from ..storage.counting import CountOvertaken, begin_count, count_stop
+from ..storage.health import unreadable
 from ..storage.log import Log
 from ..wire.errors import ErrorCode, KafkaError
 
@@ -233,6 +235,11 @@ class DataService(data_pb2_grpc.DataServicer):
             read = begin_bulk_read(replica.log, position, chunk_bytes, request.end)
             try:
                 records, next_offset = await asyncio.get_running_loop().run_in_executor(self._pool, read.run)
+            except OSError as error:
+                self._require_still_pinned(request, pinned, position)
+                if error.errno == errno.EIO:  # nothing that happened to the log explains it
+                    replica.log.go_offline(unreadable(error, replica.log.directory, position))
+                raise
             finally:  # a read beside a truncation or a deletion may fail in any way: what happened meanwhile is the better answer
                 self._require_still_pinned(request, pinned, position)
             chunk = pb.RangeChunk(records=records, start_offset=position, next_offset=next_offset)
@@ -304,7 +311,6 @@ class DataService(data_pb2_grpc.DataServicer):
     ) -> NoReturn:
         """Ends the call with the error code and who leads now."""
         if isinstance(error, OSError):
-            # Not a verdict on the disk: the file may have been closed under the reading thread, by a truncation or a deletion.
             log.error("bulk_read_failed", topic=topic, partition=partition, reason=error)
             error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"reading {topic}-{partition} failed: {error}")
         detail = pb.ErrorDetail(error_code=error.code, message=str(error), log_start_offset=-1)

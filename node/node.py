@@ -133,6 +133,7 @@ class Node:
             files_max=configuration.integer("log.open.files.max"),
             recovery_threads=configuration.integer("num.recovery.threads.per.data.dir"),
             eraser=Eraser(),
+            now_s=self._clock.monotonic,
             essential=(configuration.data_dirs[0], "it is the metadata quorum's") if configuration.is_controller else None,
         )
         report = self._directory.open_all(now_ms=self._clock.wall_ms())

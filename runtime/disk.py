@@ -6,6 +6,7 @@ Promises of `RealDisk`:
   returned count is checked and turned into ENOSPC;
 * `write_atomic` leaves either the old content or the new one, also after a power cut: temporary file, fsync, rename, fsync of
   the folder, in this order;
+* a read that the disk cannot answer is `ReadFailed`, and no error of a write is: bytes may be lost where all else works;
 * a failed fsync is reported once and must be treated as final by the caller: the kernel may have dropped the dirty pages, so
   a later fsync that succeeds proves nothing.
 """
@@ -22,6 +23,13 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
+
+
+_UNREADABLE = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG})
+
+
+class ReadFailed(OSError):
+    """The disk cannot give back what it holds of one file or folder, which `filename` names."""
 
 
 class File(Protocol):
@@ -79,18 +87,21 @@ class RealFile:
 
     def read_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`; shorter only at the end of the file."""
-        data = os.pread(self._fd, length, position)
-        if len(data) == length or not data:
-            return data
-        parts = [data]  # a signal or a very large read may stop early although more bytes exist
-        done = len(data)
-        while done < length:
-            more = os.pread(self._fd, length - done, position + done)
-            if not more:
-                break
-            parts.append(more)
-            done += len(more)
-        return b"".join(parts)
+        try:
+            data = os.pread(self._fd, length, position)
+            if len(data) == length or not data:
+                return data
+            parts = [data]  # a signal or a very large read may stop early although more bytes exist
+            done = len(data)
+            while done < length:
+                more = os.pread(self._fd, length - done, position + done)
+                if not more:
+                    break
+                parts.append(more)
+                done += len(more)
+            return b"".join(parts)
+        except OSError as error:
+            raise _failure_of_read(error, self.path) from error
 
     def write_at(self, position: int, data: Buffer) -> None:
         view = memoryview(data).cast("B")
@@ -120,6 +131,12 @@ class RealFile:
             os.close(fd)
 
     __del__ = close  # who shares a file with other threads lets go of it instead of closing it under their reads
+
+
+def _failure_of_read(error: OSError, path: Path) -> OSError:
+    if error.errno not in _UNREADABLE:
+        return error
+    return ReadFailed(error.errno, f"{error.strerror or 'input/output error'} in a read", str(path))
 
 
 def _require_all(written: int, wanted: int, path: Path) -> None:
@@ -153,17 +170,26 @@ class RealDisk:
         """Opens `path`; with `create`, makes it when absent (the caller then syncs the folder)."""
         flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
         if create:
-            flags |= os.O_CREAT
-        return RealFile(path, os.open(path, flags, 0o644))
+            return RealFile(path, os.open(path, flags | os.O_CREAT, 0o644))
+        try:
+            return RealFile(path, os.open(path, flags))
+        except OSError as error:
+            raise _failure_of_read(error, path) from error
 
     def exists(self, path: Path) -> bool:
         return os.path.exists(path)
 
     def size(self, path: Path) -> int:
-        return os.stat(path).st_size
+        try:
+            return os.stat(path).st_size
+        except OSError as error:
+            raise _failure_of_read(error, path) from error
 
     def list_names(self, directory: Path) -> list[str]:
-        return sorted(os.listdir(directory))
+        try:
+            return sorted(os.listdir(directory))
+        except OSError as error:
+            raise _failure_of_read(error, directory) from error
 
     def make_directory(self, directory: Path, *, durable: bool = True) -> None:
         """Makes the folder and its parents, durably: every new entry's parent folder is synced.  Without `durable`, the caller
@@ -176,8 +202,11 @@ class RealDisk:
             self.sync_directory(directory.parent)
 
     def read(self, path: Path) -> bytes:
-        with open(path, "rb") as file:
-            return file.read()
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise _failure_of_read(error, path) from error
 
     def write_atomic(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + ".tmp")

@@ -72,6 +72,7 @@ class DataFolders:
         recovery_pool: Callable[[int], Executor] = ThreadPoolExecutor,
         eraser: Eraser | None = None,
         essential: tuple[Path, str] | None = None,
+        now_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`files_max`, `recovery_threads` and the pool of them are for each folder; `eraser` is for all, and is closed with
         them; `fresh_id` names a new folder.  `essential`: one that the node cannot do without, and why."""
@@ -93,6 +94,7 @@ class DataFolders:
                 recovery_threads=recovery_threads,
                 recovery_pool=recovery_pool,
                 eraser=eraser,
+                now_s=now_s,
             )  # fmt: skip
             for path in paths
         ]

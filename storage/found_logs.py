@@ -17,11 +17,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..runtime import logs
-from ..runtime.disk import Disk
+from ..runtime.disk import Disk, ReadFailed
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint
 from .creation import PARTITION_METADATA
 from .folder_notes import PartitionKey
+from .health import unreadable
 from .stored_config import LOG_CONFIG, decode_config
 from .topic_config import LogConfig
 
@@ -55,7 +56,16 @@ def look_at_log(
     disk: Disk, path: Path, key: PartitionKey, config_of: Callable[[str], LogConfig] | None
 ) -> FoundLog | UnusableLog | None:
     """None for what a creation that was cut short has left.  `config_of(topic)`: of a log that does not know its own.  Raises
-    OSError."""
+    OSError, but not for what cannot be read."""
+    try:
+        return _look(disk, path, key, config_of)
+    except ReadFailed as error:
+        return UnusableLog(None, unreadable(error, path))
+
+
+def _look(
+    disk: Disk, path: Path, key: PartitionKey, config_of: Callable[[str], LogConfig] | None
+) -> FoundLog | UnusableLog | None:
     metadata = path / PARTITION_METADATA
     if not disk.exists(metadata):
         return _unidentified(metadata, "is missing") if _was_in_use(disk, path) else None

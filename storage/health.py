@@ -2,6 +2,11 @@
 
 A log goes offline at the first error that leaves it in a state that nobody knows, or that shows its data to be damaged.  It stays
 so: only opening it again, after a restart, may find out what the disk really holds.  A full disk is not such an error.
+
+    a write or a sync fails                     the disk cannot be trusted: the data folder goes offline with all its logs
+    bytes that were published are not there     damage of this log alone: a file that is gone, or shorter than the log knows
+    ... or cannot be read (EIO)                 the same, but see `ReadErrors` for a disk that dies
+    no file could be opened, or no memory had   the read is refused, and nothing follows
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..runtime import logs
+from ..runtime.disk import ReadFailed
 from ..wire.errors import ErrorCode, KafkaError
 from .batch_scan import InvalidBatch
 from .recovery import CorruptLog
@@ -21,7 +27,34 @@ OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors that end when somebody makes room; every other error of a write says that the disk cannot be trusted."""
 DISK_FAILED = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EUCLEAN})
 """Errors of the disk itself, whatever was asked of it: not of a name that is too long, or of too many open files."""
+OUT_OF_HANDLES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
+"""Errors that say nothing of the disk."""
+UNREADABLE_LOGS_MAX = 3
+UNREADABLE_WITHIN_S = 600.0
 log = logs.get(__name__)
+
+
+def unreadable(error: OSError, directory: Path, offset: int = -1) -> CorruptLog:
+    """The damage of a log whose bytes, at an offset if that is known, are not there or cannot be read."""
+    damage = CorruptLog(Path(error.filename or directory), -1, offset, error.strerror or str(error))
+    damage.__cause__ = error
+    return damage
+
+
+class ReadErrors:
+    """Read errors in the logs of one data folder: one log's are damage of that log, those of several in short order are a disk
+    that dies."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._seen: dict[tuple[str, int], float] = {}
+
+    def is_dying(self, key: tuple[str, int]) -> bool:
+        """This log has had a read error: whether UNREADABLE_LOGS_MAX logs have had one within UNREADABLE_WITHIN_S."""
+        now_s = self._now_s()
+        self._seen = {each: at_s for each, at_s in self._seen.items() if now_s - at_s < UNREADABLE_WITHIN_S}
+        self._seen[key] = now_s
+        return len(self._seen) >= UNREADABLE_LOGS_MAX
 
 
 class Health:
@@ -64,6 +97,14 @@ class Health:
             self.fail(what, error)
 
     @contextmanager
+    def reading(self, what: str) -> Iterator[None]:
+        """Nothing is written in here: see `fail_read`."""
+        try:
+            yield
+        except (OSError, InvalidBatch) as error:
+            self.fail_read(what, error)
+
+    @contextmanager
     def room_needed(self, what: str) -> Iterator[None]:
         """What fails in here has changed nothing that counts: see `refuse`."""
         try:
@@ -76,7 +117,15 @@ class Health:
         if isinstance(error, InvalidBatch):
             self.go_offline(CorruptLog(error.path or self._directory, error.position, error.offset, error.reason))
         else:
-            self.go_offline(error)
+            self.go_offline(unreadable(error, self._directory) if isinstance(error, ReadFailed) else error)
+        raise self.storage_error(what, error) from error
+
+    def fail_read(self, what: str, error: OSError | InvalidBatch, offset: int = -1) -> NoReturn:
+        """A read of published bytes failed, and nothing was being written: the data of this log is damaged, not more."""
+        if isinstance(error, OSError) and error.errno in (errno.EIO, errno.ENOENT):
+            self.go_offline(unreadable(error, self._directory, offset))
+        elif not isinstance(error, OSError) or error.errno not in OUT_OF_HANDLES:
+            self.fail(what, error)
         raise self.storage_error(what, error) from error
 
     def refuse(self, what: str, error: OSError) -> NoReturn:

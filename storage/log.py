@@ -349,30 +349,30 @@ class Log:
             try:
                 found = self._segments.read(offset, max_bytes, upper_offset)
             except (OSError, InvalidBatch) as error:
-                self._health.fail("a read", error)
+                self._health.fail_read("a read", error, offset)
             if found.first_offset >= 0 and (at_least_one_batch or len(found.data) <= max_bytes):
                 return found
         return ReadResult(b"", offset, offset)
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions with records in [start_offset, upper_offset), by first offset (rules 13, 17)."""
-        with self._health.disk_at_work("a look-up"):
+        with self._health.reading("a look-up"):
             return self._segments.aborted_transactions(start_offset, upper_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int, upper_offset: int) -> TimestampOffset | None:
         """The first record not older than `timestamp_ms`, below `upper_offset`."""
-        with self._health.disk_at_work("a look-up"):
+        with self._health.reading("a look-up"):
             return offset_for_timestamp(self._segments, timestamp_ms, self._log_start, min(upper_offset, self._log_end))
 
     def max_timestamp(self, upper_offset: int | None = None) -> TimestampOffset | None:
         """The record with the greatest timestamp below `upper_offset` (the log's end when not given)."""
         upper = self._log_end if upper_offset is None else min(upper_offset, self._log_end)
-        with self._health.disk_at_work("a look-up"):
+        with self._health.reading("a look-up"):
             return max_timestamp(self._segments, self._log_start, upper)
 
     def ranges(self, start: int, end: int, target_bytes: int) -> list[OffsetRange]:
         """[start, end) split at batch boundaries into pieces of about `target_bytes`, from the indexes alone."""
-        with self._health.disk_at_work("a look-up"):
+        with self._health.reading("a look-up"):
             return split_range(self._segments, max(start, self._log_start), min(end, self._log_end), target_bytes)
 
     # ------------------------------------------------------------------------------------------------ producers and epochs

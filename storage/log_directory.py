@@ -13,7 +13,8 @@ Order at opening: lock, check meta.properties, read clean-shutdown **and remove 
 is an unclean stop.  Order at a clean close: close every log clean, write the checkpoint, then write clean-shutdown, last.
 
 When the disk fails under one log, the whole folder goes offline with all its logs, once, and `on_offline` is told.  When only
-the data of one log is damaged, that log goes offline, for this start and all later ones, until it is set aside or deleted.
+the data of one log is damaged, or cannot be read, that log goes offline, for this start and all later ones, until it is set aside
+or deleted; which is which, `health` says.  A damage that the disk does not let us note is one of the folder.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from uuid import UUID
 
 from ..runtime import logs
-from ..runtime.disk import Disk, FileLock
+from ..runtime.disk import Disk, FileLock, ReadFailed
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from .creation import Creation, NewLog, Results
@@ -35,7 +36,7 @@ from .flush_notes import Identity, identity_of
 from .folder_notes import FolderNotes, PartitionCheckpoint, PartitionKey
 from .folder_owner import META_PROPERTIES, DirectoryRefused, claim_folder
 from .found_logs import DAMAGED, FoundLog, UnusableLog, look_at_log, parse_name
-from .health import DISK_FAILED
+from .health import DISK_FAILED, OUT_OF_SPACE, ReadErrors, unreadable
 from .log import CorruptLog, Log, LogConfig
 from .open_files import OPEN_FILES_MAX, OpenFiles
 from .removal import Removal
@@ -77,10 +78,11 @@ class LogDirectory:
         recovery_threads: int = 1,
         recovery_pool: Callable[[int], Executor] = ThreadPoolExecutor,
         eraser: Eraser | None = None,
+        now_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`fresh_directory_id` is written into a new folder and names it for good: a wiped or replaced disk gets another.
         `files_max`: open files of segments without unsynced writes.  `recovery_threads`: logs opened at the same time.
-        `eraser`: unlinks in its thread; without one, whoever removes waits."""
+        `eraser`: unlinks in its thread; without one, whoever removes waits.  `now_s`: a clock that only goes on."""
         self.path = path
         self.directory_id = fresh_directory_id
         self.cluster_id = cluster_id
@@ -108,6 +110,7 @@ class LogDirectory:
         self._configs_due: dict[PartitionKey, LogConfig] = {}
         self._eraser = eraser
         self._being_made: set[PartitionKey] = set()
+        self._read_errors = ReadErrors(now_s)
 
     # ----------------------------------------------------------------------------------------------------------- opening
 
@@ -183,6 +186,7 @@ class LogDirectory:
             return None
         if isinstance(found, UnusableLog):
             self.damaged[key] = found.topic_id
+            self._count_read_error(key, found.reason)
             self._not_opened(key, found.reason, report)
             return None
         return found
@@ -199,6 +203,8 @@ class LogDirectory:
             flushed_end = self._notes.claims.get(identity_of(entry.topic_id, entry.key[1]), 0)
             try:
                 return self._load(entry.key, entry.config, now_ms=now_ms, clean=report.clean, flushed_end=flushed_end)
+            except ReadFailed as error:
+                return unreadable(error, self._log_path(entry.key))
             except KafkaError as error:
                 return error
 
@@ -218,6 +224,8 @@ class LogDirectory:
             if isinstance(result, CorruptLog):
                 self._note_damage(entry.key, entry.topic_id, result)
             self._not_opened(entry.key, result, report)
+        if self._offline is not None:
+            raise self._offline
 
     def _load(self, key: PartitionKey, config: LogConfig, *, now_ms: int, clean: bool, flushed_end: int = 0) -> Log:
         known = self._notes.get(key)
@@ -357,8 +365,10 @@ class LogDirectory:
         key = (topic, partition)
         assert key in self.damaged
         try:
-            note_set_aside(self._disk, self._log_path(key), now_ms, key)
-            kept = self._take_name_away(key, self.damaged[key], DAMAGED_SUFFIX)
+            if self._disk.exists(self._log_path(key)):  # or else somebody has moved it away
+                note_set_aside(self._disk, self._log_path(key), now_ms, key)
+                kept = self._take_name_away(key, self.damaged[key], DAMAGED_SUFFIX)
+                log.warning("damaged_log_set_aside", log=f"{topic}-{partition}", path=kept)
         except OSError as error:
             self.disk_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be set aside: {error}") from error
@@ -368,7 +378,6 @@ class LogDirectory:
         self.topic_ids.pop(key, None)
         if known is not None:
             known.close(clean=False)
-        log.warning("damaged_log_set_aside", log=f"{topic}-{partition}", path=kept)
 
     def _take_name_away(self, key: PartitionKey, topic_id: UUID | None, suffix: str) -> Path:
         """Gives the folder a short name (the topic's may already be as long as the file system allows), durably.  Raises
@@ -473,11 +482,21 @@ class LogDirectory:
             self.on_corrupt(failed, error)
 
     def _note_damage(self, key: PartitionKey, topic_id: UUID, error: CorruptLog) -> None:
+        """It may be more than damage of this log: then the folder goes offline."""
         self.damaged[key] = topic_id
         try:
             self._disk.write_atomic(self._log_path(key) / DAMAGED, str(error).encode())
         except OSError as second:
             log.error("damage_not_noted", path=self._log_path(key), reason=second)
+            moved_away = not self._disk.exists(self._log_path(key)) and self._disk.exists(self.path / META_PROPERTIES)
+            if second.errno not in OUT_OF_SPACE and not moved_away:
+                self.go_offline(second)
+        self._count_read_error(key, error)
+
+    def _count_read_error(self, key: PartitionKey, error: KafkaError) -> None:
+        cause = error.__cause__
+        if isinstance(cause, ReadFailed) and self._read_errors.is_dying(key):
+            self.go_offline(cause)
 
     def disk_failed(self, error: OSError) -> None:
         """A sync that failed is not tried again, whatever it was for: for errors of the disk itself, the folder goes offline."""

@@ -18,7 +18,8 @@ A process that is only killed loses nothing: `kill()`.
 
 Faults, all off at first: `capacity` (writes then stop short with ENOSPC), `full_after` (no room from the n-th growth on; what
 takes none goes on), `fail_after` (ENOSPC at the n-th change),
-`fail_sync` / `fail_sync_after` (EIO; see below), `fail_truncate`, `cut_after` (PowerCut at the n-th change), `flip_bit` (rot).
+`fail_sync` / `fail_sync_after` (EIO; see below), `fail_truncate`, `unreadable` (files that give EIO when they are read),
+`cut_after` (PowerCut at the n-th change), `flip_bit` (rot).
 
 **After a failed sync the dirty pages are gone**, as in Linux: what was written since the last good sync will not reach the disk,
 and the next sync succeeds without it.  Whether readers still see it is the file system's choice (ext4 shows it until the page is
@@ -35,6 +36,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
+
+from ...runtime.disk import ReadFailed
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -208,6 +211,7 @@ class LyingFile:
     def read_at(self, position: int, length: int) -> bytes:
         self._check()
         self._disk.reads += 1
+        self._disk.require_readable(self.path)
         return bytes(self._inode.content[position : position + length])
 
     def write_at(self, position: int, data: Buffer) -> None:
@@ -269,6 +273,7 @@ class LyingDisk:
         self.fail_sync_after: int | None = None
         self.failed_sync_keeps_cache = True
         self.fail_truncate = False
+        self.unreadable: frozenset[Path] = frozenset()
         self.cut_after: int | None = None
         self.on_call: Callable[[], None] | None = None
         """Before calls that nobody makes under a lock: where another thread may come first (`turns`)."""
@@ -469,7 +474,12 @@ class LyingDisk:
 
     def read(self, path: Path) -> bytes:
         self.called()
+        self.require_readable(path)
         return bytes(self._file(path).content)
+
+    def require_readable(self, path: Path) -> None:
+        if path in self.unreadable:
+            raise ReadFailed(errno.EIO, "the read fails", str(path))
 
     def write_atomic(self, path: Path, data: bytes) -> None:
         self.called()

@@ -33,26 +33,28 @@ def content_at(cluster: Cluster, node: int) -> bytes:
     return b"".join(segment.file.read_at(0, segment.size_bytes) for segment in log.segments)
 
 
-def spoil(tmp_path: Path, node: int) -> Path:
-    """Bytes in the middle of what had been flushed are not what they were; the indexes do not remember."""
+def spoil(tmp_path: Path, node: int, *, cut: bool = False) -> Path:
+    """Bytes in the middle of what had been flushed are not what they were, or not there; the indexes do not remember."""
     folder = tmp_path / f"node-{node}" / "t-0"
     path = sorted(folder.glob("*.log"))[1]
     data = bytearray(path.read_bytes())
     data[16] ^= 0xFF
-    path.write_bytes(data)
+    path.write_bytes(data[:100] if cut else data)
     return path
 
 
-async def test_damage_found_by_a_read_takes_the_replica_offline_and_it_is_fetched_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [False, True], ids=["changed", "cut"])
+async def test_damage_found_by_a_read_takes_the_replica_offline_and_it_is_fetched_again(tmp_path: Path, cut: bool) -> None:
     cluster = await three_replicas(tmp_path)
     before = content_at(cluster, 1)
-    path = spoil(tmp_path, 3)
+    path = spoil(tmp_path, 3, cut=cut)
     log = cluster.log(3)
     with pytest.raises(KafkaError, match=path.name):
         for segment in log.segments:
             log.read(segment.base_offset, 1, upper_offset=log.log_end_offset)
     manager = cluster.managers[3]
     assert manager.replica("t", 0).role is Role.OFFLINE and manager.offline_replicas() == {(TOPIC_ID, 0)}
+    assert not cluster.directories[3].is_offline
     cluster.publish([replace(cluster.partitions["t", 0])], to=[3])
     assert manager.replica("t", 0).role is Role.OFFLINE  # it still counts as in sync: nothing may take its place
     now = replace(cluster.partitions["t", 0], isr=(1, 2), partition_epoch=9)

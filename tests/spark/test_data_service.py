@@ -240,3 +240,20 @@ def test_without_the_second_look_a_read_of_a_lost_leadership_would_be_sent(
         monkeypatch.setattr(bulk_read, "run", lose_leadership)
         monkeypatch.setattr(data_service.DataService, "_require_still_pinned", lambda *_: None)
         assert list(stub_of(cluster, 1).ReadRange(request))
+
+
+def test_a_file_that_is_shorter_than_its_log_knows_takes_that_replica_out_of_use_and_no_other(tmp_path: Path) -> None:
+    with ServedCluster(tmp_path) as cluster:
+        for topic in ("short", "whole"):
+            cluster.fill(topic, 0, history(3, 60), leader=1)
+        replica = cluster.nodes[1].replicas.replica("short", 0)
+        path, end = replica.log.segments.active.path("log"), replica.log.high_watermark
+        with open(path, "r+b") as file:
+            file.truncate(path.stat().st_size - 10)
+        short = pb.ReadRangeRequest(topic="short", partition=0, leader_epoch=-1, start=0, end=end)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub_of(cluster, 1).ReadRange(short))
+        assert detail_of(caught.value).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert replica.log.is_offline and ("short", 0) in cluster.nodes[1].directory.damaged
+        whole = pb.ReadRangeRequest(topic="whole", partition=0, leader_epoch=-1, start=0, end=end)
+        assert list(stub_of(cluster, 1).ReadRange(whole))
