@@ -13,6 +13,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import BinaryIO
 
 import grpc
 import grpc.aio
@@ -23,8 +24,9 @@ from .frames import FrameConnection, FrameHandler, LogLimiter
 from .tls import HANDSHAKE_S_MAX, MutualTls
 
 __all__ = [
-    "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "LogLimiter", "PortInUse", "bind_grpc",
-    "connect_frames", "free_port", "grpc_channel", "grpc_channel_blocking", "grpc_server", "port_is_free", "serve_frames",
+    "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "LogLimiter", "PortInUse", "ask_frame",
+    "bind_grpc", "connect_frames", "free_port", "grpc_channel", "grpc_channel_blocking", "grpc_server", "port_is_free",
+    "serve_frames",
 ]  # fmt: skip
 
 log = logs.get(__name__)
@@ -35,6 +37,7 @@ FRAMES_IN_FLIGHT_BYTES_MAX = 512 << 20
 LOOK_AFTER_S = 2.0
 """How often a server looks for connections that stand still, come too slowly or are idle."""
 _CLOSE_GRACE_S = 2.0
+ASKED_FRAME_BYTES_MAX = 4 << 20
 
 
 class PortInUse(OSError):
@@ -302,6 +305,26 @@ def grpc_channel(target: str, options: Sequence[tuple[str, int | str]] = ()) -> 
 def grpc_channel_blocking(target: str, options: Sequence[tuple[str, int | str]] = ()) -> grpc.Channel:
     """A channel to `host:port` for threads."""
     return grpc.insecure_channel(target, options=_overridden(_GRPC_CHANNEL_OPTIONS, options))
+
+
+def ask_frame(host: str, port: int, request: bytes, timeout_s: float) -> bytes:
+    """Sends one frame over a connection of its own and returns the one that comes back; waits, for tools that block.
+
+    Raises OSError, also when the other side closes, sends more than ASKED_FRAME_BYTES_MAX, or takes too long (TimeoutError; the
+    bound is on each step)."""
+    with socket.create_connection((host, port), timeout_s) as connection, connection.makefile("rb") as answer:
+        connection.sendall(len(request).to_bytes(4, "big") + request)
+        size = int.from_bytes(_exactly(answer, 4), "big")
+        if size > ASKED_FRAME_BYTES_MAX:
+            raise ConnectionError(f"{host}:{port} answers with a frame of {size} bytes")
+        return _exactly(answer, size)
+
+
+def _exactly(stream: BinaryIO, size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise ConnectionError("the other side closed the connection in the middle of an answer")
+    return data
 
 
 def free_port(host: str = "127.0.0.1") -> int:

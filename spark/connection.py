@@ -10,7 +10,9 @@ moved leader, an offset that a new leader does not know as committed yet).  Ever
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,6 +24,7 @@ from ..runtime.clock import Clock, SystemClock
 from ..runtime.logs import get
 from ..runtime.network import grpc_channel_blocking
 from ..wire.errors import ErrorCode
+from .kafka_address import grpc_addresses
 
 log = get(__name__)
 
@@ -173,7 +176,9 @@ class DataClient:
         clock: Clock | None = None,
         open_channel: Callable[[str], grpc.Channel] = open_channel,
     ) -> None:
+        """`bootstrap`: gRPC or Kafka listeners of some nodes, each as host:port."""
         self._bootstrap = tuple(bootstrap)
+        self._grpc_of: dict[str, tuple[str, ...]] = {}  # of those that turned out to be Kafka listeners
         self._endpoints: tuple[str, ...] = ()  # learnt from the cluster; the bootstrap list stays as a fallback
         self._clock = clock or SystemClock()
         self._retry_timeout_s = retry_timeout_ms / 1000
@@ -214,17 +219,29 @@ class DataClient:
 
     def _describe_once(self, names: Sequence[str]) -> tuple[dict[str, TopicView], _Problem | None]:
         problem: _Problem | None = None
-        for endpoint in dict.fromkeys((*self._endpoints, *self._bootstrap)):
+        given = itertools.chain.from_iterable(self._grpc_of.get(each, (each,)) for each in self._bootstrap)
+        left = deque(dict.fromkeys((*self._endpoints, *given)))
+        while left:
+            endpoint = left.popleft()
             try:
                 request = data_pb2.DescribeTopicsRequest(topics=names)
                 reply = self._stub(endpoint).DescribeTopics(request, timeout=DESCRIBE_TIMEOUT_S)
             except grpc.RpcError as failure:
                 problem = _problem_of(failure, endpoint)
+                if endpoint in self._bootstrap and problem.code == ErrorCode.NETWORK_EXCEPTION and not self._endpoints:
+                    left.extend(self._behind(endpoint))
                 continue
             self._endpoints = tuple(reply.endpoints)
             return self._learn(reply)
         assert problem is not None, "the bootstrap list is never empty"
         return {}, problem
+
+    def _behind(self, endpoint: str) -> tuple[str, ...]:
+        """Where to ask instead, when a Kafka listener was given."""
+        found = grpc_addresses(endpoint)
+        if found:
+            self._grpc_of[endpoint] = found
+        return found
 
     def _learn(self, reply: data_pb2.DescribeTopicsReply) -> tuple[dict[str, TopicView], _Problem | None]:
         found: dict[str, TopicView] = {}

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-LOCAL: Final = "127.0.0.1:9192"
+LOCAL: Final = "127.0.0.1:9092"
 PATIENCE_S: Final = 30.0
 
 
@@ -25,7 +25,7 @@ def count(
         bool, typer.Option("--uncommitted", help="Up to the high watermark, aborted transactions included.")
     ] = False,
     bootstrap: Annotated[
-        str, typer.Option("--bootstrap", envvar="TIDEGATE_GRPC", help="gRPC listeners as host:port,host:port.", show_envvar=True)
+        str, typer.Option("--bootstrap", envvar="TIDEGATE_BOOTSTRAP", help="Brokers as host:port,host:port.", show_envvar=True)
     ] = LOCAL,
     patience_s: Annotated[
         float, typer.Option("--patience", min=0.0, help="Seconds without an answer before it gives up.")

@@ -37,8 +37,8 @@ def count_committed(
 ) -> int:
     """The committed records of a topic, or of [start, end) of some of its partitions.  Waits for the answer.
 
-    `bootstrap`: gRPC listeners of some nodes, as host:port,host:port.  Raises ReadError, also when a range is not there
-    (OFFSET_OUT_OF_RANGE below the log start) or not settled yet.
+    `bootstrap`: Kafka or gRPC listeners of some nodes, as host:port,host:port.  Raises ReadError, also when a range is not there
+    (OFFSET_OUT_OF_RANGE, below the log start or above what is committed).
     """
     return sum(count.records for count in counts_of(bootstrap, topic, ranges, retry_timeout_ms=retry_timeout_ms))
 
@@ -59,12 +59,29 @@ def counts_of(
         unknown = sorted(set(wanted) - set(view.partitions))
         if unknown:
             raise ReadError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has no partition {unknown[0]}")
+        if ranges is not None:
+            _require_ends(client, view, ranges, read_committed=read_committed)
         return [
             _count(client, RangeRequest(topic, view.topic_id, partition, start, end, read_committed, ranges is not None))
             for partition, (start, end) in sorted(wanted.items())
         ]
     finally:
         client.close()
+
+
+def _require_ends(
+    client: DataClient, view: TopicView, ranges: Mapping[int, tuple[int, int]], *, read_committed: bool
+) -> None:
+    """A count waits for what a leader may not know to be committed yet; here the leaders say that they know."""
+    answers = client.offsets(view, [offset_query(partition) for partition in ranges], read_committed=read_committed)
+    for partition, (start, end) in sorted(ranges.items()):
+        answer = answers[partition]
+        bound = answer.last_stable_offset if read_committed else answer.high_watermark
+        if end > bound:
+            raise ReadError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{view.name}-{partition}: [{start}, {end}) was asked for, and what can be read ends at {bound}",
+            )
 
 
 def _everything(client: DataClient, view: TopicView, *, read_committed: bool) -> dict[int, tuple[int, int]]:

@@ -44,7 +44,7 @@ _NAMES = (
 _SPELLING = {name.lower(): name for name in _NAMES}
 _ALIASES = {"tidegate.bootstrap.servers": "bootstrap"}
 _ELSEWHERE = {
-    "kafka.bootstrap.servers": "this source speaks gRPC: give the nodes' gRPC listeners in 'bootstrap'",
+    "kafka.bootstrap.servers": "give the nodes' listeners (gRPC or Kafka) in 'bootstrap'",
     "path": "load() takes no path: name the topics in 'subscribe'",
     "topic": "name the topics to read in 'subscribe'",
     "kafka.isolation.level": "write 'isolation'",
@@ -175,7 +175,7 @@ def parse_bootstrap(text: str) -> tuple[str, ...]:
     """The endpoints of host:port,host:port; raises OptionError."""
     endpoints = tuple(part.strip() for part in text.split(",") if part.strip())
     if not endpoints:
-        raise OptionError("option 'bootstrap' is missing: give the gRPC listeners of one or more nodes, as host:port,host:port")
+        raise OptionError("option 'bootstrap' is missing: give listeners (gRPC or Kafka) of some nodes, as host:port,host:port")
     for endpoint in endpoints:
         host, _, port = endpoint.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:

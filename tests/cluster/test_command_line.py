@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,21 @@ def topic(command: Command) -> str:
     said = command("topics", "create", name, "--partitions", "3", "--config", "min.insync.replicas=2")
     assert said == f"created {name}: 3 partitions, 3 replicas each\n"
     return name
+
+
+class TestCount:
+    """count, with the address that all commands take."""
+
+    def test_the_kafka_address_is_enough_and_a_range_beyond_the_end_is_refused(self, command: Command, topic: str) -> None:
+        command("produce", topic, stdin="".join(f"{number}\n" for number in range(90)))
+        began_s = time.monotonic()
+        assert command("count", topic).splitlines()[-1] == "90 records"
+        assert command.json("count", topic)["records"] == 90
+        assert "what can be read ends at " in command("count", topic, "--range", "0:0:5000", code=1)
+        assert time.monotonic() - began_s < 15  # three processes on a busy machine; 30 s is what one waits for a lost cluster
+
+    def test_the_grpc_address_does_as_well(self, command: Command, topic: str, shared_cluster: LocalCluster) -> None:
+        assert command("count", topic, "--bootstrap", shared_cluster.node(1).grpc_address).splitlines()[-1] == "0 records"
 
 
 class TestTopics:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer
+from tidegate.runtime.network import free_port
 from tidegate.spark import count_command, count_committed
 from tidegate.spark.connection import DataClient, ReadError
 from tidegate.spark.counting import PartitionCount, counts_of
+from tidegate.spark.kafka_address import grpc_addresses
 from tidegate.storage import counting
 from tidegate.storage.cleaning.retention import apply_retention
 from tidegate.storage.counting import Counting, CountOvertaken
@@ -65,7 +68,7 @@ def test_a_leader_that_moves_is_followed(tmp_path: Path) -> None:
     [
         ("nowhere", None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("flights", {9: (0, 1)}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        ("flights", {0: (0, 1 << 40)}, ErrorCode.OFFSET_NOT_AVAILABLE),
+        ("flights", {0: (0, 1 << 40)}, ErrorCode.OFFSET_OUT_OF_RANGE),
         ("flights", {0: (-1, 5)}, ErrorCode.INVALID_REQUEST),
     ],
 )
@@ -148,10 +151,10 @@ def test_what_the_first_count_of_an_old_folder_finds_out_is_on_the_disk_soon(tmp
 # ---------------------------------------------------------------------------------------------------------- the command line
 
 
-def called(cluster: ServedCluster, *arguments: str) -> tuple[int, str]:
+def called(cluster: ServedCluster, *arguments: str, patience: str = "0.3") -> tuple[int, str]:
     app = typer.Typer()
     app.command()(count_command.count)
-    done = CliRunner().invoke(app, [*arguments, "--bootstrap", cluster.bootstrap, "--patience", "0.3"])
+    done = CliRunner().invoke(app, [*arguments, "--bootstrap", cluster.bootstrap, "--patience", patience])
     return done.exit_code, done.output
 
 
@@ -166,6 +169,23 @@ def test_the_command_shows_partitions_and_their_sum(cluster: ServedCluster) -> N
         "topic": "flights", "records": wanted, "partitions": [{"partition": 1, "start": 7, "end": 700, "records": wanted}],
     }  # fmt: skip
     assert int(called(cluster, "open", "--uncommitted")[1].split()[-2]) > int(called(cluster, "open")[1].split()[-2])
+
+
+def test_a_range_beyond_the_end_is_an_error_at_once_that_names_the_end(cluster: ServedCluster) -> None:
+    end = 1 + WANTED[0][-1]
+    began_s = time.monotonic()
+    code, text = called(cluster, "flights", "--range", f"0:0:{end + 500}", patience="60")
+    assert code == 1 and re.search(rf"\[0, {end + 500}\) was asked for, and what can be read ends at \d+", text)
+    with pytest.raises(ReadError, match="ends at"):
+        count_committed(cluster.bootstrap, "open", {0: (0, 1 << 40)})
+    assert time.monotonic() - began_s < 10
+
+
+def test_who_speaks_no_kafka_is_asked_once_and_not_waited_for(cluster: ServedCluster) -> None:
+    began_s = time.monotonic()
+    for address in (cluster.bootstrap.split(",")[0], f"127.0.0.1:{free_port()}"):
+        assert grpc_addresses(address) == ()
+    assert time.monotonic() - began_s < 10
 
 
 @pytest.mark.parametrize(

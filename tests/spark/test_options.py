@@ -69,7 +69,7 @@ def test_sizes() -> None:
         ({**BASE, "startingofsets": "earliest"}, "did you mean 'startingOffsets'"),
         ({**BASE, "failondataloss": "maybe"}, "failOnDataLoss 'maybe' must be true or false"),
         ({**BASE, "isolation": "commited"}, "must be one of read_committed, read_uncommitted"),
-        ({**BASE, "kafka.bootstrap.servers": "x:1"}, "give the nodes' gRPC listeners in 'bootstrap'"),
+        ({**BASE, "kafka.bootstrap.servers": "x:1"}, r"give the nodes' listeners \(gRPC or Kafka\) in 'bootstrap'"),
         ({**BASE, "path": "flights"}, "load\\(\\) takes no path"),
         ({**BASE, "zzz": "1"}, "the options are bootstrap, subscribe"),
         ({**BASE, "startingOffsets": "latest"}, "would be empty; write 'earliest'"),

@@ -1,0 +1,62 @@
+"""From a node's Kafka address to a gRPC address: whoever reads may give either, as all commands take the Kafka one.
+
+Two questions of the Kafka protocol: Metadata names the brokers, and one of them says in its configuration (DescribeConfigs) where
+its gRPC listener is.  Through that one the rest of the cluster is found.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ..runtime.logs import get
+from ..runtime.network import ask_frame
+from ..wire import codec
+from ..wire.api import ApiKey
+from ..wire.errors import KafkaError
+
+log = get(__name__)
+
+ANSWER_TIMEOUT_S: Final = 2.0
+ASKED_MAX: Final = 3  # of the brokers that are named: some may be down
+_METADATA_VERSION: Final = 9
+_CONFIGS_VERSION: Final = 1
+_BROKER_RESOURCE: Final = 4
+_SETTINGS: Final = ("advertised.grpc", "listeners.grpc")
+_CLIENT_ID: Final = "tidegate-reader"
+
+
+def grpc_addresses(address: str) -> tuple[str, ...]:
+    """The gRPC address of a broker of the cluster whose Kafka listener `address` (host:port) is; none when nobody there, or no
+    broker that it names, speaks the Kafka protocol.  Takes some seconds at most."""
+    try:
+        answer = _ask(address, ApiKey.METADATA, _METADATA_VERSION, {"topics": []})
+    except (OSError, KafkaError) as error:
+        log.debug("no_kafka_listener", address=address, reason=error)
+        return ()
+    brokers = sorted(answer.brokers, key=lambda broker: f"{broker.host}:{broker.port}" != address)
+    for broker in itertools.islice(brokers, ASKED_MAX):
+        try:
+            found = _grpc_address(f"{broker.host}:{broker.port}", int(broker.node_id))
+        except (OSError, KafkaError) as error:
+            log.debug("broker_not_asked", broker=int(broker.node_id), reason=error)
+            continue
+        if found:
+            return (found,)
+    return ()
+
+
+def _grpc_address(address: str, node_id: int) -> str:
+    """What this broker advertises; empty when it does not say.  Raises OSError, KafkaError."""
+    resource = {"resource_type": _BROKER_RESOURCE, "resource_name": str(node_id), "configuration_keys": list(_SETTINGS)}
+    fields = {"resources": [resource], "include_synonyms": False}
+    (result,) = _ask(address, ApiKey.DESCRIBE_CONFIGS, _CONFIGS_VERSION, fields).results
+    values = {str(entry.name): entry.value or "" for entry in result.configs}
+    return next((values[name] for name in _SETTINGS if values.get(name)), "")
+
+
+def _ask(address: str, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
+    host, _, port = address.rpartition(":")
+    request = codec.request_header(api_key, version, 0, _CLIENT_ID) + codec.request(api_key, version, fields)
+    return codec.decode_response(api_key, version, ask_frame(host.strip("[]"), int(port), request, ANSWER_TIMEOUT_S))[1]
