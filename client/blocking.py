@@ -476,6 +476,9 @@ class Admin:
     def reassign_partitions(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
         self._thread.call(self._admin.reassign_partitions(targets))
 
+    def alter_broker_config(self, node_id: int | None, changes: Mapping[str, str | None]) -> None:
+        self._thread.call(self._admin.alter_broker_config(node_id, changes))
+
     def list_reassignments(self) -> list[PartitionMove]:
         return self._thread.call(self._admin.list_reassignments())
 

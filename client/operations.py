@@ -22,6 +22,9 @@ UPGRADE: Final = 1
 SAFE_DOWNGRADE: Final = 2
 
 
+_BROKER, _SET, _DELETE = 4, 0, 1  # of IncrementalAlterConfigs
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionMove:
     """A partition that is under way from `removing` to `adding` replicas; of its `leader_bytes`, every new replica has at least
@@ -75,6 +78,19 @@ async def reassign_partitions(cluster: Cluster, targets: Mapping[Key, Sequence[i
                 refusals.append(error_for(code, f"partition {topic.name}-{entry.partition_index}", entry.error_message))
     if refusals:
         raise RequestError(refusals[0].code, "; ".join(refusal.message for refusal in refusals))
+
+
+async def alter_broker_config(cluster: Cluster, node_id: int | None, changes: Mapping[str, str | None]) -> None:
+    """Sets what brokers can change while they run; None as a value: what the broker's file says.  `node_id` None: all brokers."""
+    configs = [
+        {"name": key, "config_operation": _DELETE if value is None else _SET, "value": value} for key, value in changes.items()
+    ]
+    name = "" if node_id is None else str(node_id)
+    fields = {"resources": [{"resource_type": _BROKER, "resource_name": name, "configs": configs}], "validate_only": False}
+    answer = await cluster.ask_controller(ApiKey.INCREMENTAL_ALTER_CONFIGS, fields)
+    for result in answer.responses:
+        code = ErrorCode.from_wire(int(result.error_code))
+        require_none(code, f"settings of {f'broker {name}' if name else 'all brokers'}", result.error_message)
 
 
 async def list_reassignments(cluster: Cluster, timeout_s: float) -> list[PartitionMove]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 partitions = typer.Typer(no_args_is_help=True, help="Move partitions to other brokers.")
 features = typer.Typer(no_args_is_help=True, help="Look at feature levels, raise them after an upgrade of all nodes.")
-brokers = typer.Typer(no_args_is_help=True, help="List brokers, forget those that are gone for good.")
+brokers = typer.Typer(no_args_is_help=True, help="List brokers, change their settings, forget those that are gone for good.")
 
 WATCH_S = 0.5
 Wait = Annotated[bool, typer.Option("--wait", help="Return when no partition moves any more.")]
@@ -247,6 +247,28 @@ def brokers_list(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
         else:
             columns = ("broker", "address", "rack", "alive", "leads", "replicas")
             show_table(columns, [[row[column] for column in columns] for row in rows])
+
+    run(work())
+
+
+@brokers.command("set")
+def brokers_set(
+    changes: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="An empty value: what the broker's file says.")],
+    broker: Annotated[int | None, typer.Option("--broker", min=0, help="This broker alone, before what is set for all.")] = None,
+    bootstrap: Bootstrap = LOCAL,
+    json: Json = False,
+) -> None:
+    """Change settings while brokers run: of all of them, or of one.  They hold for brokers that come later, too."""
+
+    async def work() -> None:
+        wanted = {key: value or None for key, value in settings_of(changes, "setting").items()}
+        async with connect(bootstrap) as admin:
+            await admin.alter_broker_config(broker, wanted)
+        if json:
+            show_json({"broker": broker, "set": wanted})
+        else:
+            of = "all brokers" if broker is None else f"broker {broker}"
+            print(f"{of}: {', '.join(f'{key}={value}' if value else f'{key} as in the file' for key, value in wanted.items())}")
 
     run(work())
 

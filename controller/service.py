@@ -26,6 +26,7 @@ from .feature_updates import plan_update
 from .features import SUPPORTED, Ranges, as_messages, ranges_of
 from .metadata_log import MetadataLog, NotController
 from .model import ApplyResult
+from .node_settings import plan_node_configuration
 from .raft.core import COMMAND_BYTES_MAX
 from .reassignments import plan_reassignments
 from .requested_elections import plan_elections
@@ -304,6 +305,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     async def AlterConfigs(self, request: rpc.AlterConfigsRequest, context: Any) -> rpc.AlterConfigsReply:
         async def work(duties: ActiveController) -> rpc.AlterConfigsReply:
             plans = topics.plan_configuration(self._log.state, request)
+            plans.topics += plan_node_configuration(self._log.state, request).topics
             if not self._applied_before(request.request_id):
                 await self._carry_out_named(request.request_id, plans)
             index = self._log.applied_index

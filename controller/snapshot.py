@@ -6,6 +6,7 @@ The file and its checksum are `raft/snapshot_store.py`'s; this is the inside.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -34,6 +35,7 @@ class Contents:
     controller_id: int
     controller_epoch: int
     proposers: tuple[tuple[str, ProposerMemory], ...]
+    node_configs: Mapping[int, Mapping[str, str]]
 
 
 def encode(contents: Contents) -> bytes:
@@ -49,6 +51,10 @@ def encode(contents: Contents) -> bytes:
         controller_id=contents.controller_id,
         controller_epoch=contents.controller_epoch,
         proposers=[_encode_proposer(name, memory) for name, memory in contents.proposers],
+        node_configs=[
+            pb.NodeConfigRecord(node_id=node_id, config=_encode_config(contents.node_configs[node_id]))
+            for node_id in sorted(contents.node_configs)
+        ],
     ).SerializeToString(deterministic=True)
 
 
@@ -66,6 +72,7 @@ def decode(data: bytes) -> Contents:
         controller_id=parsed.controller_id,
         controller_epoch=parsed.controller_epoch,
         proposers=tuple((record.proposer, _decode_proposer(record)) for record in parsed.proposers),
+        node_configs={record.node_id: _decode_config(record.config) for record in parsed.node_configs},
     )
 
 
@@ -126,7 +133,7 @@ def _encode_topic(topic: TopicState) -> pb.TopicRecord:
     return pb.TopicRecord(
         topic_id=topic.topic_id.bytes,
         name=topic.name,
-        config=[pb.ConfigEntry(key=key, value=topic.config[key]) for key in sorted(topic.config)],
+        config=_encode_config(topic.config),
         partitions=[
             pb.PartitionRecord(
                 replicas=partition.replicas,
@@ -159,8 +166,15 @@ def _decode_topic(record: pb.TopicRecord) -> TopicState:
         )
         for number, partition in enumerate(record.partitions)
     }
-    config = {entry.key: entry.value for entry in record.config}
-    return TopicState(record.name, UUID(bytes=record.topic_id), config, partitions)
+    return TopicState(record.name, UUID(bytes=record.topic_id), _decode_config(record.config), partitions)
+
+
+def _encode_config(config: Mapping[str, str]) -> list[pb.ConfigEntry]:
+    return [pb.ConfigEntry(key=key, value=config[key]) for key in sorted(config)]
+
+
+def _decode_config(entries: Iterable[pb.ConfigEntry]) -> dict[str, str]:
+    return {entry.key: entry.value for entry in entries}
 
 
 def _encode_proposer(name: str, memory: ProposerMemory) -> pb.ProposerRecord:

@@ -69,6 +69,7 @@ __all__ = [
 FIRST_INDEX = 1  # the metadata log's first entry is a constant: every state begins after it
 PRODUCER_ID_MAX = 2**63 - 1 - 10 * PRODUCER_ID_BLOCK
 PARTITIONS_MAX = 200_000  # of one topic
+ALL_NODES = -1  # whose settings hold for every node that has none of its own
 
 
 class _Refused(Exception):
@@ -121,6 +122,7 @@ class ClusterState:
         "controller_id",
         "index",
         "next_producer_id",
+        "node_configs",
         "term",
     )
 
@@ -131,6 +133,8 @@ class ClusterState:
         self.controller_id = -1
         self.controller_epoch = 0
         self.next_producer_id = 0
+        self.node_configs: Mapping[int, Mapping[str, str]] = {}
+        """Settings that change at run time, by node id or ALL_NODES (`node_settings`); another object after each change."""
         self._features: dict[str, int] = {}
         self._brokers: dict[int, BrokerState] = {}
         self._topics: dict[str, TopicState] = {}
@@ -429,6 +433,13 @@ class ClusterState:
         changes.topics.add(topic.name)
         return topic.topic_id
 
+    def _change_node_config(self, op: pb.ChangeNodeConfig, changes: _Changes) -> Value:
+        config = {key: value for key, value in self.node_configs.get(op.node_id, {}).items() if key not in op.remove}
+        config.update((entry.key, entry.value) for entry in op.set)
+        others = {node_id: each for node_id, each in self.node_configs.items() if node_id != op.node_id}
+        self.node_configs = {**others, op.node_id: config} if config else others
+        return None
+
     # ---- partitions -------------------------------------------------------------------------------------------------------
 
     def _change_partitions(self, op: pb.ChangePartitions, changes: _Changes) -> Value:
@@ -463,6 +474,7 @@ class ClusterState:
             controller_id=self.controller_id,
             controller_epoch=self.controller_epoch,
             proposers=self._proposers.freeze(),
+            node_configs=self.node_configs,
         )
         return lambda: snapshot.encode(frozen)
 
@@ -483,6 +495,7 @@ class ClusterState:
         self._topics = contents.topics
         self._names = {topic.topic_id: topic.name for topic in contents.topics.values()}
         self._proposers = ProposerTable(contents.proposers)
+        self.node_configs = contents.node_configs
         return _difference(self, old_topics, old_brokers)
 
     def state_hash(self) -> str:
@@ -537,6 +550,7 @@ _HANDLERS: dict[str, Callable[..., Value]] = {
     "delete_topic": ClusterState._delete_topic,
     "create_partitions": ClusterState._create_partitions,
     "change_topic_config": ClusterState._change_topic_config,
+    "change_node_config": ClusterState._change_node_config,
     "change_partitions": ClusterState._change_partitions,
     "allocate_producer_ids": ClusterState._allocate_producer_ids,
     "set_feature_level": ClusterState._set_feature_level,

@@ -6,7 +6,7 @@ The broker acts only on metadata that it has applied itself, in order (DESIGN 4)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from ..controller.client import ControllerClient
 from ..controller.features import check_known
 from ..controller.metadata_follower import MetadataFollower
 from ..controller.model import ApplyResult, TopicState
+from ..controller.node_settings import CATCH_UP_SETTING, effective
 from ..controller.state import ClusterState
 from ..proto import controller_pb2 as pb
 from ..replication.assignment import Assignment, IsrChange, IsrResult
@@ -63,6 +64,7 @@ class Broker:
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.refused_batches = RefusedBatches()
         self.handled_keys: frozenset[int] = frozenset()
+        self._node_configs: Mapping[int, Mapping[str, str]] | None = None  # those that were acted on last
         self._creating: dict[str, asyncio.Task[TopicState]] = {}
         self._serving_since_index: int | None = None
         self._unopened: set[tuple[str, int]] = set()
@@ -96,6 +98,9 @@ class Broker:
         epoch = self.membership.broker_epoch
         if epoch < 0 or state.index < epoch:
             return
+        if state.node_configs is not self._node_configs:
+            self._node_configs = state.node_configs
+            self.replicas.limit_catch_up(self.setting(CATCH_UP_SETTING))
         if self._serving_since_index is None:
             self._serving_since_index = state.index
             self._delete_what_is_not_ours(state)
@@ -115,6 +120,10 @@ class Broker:
                 changed.update((name, partition) for partition in found.partitions)
         if changed:
             self.replicas.apply(self._assignments(state, sorted(changed)))
+
+    def setting(self, name: str) -> int:
+        """A number that may change while the node runs: by the metadata, else by the file."""
+        return effective(self.state.node_configs, self.node_id).get(name, self.configuration.integer(name))
 
     @property
     def serving(self) -> bool:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+from ..controller.node_settings import CLEANER_SETTING
 from ..replication.replica import Replica, Role
 from ..runtime import logs
 from ..runtime.clock import Clock
@@ -137,7 +138,10 @@ class LogUpkeep:
         clock: Clock,
         replicas: Callable[[], Iterable[Replica]],
         request_flush: Callable[[Log], None],
+        setting: Callable[[str], int],
     ) -> None:
+        """`setting`: the present value of one that may change while the node runs."""
+        self._setting = setting
         self._configuration = configuration
         self._disk = disk
         self._clock = clock
@@ -317,7 +321,7 @@ class LogUpkeep:
     def _run(self, cleaning: Cleaning, loop: asyncio.AbstractEventLoop) -> None:
         """In the cleaner's thread."""
         configuration = self._configuration
-        pace = _Pace(self._clock, configuration.integer("log.cleaner.io.max.bytes.per.second"), self._stopping)
+        pace = _Pace(self._clock, self._setting(CLEANER_SETTING), self._stopping)
 
         def on_loop(work: Callable[[], T]) -> T:
             turn: Future[T] = Future()

@@ -156,7 +156,7 @@ class Node:
         )
         broker.replicas = self._replica_manager()
         self._upkeep = LogUpkeep(
-            configuration, self._disk, self._clock, lambda: broker.replicas.replicas, self._group_commit.request
+            configuration, self._disk, self._clock, lambda: broker.replicas.replicas, self._group_commit.request, broker.setting
         )
         broker.transactions = TransactionCoordination(broker, self._peers)
         broker.groups = GroupCoordination(broker)

@@ -21,6 +21,10 @@ class CatchUpThrottle:
         self._tokens = float(bytes_per_s)
         self._filled_at_s: float | None = None
 
+    def set_limit(self, bytes_per_s: int) -> None:
+        """From now on."""
+        self._bytes_per_s = bytes_per_s
+
     @property
     def limits(self) -> bool:
         return self._bytes_per_s > 0

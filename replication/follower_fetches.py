@@ -43,7 +43,7 @@ class FollowerFetches:
         """`on_progress(replica, node)` runs right after a fetch offset was recorded."""
         self._clock = clock
         self._lookup = lookup
-        self._throttle = CatchUpThrottle(catch_up_bytes_per_s)
+        self.throttle = CatchUpThrottle(catch_up_bytes_per_s)
         self._on_progress = on_progress
         self._on_storage_failure = on_storage_failure
         self._sessions = SessionTable(1 + int(clock.random() * 1_000_000_000))
@@ -168,15 +168,15 @@ class FollowerFetches:
             return answer, True
         if spec.fetch_offset < log.log_end_offset:
             end = log.log_end_offset
-            held_back = self._throttle.limits and leader.is_catching_up(request.replica_id, end, now_s)
+            held_back = self.throttle.limits and leader.is_catching_up(request.replica_id, end, now_s)
             if held_back:
-                allowance = self._throttle.allowance(now_s)
+                allowance = self.throttle.allowance(now_s)
                 budget, at_least_one = min(budget, allowance), at_least_one and allowance > 0
             if budget > 0 or at_least_one:
                 answer.records, _ = read_batches(replica, spec.fetch_offset, budget, end, at_least_one, self._on_storage_failure)
                 answer.may_have_holes = log.config.may_have_holes
             if held_back:
-                self._throttle.sent(len(answer.records))
+                self.throttle.sent(len(answer.records))
             if not answer.records:
                 session.dirty[key] = None  # the budget was used up: its turn comes with the next fetch
         progress = leader.follower(request.replica_id)

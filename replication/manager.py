@@ -158,6 +158,10 @@ class ReplicaManager:
     def _leaders(self) -> Iterable[PartitionLeader]:
         return (replica.leader for replica in self._replicas.values() if replica.leader is not None)
 
+    def limit_catch_up(self, bytes_per_s: int) -> None:
+        """What is sent to replicas outside the ISR, from now on; 0: no limit."""
+        self._follower_fetches.throttle.set_limit(bytes_per_s)
+
     @property
     def under_replicated_count(self) -> int:
         """Partitions led here whose ISR is smaller than their replica set."""

@@ -9,7 +9,7 @@ from typing import Any
 from ...proto import controller_pb2 as pb
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
-from .describe_configs import TOPIC
+from .describe_configs import BROKER, TOPIC
 
 
 async def alter(
@@ -35,13 +35,14 @@ async def alter(
 
 
 async def _ask(broker: Broker, resource: Any, validate_only: bool, describe: Callable[[Any, pb.ConfigChange], None]) -> None:
-    if resource.resource_type != TOPIC:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "only topics can be changed at run time: a node's settings are in its file")
+    if resource.resource_type not in (TOPIC, BROKER):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "unknown resource type: 2 is a topic, 4 a broker")
     twice = [name for name, count in Counter(config.name for config in resource.configs).items() if count > 1]
     if twice:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"the request changes {', '.join(twice)} more than once")
     wanted = pb.AlterConfigsRequest(validate_only=validate_only)
-    describe(resource, wanted.topics.add(name=resource.resource_name))
+    changes = wanted.topics if resource.resource_type == TOPIC else wanted.nodes
+    describe(resource, changes.add(name=resource.resource_name))
     reply = await broker.controller.alter_configs(wanted)
     result = reply.topics[0]
     if result.error != ErrorCode.NONE:

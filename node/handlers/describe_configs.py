@@ -1,7 +1,7 @@
 """DescribeConfigs (32): the settings of topics, and of this node, with where each value comes from.
 
-Synonyms and documentation are in the answer only when they are asked for.  A node has no settings that are changed at run time:
-"all nodes" (a broker resource without a name) has none at all.
+Synonyms and documentation are in the answer only when they are asked for.  Of "all nodes" (a broker resource without a name) only
+what was set at run time is shown, as KIP-226 has it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...controller.model import topic_name_problem
+from ...controller.node_settings import DYNAMIC_SETTINGS
+from ...controller.state import ALL_NODES
 from ...storage.topic_config import TOPIC_CONFIGS
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
@@ -21,6 +23,8 @@ from ..requests import Fields, RequestContext
 TOPIC: Final = 2
 BROKER: Final = 4
 SOURCE_TOPIC: Final = 1
+SOURCE_DYNAMIC_BROKER: Final = 2
+SOURCE_DYNAMIC_ALL_BROKERS: Final = 3
 SOURCE_STATIC_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
 _KINDS: Final = {bool: 1, str: 2, int: 3, list: 7}
@@ -28,11 +32,10 @@ _KINDS: Final = {bool: 1, str: 2, int: 3, list: 7}
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """`own`: the value that was given, None when the default counts."""
+    """`given`: values that were given, with their sources, the one that counts first; then comes the default."""
 
     name: str
-    own: str | None
-    own_source: int
+    given: list[tuple[str, int]]
     default: str | None
     kind: int
     documentation: str
@@ -67,31 +70,51 @@ def _settings(broker: Broker, kind: int, name: str) -> Iterable[_Setting]:
     if kind == BROKER:
         if name and name != str(broker.node_id):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"this is node {broker.node_id}: ask node {name} itself")
-        return _of_node(broker) if name else ()
+        return _of_node(broker) if name else _of_all_nodes(broker)
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown resource type {kind}: 2 is a topic, 4 a broker")
 
 
 def _of_topic(overrides: dict[str, str]) -> list[_Setting]:
     return [
-        _Setting(key, overrides.get(key), SOURCE_TOPIC, row.default, row.type.value, row.documentation, read_only=False)
+        _Setting(
+            key,
+            [(overrides[key], SOURCE_TOPIC)] if key in overrides else [],
+            row.default,
+            row.type.value,
+            row.documentation,
+            read_only=False,
+        )
         for key, row in TOPIC_CONFIGS.items()
     ]
 
 
 def _of_node(broker: Broker) -> list[_Setting]:
     values = broker.configuration.values
-    return [
-        _Setting(
-            key,
-            None if values[key] == row.default else _text(values[key]),
-            SOURCE_STATIC_BROKER,
-            _text(row.default),
-            _KINDS[row.kind],
-            row.doc,
-            read_only=True,
-        )
-        for key, row in SETTINGS.items()
-    ]
+    settings = []
+    for key, row in SETTINGS.items():
+        given = _given(broker, key, ((broker.node_id, SOURCE_DYNAMIC_BROKER), (ALL_NODES, SOURCE_DYNAMIC_ALL_BROKERS)))
+        static = _text(values[key])
+        if values[key] != row.default and static is not None:
+            given.append((static, SOURCE_STATIC_BROKER))
+        read_only = key not in DYNAMIC_SETTINGS
+        settings.append(_Setting(key, given, _text(row.default), _KINDS[row.kind], row.doc, read_only))
+    return settings
+
+
+def _of_all_nodes(broker: Broker) -> list[_Setting]:
+    found = []
+    for key in sorted(DYNAMIC_SETTINGS):
+        given = _given(broker, key, ((ALL_NODES, SOURCE_DYNAMIC_ALL_BROKERS),))
+        row = SETTINGS[key]
+        if given:
+            found.append(_Setting(key, given, _text(row.default), _KINDS[row.kind], row.doc, read_only=False))
+    return found
+
+
+def _given(broker: Broker, key: str, places: Iterable[tuple[int, int]]) -> list[tuple[str, int]]:
+    """What was set at run time, by (node id, source)."""
+    configs = broker.state.node_configs
+    return [(configs[node_id][key], source) for node_id, source in places if key in configs.get(node_id, {})]
 
 
 def _text(value: Any) -> str | None:
@@ -101,7 +124,7 @@ def _text(value: Any) -> str | None:
 
 
 def _entry(setting: _Setting, synonyms: bool, documentation: bool) -> dict[str, Any]:
-    values: list[tuple[str | None, int]] = [(setting.own, setting.own_source)] if setting.own is not None else []
+    values: list[tuple[str | None, int]] = [*setting.given]
     if setting.default is not None or not values:
         values.append((setting.default, SOURCE_DEFAULT))
     return {

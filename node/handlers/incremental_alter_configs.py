@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (44): changes single settings of topics; a node's own settings are in its file (KIP-339)."""
+"""IncrementalAlterConfigs (44): changes single settings of topics, and the few of nodes that change while they run (KIP-339)."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ async def test_lists_are_appended_to_and_taken_from(world: World) -> None:
 
 
 async def test_a_resource_that_cannot_be_changed_is_refused(world: World) -> None:
-    says((await alter(world, "1", ("segment.ms", SET, "1"), kind=BROKER))[0], ErrorCode.INVALID_REQUEST, "in its file")
+    says((await alter(world, "1", ("segment.ms", SET, "1"), kind=BROKER))[0], ErrorCode.INVALID_CONFIG, "in their files")
     says((await alter(world, "nope", ("segment.ms", SET, "1")))[0], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "does not exist")
     for answer in await alter(world, "world", ("segment.ms", SET, "1"), times=2):
         says(answer, ErrorCode.INVALID_REQUEST, "more than once")

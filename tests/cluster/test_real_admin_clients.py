@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tidegate.client.blocking import Admin
 from tidegate.client.local_cluster import LocalCluster
 
 from .protocol_cases import fresh
@@ -50,6 +51,41 @@ class TestConfluentKafka:
         (future,) = admin.alter_configs([resource]).values()
         future.result(20)
         assert (value("cleanup.policy"), value("segment.bytes")) == ("compact", str(1 << 30)), "what was not named is gone"
+
+    def test_a_throttle_is_set_and_taken_back(self, admin, conformance_node: LocalCluster) -> None:  # type: ignore[no-untyped-def]
+        """Of all nodes by our own client: librdkafka knows no resource without a name."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+        name = "replica.catch.up.max.bytes.per.second"
+
+        def alter(node: str, key: str, value: str | None) -> None:
+            if not node:
+                with Admin(conformance_node.bootstrap) as own:
+                    own.alter_broker_config(None, {key: value})
+                return
+            operation = AlterConfigOpType.SET if value is not None else AlterConfigOpType.DELETE
+            entry = ConfigEntry(key, value, incremental_operation=operation)
+            resource = ConfigResource(ConfigResource.Type.BROKER, node, incremental_configs=[entry])
+            (future,) = admin.incremental_alter_configs([resource]).values()
+            future.result(20)
+
+        def shown() -> tuple[str, int, bool]:
+            (future,) = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]).values()
+            entry = future.result(20)[name]
+            return str(entry.value), int(entry.source), bool(entry.is_read_only)
+
+        assert shown() == ("0", 5, False)
+        alter("", name, "5000")
+        assert shown() == ("5000", 3, False)
+        alter("1", name, "70")
+        assert shown() == ("70", 2, False)
+        with pytest.raises(KafkaException, match="cannot be changed while nodes run"):
+            alter("1", "log.level", "DEBUG")
+        alter("1", name, None)
+        assert shown() == ("5000", 3, False)
+        alter("", name, None)
+        assert shown() == ("0", 5, False)
 
     def test_preferred_leaders_are_elected(self, admin, topic: str) -> None:  # type: ignore[no-untyped-def]
         from confluent_kafka import ElectionType, KafkaError, TopicPartition

@@ -58,7 +58,9 @@ class Folder:
         self.directory = LogDirectory(self.disk, self.path, "test", 1)
         self.directory.open_all(now_ms=0)
         configuration = loaded(**{"log__cleaner__backoff__ms": 10, **self.settings})
-        self.upkeep = LogUpkeep(configuration, self.disk, self.clock, lambda: self.replicas, self.commit.request)  # type: ignore[arg-type, return-value]
+        self.upkeep = LogUpkeep(
+            configuration, self.disk, self.clock, lambda: self.replicas, self.commit.request, configuration.integer  # type: ignore[arg-type, return-value]
+        )
 
     def topic(self, name: str, config: LogConfig = COMPACTED, *, fill: int = 40, age_ms: int = 0) -> Replica:
         topic_id = uuid4()
@@ -170,10 +172,10 @@ async def test_a_truncation_meanwhile_ends_a_cleaning_without_harm(folder: Folde
 
     sealed = Segment.seal_cleaned
 
-    def wait(self: Segment) -> None:
+    def wait(self: Segment, end_offset: int) -> None:
         reached.set()
         assert go_on.wait(10)
-        sealed(self)
+        sealed(self, end_offset)
 
     monkeypatch.setattr(Segment, "seal_cleaned", wait)
     task = asyncio.create_task(folder.upkeep.clean_once())
@@ -262,10 +264,10 @@ async def test_records_that_are_deleted_meanwhile_end_a_cleaning_without_harm(
     reached, go_on = threading.Event(), threading.Event()
     sealed = Segment.seal_cleaned
 
-    def wait(self: Segment) -> None:
+    def wait(self: Segment, end_offset: int) -> None:
         reached.set()
         assert go_on.wait(10)
-        sealed(self)
+        sealed(self, end_offset)
 
     monkeypatch.setattr(Segment, "seal_cleaned", wait)
     task = asyncio.create_task(folder.upkeep.clean_once())

@@ -164,6 +164,12 @@ async def test_without_the_limit_the_copy_takes_what_it_can_get(slow: Cluster, m
     assert await catch_up(slow) < 1.5
 
 
+async def test_a_limit_that_is_lifted_while_the_node_runs_holds_no_longer(slow: Cluster) -> None:
+    for manager in slow.managers.values():
+        manager.limit_catch_up(0)
+    assert await catch_up(slow) < 1.5
+
+
 async def test_without_the_exception_for_the_isr_its_members_would_wait_behind_the_copy(
     slow: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
