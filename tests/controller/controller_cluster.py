@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
+from reserved_ports import reserve_ports
 from tidegate.controller.active import ControllerConfig
 from tidegate.controller.client import ControllerClient
 from tidegate.controller.controller_node import ControllerNode
@@ -35,7 +36,8 @@ class ControllerCluster:
 
     folder: Path
     count: int
-    config: ControllerConfig = field(default_factory=lambda: ControllerConfig(session_timeout_ms=1500, tick_interval_ms=50))
+    config: ControllerConfig = field(default_factory=lambda: ControllerConfig(session_timeout_ms=4000, tick_interval_ms=50))
+    """The session is long enough for a process that a busy machine has forgotten for a second or two."""
     timings: RaftTimings = QUICK
     nodes: dict[int, ControllerNode] = field(default_factory=dict)
     servers: dict[int, grpc.aio.Server] = field(default_factory=dict)
@@ -43,8 +45,9 @@ class ControllerCluster:
 
     def __post_init__(self) -> None:
         self.ids = list(range(1, self.count + 1))
-        self.quorum = {node_id: ("127.0.0.1", network.free_port()) for node_id in self.ids}
-        self.grpc = {node_id: network.free_port() for node_id in self.ids}
+        ports = reserve_ports(self, self.count)
+        self.quorum = {node_id: ("127.0.0.1", each.quorum) for node_id, each in ports.items()}
+        self.grpc = {node_id: each.grpc for node_id, each in ports.items()}
 
     async def start(self, *node_ids: int) -> None:
         for node_id in node_ids or self.ids:
@@ -61,7 +64,7 @@ class ControllerCluster:
             )
             server = network.grpc_server()
             node.add_to_server(server)
-            server.add_insecure_port(f"127.0.0.1:{self.grpc[node_id]}")
+            network.bind_grpc(server, "127.0.0.1", self.grpc[node_id])
             await node.start()
             await server.start()
             self.nodes[node_id], self.servers[node_id] = node, server

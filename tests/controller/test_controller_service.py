@@ -98,7 +98,7 @@ async def brokers_of(cluster: ControllerCluster, *node_ids: int) -> list[Broker]
 async def create(broker: Broker, name: str, partitions: int = 3, factor: int = 3, **config: str) -> rpc.TopicResult:
     topic = rpc.NewTopic(name=name, partitions=partitions, replication_factor=factor, config=config)
     reply = await broker.client.create_topics(rpc.CreateTopicsRequest(topics=[topic]))
-    await broker.follower.wait_for_index(reply.metadata_index, 10)
+    await broker.follower.wait_for_index(reply.metadata_index, 20)
     return reply.topics[0]
 
 
@@ -165,12 +165,13 @@ async def test_the_loss_of_the_active_controller_loses_nothing(three: Controller
 
 async def test_controlled_shutdown_moves_leaderships_away_before_the_broker_may_stop(cluster: ControllerCluster) -> None:
     brokers = await brokers_of(cluster, 1, 2, 3)
-    await create(brokers[0], "flights", 6, 3)
+    made = await create(brokers[0], "flights", 6, 3)
+    assert made.error == ErrorCode.NONE, made.message
     leaving = brokers[0]
     leaving.wants_shutdown = True
     await until(lambda: leaving.should_shutdown)
-    watcher = brokers[1]
-    assert all(1 not in p.isr and p.leader in (2, 3) for p in watcher.state.topics["flights"].partitions.values())
+    watcher = brokers[1]  # which may hear of it later than the one that leaves
+    await until(lambda: all(1 not in p.isr and p.leader in (2, 3) for p in watcher.state.topics["flights"].partitions.values()))
     for broker in brokers:
         await broker.stop()
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from controller_cluster import QUICK, until
+from reserved_ports import reserve_ports
 from tidegate.controller.metadata_log import MetadataLog, MetadataLogUnusable, NotController, ProposalUnknown
 from tidegate.controller.raft.contract import RaftTimings
 from tidegate.controller.state import ApplyResult
 from tidegate.proto import metadata_pb2 as pb
-from tidegate.runtime import network
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -34,7 +34,7 @@ class Logs:
 
     def __init__(self, folder: Path, count: int, timings: RaftTimings = QUICK) -> None:
         self.folder, self.timings = folder, timings
-        self.voters = {node_id: ("127.0.0.1", network.free_port()) for node_id in range(1, count + 1)}
+        self.voters = {node_id: ("127.0.0.1", ports.quorum) for node_id, ports in reserve_ports(self, count).items()}
         self.running: dict[int, MetadataLog] = {}
         self.deaths: list[str] = []
         self.disk = RealDisk()

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from controller_cluster import until
+from reserved_ports import reserve_ports
 from tidegate.controller.raft import transport as module
 from tidegate.controller.raft.messages import AppendEntries, Hello, Ping, VoteRequest, encode
 from tidegate.controller.raft.transport import PeerDown, PeerEvent, PeerUp, QuorumTransport, Received
@@ -52,7 +53,7 @@ class Voter:
 
 
 def addresses(count: int = 3) -> dict[int, tuple[str, int]]:
-    return {node_id: ("127.0.0.1", network.free_port()) for node_id in range(1, count + 1)}
+    return {node_id: ("127.0.0.1", ports.quorum) for node_id, ports in reserve_ports(addresses, count).items()}
 
 
 @pytest.fixture
