@@ -68,7 +68,7 @@ def _look(
 ) -> FoundLog | UnusableLog | None:
     metadata = path / PARTITION_METADATA
     if not disk.exists(metadata):
-        return _unidentified(metadata, "is missing") if _was_in_use(disk, path) else None
+        return _unidentified(metadata, "is missing") if was_in_use(disk, path) else None
     try:
         topic_id = UUID(decode_checkpoint(disk.read(metadata), 1)[0][0])
     except (CheckpointInvalid, ValueError, IndexError) as error:
@@ -88,7 +88,7 @@ def _unidentified(metadata: Path, what: str) -> UnusableLog:
     return UnusableLog(None, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, reason))
 
 
-def _was_in_use(disk: Disk, path: Path) -> bool:
+def was_in_use(disk: Disk, path: Path) -> bool:
     """Whether there is more than a creation leaves that was cut short before the identity: it may have made the first segment."""
     names = disk.list_names(path)
     return any(name.endswith(".log") and (name != _FIRST_SEGMENT or disk.size(path / name)) for name in names)

@@ -53,6 +53,9 @@ class Finding:
         return self.kind, self.file, self.position, self.offset
 
 
+_IDENTITY = (
+    "nothing, with another replica: it is set aside and fetched again; or else copy the file from another partition of this topic"
+)
 _REFETCH = "move the partition's folder away and start the node: the partition is fetched again from its leader"
 _REBUILT = "stop the node, remove this file, start the node: it is built again from the batches"
 _REPORT = "keep a copy of the folder and report it: this is a fault of the software, or of the disk"
@@ -155,16 +158,16 @@ KINDS: dict[str, Kind] = {
     "identity-missing": _violation(
         "a folder with partitions has no meta.properties: nodes refuse it", "find out whose it is, and restore the file"
     ),
-    "identity-damaged": _violation("meta.properties lacks what it must say: nodes refuse the folder", "restore the file"),
+    "identity-damaged": _violation(
+        "meta.properties is damaged: nodes refuse the folder",
+        "when the folder is that node's for certain, correct the lines and remove the last one, crc32c=",
+    ),
     "identity-differs": _violation(
         "two data folders belong to different clusters or nodes", "check the volumes: one is in the wrong place"
     ),
     "directory-id-twice": _violation("two data folders have one directory.id: one is a copy", "use only one of them"),
-    "topic-id-missing": _violation(
-        "a partition with data has no partition.metadata: **the next start removes it** as one whose creation was cut short",
-        "copy the folder away before the node starts",
-    ),
-    "topic-id-damaged": _violation("partition.metadata cannot be read: the log will not open", _REFETCH),
+    "topic-id-missing": _violation("a partition that was in use has no partition.metadata: the log will not open", _IDENTITY),
+    "topic-id-damaged": _violation("partition.metadata cannot be read: the log will not open", _IDENTITY),
     "topic-id-differs": _violation(
         "partitions of one topic carry different topic ids: some are of an earlier topic of that name",
         "start the node: it removes the partitions of the topic that is gone",

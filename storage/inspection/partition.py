@@ -25,6 +25,7 @@ from ...wire.records import BatchHeader
 from ..checkpoint import CheckpointInvalid, decode_checkpoint
 from ..creation import PARTITION_METADATA
 from ..folder_notes import PartitionCheckpoint
+from ..found_logs import was_in_use
 from ..log_directory import DAMAGED, parse_name
 from ..log_start import LOG_START, read_log_start
 from ..producer_snapshot import SnapshotInvalid, decode_snapshot
@@ -172,8 +173,8 @@ class _Verification:
                 self._report.topic_id = UUID(decode_checkpoint(self._disk.read(metadata), 1)[0][0])
             except (CheckpointInvalid, ValueError, IndexError) as error:
                 self._add(Finding("topic-id-damaged", metadata, str(error)))
-        elif files.segments and any(self._disk.size(segment.files["log"]) for segment in files.segments):
-            self._add(Finding("topic-id-missing", metadata, "the folder has batches"))
+        elif was_in_use(self._disk, self._directory):
+            self._add(Finding("topic-id-missing", metadata, "the folder is not one whose creation was cut short"))
         else:
             self._add(Finding("leftover", self._directory, "a partition whose creation was cut short"))
         if DAMAGED in files.names:
