@@ -82,13 +82,12 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._proposals: deque[Proposal] = deque()
         self._votes: set[int] = set()
         self._pre_vote: tuple[int, set[int]] | None = None  # (the term asked for, who would vote)
-        self._pre_vote_again_at = 0.0
+        self._pre_vote_again_at, self._gave_way_in = 0.0, 0  # (when; the last term for which another one was let stand first)
         self._leader_heard_at = float("-inf")
         self._active_term = -1
         self._membership = self.membership_class(node_id, voters, journal)
         self._returns = Returns(timings.election_s_max + 2 * timings.heartbeat_s)
-        self._announce_at = 0.0
-        self._waits_for = ""
+        self._announce_at, self._waits_for = 0.0, ""
         self._assembly = SnapshotAssembly()
         self._snapshot_pending = False
         self._reported: QuorumStatus | None = None
@@ -235,7 +234,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._SyncObj__connectedNodes.discard(Node(node_id))
         if self.leader_id == node_id and self.role == FOLLOWER:
             self._leader_heard_at = float("-inf")
-            soon = self.now() + self._timings.heartbeat_s * (0.5 + 2 * self._random())
+            soon = self.now() + self._timings.heartbeat_s * (0.2 + self._random())
             self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, soon)
 
     def receive(self, node_id: int, message: Message) -> None:
@@ -364,8 +363,10 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             self._pre_vote = None
             return True
         if self.now() >= self._pre_vote_again_at:
-            self._pre_vote = (wanted_term, {self.selfNode.id})
-            self._pre_vote_again_at = self.now() + self._SyncObj__generateRaftTimeout() / 2
+            self._pre_vote, cut = (wanted_term, {self.selfNode.id}), self._leader_heard_at == float("-inf")
+            # Cut off from the leader it asks again soon: the others may notice only now that the leader is gone.
+            pause_s = self._timings.heartbeat_s if cut else self._SyncObj__generateRaftTimeout() / 2
+            self._pre_vote_again_at = self.now() + pause_s
             _, last_index, last_term = self._journal[-1]
             for node in self._SyncObj__otherNodes:
                 self._outbox.send(node.id, VoteRequest(wanted_term, last_index, last_term, preliminary=True))
@@ -392,6 +393,11 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         leader_is_silent = self.now() - self._leader_heard_at > self._timings.election_s_min
         granted = request.term > self.term and self.role != LEADER and leader_is_silent and self._is_up_to_date(request)
         granted = granted and self._may_vote()
+        stands_too = self._pre_vote is not None and self._pre_vote[0] == request.term
+        if granted and self._gave_way_in < request.term and (node.id > self.selfNode.id or not stands_too):
+            # Two that stand at once would split the votes and lose a whole timeout.  Once a term: it may not come through.
+            self._gave_way_in, self._pre_vote, until = request.term, None, self.now() + self._timings.election_s_min
+            self._SyncObj__raftElectionDeadline = max(self._SyncObj__raftElectionDeadline, until)
         self._outbox.send(node.id, VoteReply(request.term if granted else self.term, granted, preliminary=True))
 
     def _on_vote_request(self, node: Any, request: VoteRequest) -> None:
