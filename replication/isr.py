@@ -10,6 +10,7 @@ other occasion.  This file holds no rule of its own; see `leader.PartitionLeader
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ PAUSE_FIRST_S = 0.3
 PAUSE_MAX_S = 5.0
 HEARD_WITHIN_S = 3.0
 BATCH_MAX = 5_000
+LOGGED_MAX = 100
+"""Of so many changes at once, each has its lines in the log; of more, all have one."""
 
 _log = logs.get(__name__)
 
@@ -85,7 +88,8 @@ class IsrChanges:
         if change is None or replica.leader is None or change.awaits_metadata or change in self._tracked:
             return
         self._tracked.add(change)
-        _log.info(
+        say = _log.info if len(self._tracked) <= LOGGED_MAX else _log.debug
+        say(
             "isr_change_proposed",
             topic=replica.topic,
             partition=replica.partition,
@@ -161,6 +165,8 @@ class IsrChanges:
             return batch
         by_key = {(result.topic, result.partition): result for result in results}
         again: list[_Queued] = []
+        say = _log.info if len(batch) <= LOGGED_MAX else _log.debug
+        outcomes: Counter[str] = Counter()
         for queued in batch:
             replica = queued.replica
             result = by_key.get(replica.key) or IsrResult(replica.topic, replica.partition, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -173,8 +179,9 @@ class IsrChanges:
                 if result.error is ErrorCode.NONE:
                     self._pauses = 0
                 self._on_settled(replica)
+            outcomes[outcome.value] += 1
             if outcome is not AlterOutcome.STALE:
-                _log.info(
+                say(
                     "isr_change_answered",
                     topic=replica.topic,
                     partition=replica.partition,
@@ -182,4 +189,6 @@ class IsrChanges:
                     outcome=outcome.value,
                     isr=sorted(queued.leader.isr),
                 )
+        if len(batch) > LOGGED_MAX:
+            _log.info("isr_changes_answered", **outcomes)
         return again

@@ -19,6 +19,7 @@ append, flush and fetch onwards -> each of these events may move the high waterm
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 from uuid import UUID
@@ -55,6 +56,9 @@ OnOffline = Callable[[str, int, str], None]
 
 #: The answer to a fetch, as the wire has it.
 FetchResult = FetchResponse
+
+ROLES_LOGGED_MAX = 100
+"""Of so many role changes at once, each has its line in the log; of more, all have one: ten thousand take half a second."""
 
 _log = logs.get(__name__)
 
@@ -188,16 +192,19 @@ class ReplicaManager:
             held = self._replicas.get((assignment.topic, assignment.partition))
             if held is not None and held.topic_id != assignment.topic_id:
                 self.delete(*held.key)  # the topic was deleted and created again under the same name
-        for assignment in self._openings.ready(wanted):
+        ready = self._openings.ready(wanted)
+        taken_up: Counter[Role] = Counter()
+        for assignment in ready:
             replica = self._replica_for(assignment)
             if replica is None:
                 continue
-            old, old_role = replica.assignment, replica.role
+            old = replica.assignment
             change = replica.apply(assignment, now_s=self._clock.monotonic(), lag_max_s=self._lag_max_s)
             if assignment.config != old.config:
                 replica.log.update_config(self._openings.log_config(assignment))
             if change is RoleChange.NEW_LEADER_EPOCH:
-                self._role_changed(replica, old_role)
+                taken_up[replica.role] += 1
+                self._role_changed(replica, _log.info if len(ready) <= ROLES_LOGGED_MAX else _log.debug)
             elif change is RoleChange.ISR:
                 self._settled(replica)
                 if replica.assignment.replicas != old.replicas:
@@ -205,6 +212,8 @@ class ReplicaManager:
             if self.node_id not in replica.assignment.replicas:
                 _log.info("replica_moved_away", topic=assignment.topic, partition=assignment.partition, to=assignment.replicas)
                 self.delete(*replica.key)
+        if taken_up and len(ready) > ROLES_LOGGED_MAX:
+            _log.info("roles_taken_up", **{role.value: count for role, count in taken_up.items()})
 
     def _replica_for(self, assignment: Assignment) -> Replica | None:
         """The replica that the assignment is for, made when this node should hold one; None when it should not, or cannot."""
@@ -240,10 +249,10 @@ class ReplicaManager:
             self._on_follower(topic, partition, replica.leader_epoch)
         self._openings.remove((topic, partition))
 
-    def _role_changed(self, replica: Replica, old_role: Role) -> None:
+    def _role_changed(self, replica: Replica, say: Callable[..., None]) -> None:
         self._stop_following(replica)
         self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        _log.info(
+        say(
             "role_taken_up",
             topic=replica.topic,
             partition=replica.partition,
