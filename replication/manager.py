@@ -252,16 +252,7 @@ class ReplicaManager:
     def _role_changed(self, replica: Replica, say: Callable[..., None]) -> None:
         self._stop_following(replica)
         self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        say(
-            "role_taken_up",
-            topic=replica.topic,
-            partition=replica.partition,
-            role=replica.role.value,
-            leader=replica.leader_id,
-            leader_epoch=replica.leader_epoch,
-            log_end_offset=replica.log.log_end_offset,
-            high_watermark=replica.log.high_watermark,
-        )
+        say("role_taken_up", **replica.standing())
         if replica.role is Role.LEADER:
             self._on_leader(replica.topic, replica.partition, replica.leader_epoch, replica.log)
             self._start_flush(replica)

@@ -107,6 +107,18 @@ class Replica:
     def high_watermark(self) -> int:
         return self.log.high_watermark
 
+    def standing(self) -> dict[str, object]:
+        """The role and what goes with it, for a line of the log."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "role": self.role.value,
+            "leader": self.leader_id,
+            "leader_epoch": self.leader_epoch,
+            "log_end_offset": self.log.log_end_offset,
+            "high_watermark": self.log.high_watermark,
+        }
+
     @property
     def flushes_always(self) -> bool:
         """State topics always, whatever they are configured to (SEMANTICS 3.3 22)."""

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tidegate.replication import isr
+from tidegate.replication import manager as manager_module
 from tidegate.replication.fetcher import FetcherLimits
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.replica import Role
@@ -494,3 +496,25 @@ async def test_a_clean_stop_keeps_everything_and_the_high_watermark(cluster: Clu
 def test_fetcher_limits_are_bounded() -> None:
     limits = FetcherLimits()
     assert limits.backoff_first_s < limits.backoff_max_s <= 5
+
+
+@pytest.mark.parametrize(("partitions", "lines"), [(3, 3), (4, 0)])
+async def test_of_many_role_changes_and_isr_changes_at_once_all_have_one_line(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, partitions: int, lines: int
+) -> None:
+    """Ten thousand lines take longer than the changes do."""
+    monkeypatch.setattr(manager_module, "ROLES_LOGGED_MAX", 3)
+    monkeypatch.setattr(isr, "LOGGED_MAX", 3)
+    caplog.set_level("INFO")
+    cluster.create(partitions=partitions, isr=(1,))
+
+    def said(event: str) -> int:
+        return sum(record.getMessage() == event for record in caplog.records)
+
+    def in_sync() -> bool:
+        return all(len(assignment.isr) == 3 for assignment in cluster.partitions.values())
+
+    await eventually(in_sync, "both followers join the ISR")
+    assert said("role_taken_up") == 3 * lines  # on three nodes
+    assert said("roles_taken_up") == (0 if lines else 3)
+    assert (said("isr_changes_answered") > 0) is (lines == 0)
