@@ -159,6 +159,17 @@ async def wait_completed(cluster: LocalCluster, kill: AimedKill, *, timeout_s: f
     raise AimedKillError(f"the transaction of {transactional_id!r} was not completed within {timeout_s:g} s ({last})")
 
 
+async def wait_coordinator(cluster: LocalCluster, admin: Admin, transactional_id: str, *, timeout_s: float = 30.0) -> LocalNode:
+    """The node that coordinates the transactional id now; waits for one.  Raises AimedKillError when there is none."""
+    deadline = cluster.clock.monotonic() + timeout_s
+    while cluster.clock.monotonic() < deadline:
+        node = await _coordinator(cluster, admin, transactional_id)
+        if node is not None:
+            return node
+        await asyncio.sleep(POLL_INTERVAL_S)
+    raise AimedKillError(f"nobody coordinated {transactional_id!r} within {timeout_s:g} s")
+
+
 async def _certified(cluster: LocalCluster, node: LocalNode, transactional_id: str) -> AimedKill:
     killed_at = cluster.clock.monotonic()
     kill = AimedKill(node.id, killed_at, await node.wait_exit(), transactional_id)

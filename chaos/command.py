@@ -42,6 +42,7 @@ def run_scenarios(
     name: Annotated[str, typer.Argument(help="A scenario's name, or 'all'.")] = ALL,
     seconds: Annotated[float, typer.Option(help="Load per scenario, in seconds.", min=1.0)] = 20.0,
     seed: Annotated[int | None, typer.Option(help="What the workload chooses; default: a new one, which is printed.")] = None,
+    nodes: Annotated[int, typer.Option(help="Nodes of the cluster, every partition on each: 3 or 5.")] = 3,
     directory: Annotated[Path, typer.Option(help="Where histories, reports and the nodes' logs go.")] = Path("tidegate-chaos"),
     json: Json = False,
 ) -> None:
@@ -53,13 +54,15 @@ def run_scenarios(
     if name != ALL and name not in SCENARIOS:
         complain(f"no scenario is called {name!r}: choose {', '.join(SCENARIOS)}, or {ALL}")
         raise typer.Exit(1)
+    if nodes not in (3, 5):
+        raise typer.BadParameter("a cluster to be hurt has 3 or 5 nodes", param_hint="--nodes")
     chosen = secrets.randbits(SEED_BITS) if seed is None else seed
-    outcomes = run(_run_all(names, seconds, chosen, directory, quiet=json))
+    outcomes = run(_run_all(names, seconds, chosen, nodes, directory, quiet=json))
     if json:
         print(json_module.dumps([outcome.document() for outcome in outcomes], ensure_ascii=False))
     failed = [outcome.scenario for outcome in outcomes if not outcome.passed]
     if failed:
-        complain(f"{', '.join(failed)} failed: see {directory}, and repeat with --seed {chosen}")
+        complain(f"{', '.join(failed)} failed: see {directory}, and repeat with --nodes {nodes} --seed {chosen}")
         raise typer.Exit(1)
 
 
@@ -156,15 +159,15 @@ def _show_runs(report: RunsReport, simulator: str, json: bool) -> None:
         raise typer.Exit(1)
 
 
-async def _run_all(names: list[str], seconds: float, seed: int, directory: Path, *, quiet: bool) -> list[Outcome]:
+async def _run_all(names: list[str], seconds: float, seed: int, nodes: int, directory: Path, *, quiet: bool) -> list[Outcome]:
     from .harness import run_scenario
     from .scenarios import SCENARIOS
 
     outcomes: list[Outcome] = []
     for name in names:
-        folder = _fresh(directory / f"{name}-{seed}")
+        folder = _fresh(directory / f"{name}-{nodes}-{seed}")
         say = (lambda _: None) if quiet else _say
-        outcome = await run_scenario(SCENARIOS[name], folder, seconds, seed, say=say)
+        outcome = await run_scenario(SCENARIOS[name], folder, seconds, seed, nodes=nodes, say=say)
         outcomes.append(outcome)
         if not quiet:
             print(outcome.table())

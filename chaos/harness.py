@@ -2,13 +2,14 @@
 
 The order matters:
 
-1. three nodes with fault points, topics, workload; the scenario begins when everybody has committed once;
+1. three or five nodes with fault points, on hosts and disks of their own if the scenario wants to cut or fill them; topics,
+   workload; the scenario begins when everybody has committed once;
 2. the scenario hurts the cluster, as often as fits into `seconds`, and notes what it saw;
 3. heal: every node runs, is ready, and every partition has all its replicas in sync again;
 4. progress: every transactional process commits once more within a bound.  A cluster that is safe because it does nothing fails
    here;
 5. the workload stops, and nothing may be left open: a transaction that nobody ends holds up readers for ever;
-6. all partitions are read from beginning to end, and the history is checked;
+6. all partitions are read from beginning to end, once near each replica, and the history is checked;
 7. every node stops on SIGTERM, cleanly; then what the replicas hold on disk is compared, byte by byte.
 
 Whatever happens, no process is left behind, and history, report and table are written.
@@ -19,7 +20,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -35,20 +37,24 @@ from . import archive
 from .aimed import AimedKill, AimedKillError
 from .checker import check
 from .history import History, Op, Partition
+from .leash import MissingRight
+from .librdkafka import available
+from .network_lab import NetworkLab
 from .outcome import Outcome, Recovery
 from .processes import Plan
 from .progress import Commit
 from .replicas import compare_replicas
+from .small_disks import SmallDisks
 from .workload import FinalRead, Workload
 
 log = logs.get(__name__)
 
-NODES: Final = 3
 READY_TIMEOUT_S: Final = 60.0
 FIRST_COMMIT_TIMEOUT_S: Final = 30.0
 RECOVERY_TIMEOUT_S: Final = 30.0
 PROGRESS_TIMEOUT_S: Final = 30.0
 LOOK_AGAIN_S: Final = 0.1
+SECOND_FOLDER: Final = "data-b"
 
 # Failures are noticed soon, so that a short run sees what a long one would.  Two cores carry all nodes and the workload: shorter
 # sessions would fence nodes that are only slow.
@@ -74,6 +80,18 @@ class Scenario(Protocol):
     def summary(self) -> str: ...
     @property
     def settings(self) -> Mapping[str, object]: ...
+    @property
+    def cuts_network(self) -> bool:
+        """Whether every node needs a host of its own (`run.lab`)."""
+
+    @property
+    def disk_bytes(self) -> int:
+        """How large each node's disk is; 0: the nodes share the machine's."""
+
+    @property
+    def data_folders(self) -> int:
+        """How many data folders each node has: 1, or 2 with `SECOND_FOLDER`."""
+
     async def inject(self, run: Run) -> None:
         """Hurts the cluster once and heals what it hurt; what must hold is said by `run.outcome.require`."""
 
@@ -84,9 +102,11 @@ class Run:
 
     cluster: LocalCluster
     workload: Workload
+    history: History
     outcome: Outcome
     chance: random.Random
     say: Say
+    lab: NetworkLab = field(default_factory=lambda: NetworkLab(0))
     rounds: int = 0
     until: float = 0.0
     decided: list[AimedKill] = field(default_factory=list)
@@ -133,6 +153,17 @@ class Run:
         await node.wait_ready(READY_TIMEOUT_S)
         return self.now() - begin
 
+    def require_silence(self, name: str, begin: float, end: float) -> None:
+        """Nothing that was begun after `begin` may have been acknowledged before `end`."""
+        said_yes = self.workload.progress.between(begin, end)
+        detail = f"{len(said_yes)} operations were, the first to {said_yes[0].client}" if said_yes else ""
+        self.outcome.require(name, not said_yes, detail)
+
+    @property
+    def session_s(self) -> float:
+        """How long a node may be silent before it is fenced."""
+        return int(str(self.cluster.settings["broker.session.timeout.ms"])) / 1000
+
     async def leaders(self) -> dict[Partition, int]:
         """Who leads the workload's partitions now."""
         views = await self.partition_views()
@@ -143,6 +174,10 @@ class Run:
         async with Admin(self.cluster.bootstrap, client_id="chaos-harness", clock=self.cluster.clock) as admin:
             described = await admin.describe_topics([plan.topic, plan.derived_topic], config=False)
         return {(topic.name, view.partition): view for topic in described for view in topic.partitions}
+
+    async def wait_ready(self) -> None:
+        """Waits until every node is ready.  Raises LocalClusterError when one is not in time."""
+        await asyncio.gather(*(node.wait_ready(READY_TIMEOUT_S) for node in self.cluster.nodes))
 
     async def wait_in_sync(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Waits until every partition has all its replicas in sync.  Raises LocalClusterError when that takes too long."""
@@ -176,42 +211,87 @@ async def run_scenario(
     seconds: float = 20.0,
     seed: int = 0,
     *,
+    nodes: int = 3,
     plan: Plan | None = None,
     say: Say = lambda _: None,
     settings: Mapping[str, object] | None = None,
 ) -> Outcome:
-    """Runs a scenario for about `seconds` of load and says what was found.
+    """Runs a scenario on 3 or 5 nodes for about `seconds` of load and says what was found.
+
+    Every partition is on every node, and more than half of them must be in sync for an acknowledgement.
 
     `directory` must be new or empty: it gets the nodes' folders, history.jsonl, final.json, report.json and table.txt.  `seed`
     fixes what the workload and the scenario choose, not the machine's timing.  Raises only when the run could not be made at all.
     """
-    outcome = Outcome(scenario.name, seed, seconds, directory)
-    cluster = LocalCluster(directory / "cluster", NODES, {**QUICK, **scenario.settings, **(settings or {})}, fault_points=True)
-    history = History(cluster.clock.monotonic)
-    workload = Workload(cluster.bootstrap, history, plan or Plan(), cluster.clock, seed)
-    run = Run(cluster, workload, outcome, random.Random(f"{seed}/{scenario.name}"), say)
+    outcome = Outcome(scenario.name, seed, seconds, directory, nodes)
     try:
-        await _run(scenario, run, history, seconds)
-    except (LocalClusterError, AimedKillError, KafkaError, grpc.aio.AioRpcError) as error:
-        outcome.require("the run came to its end", False, str(error))
-    finally:
-        await workload.kill()
-        say("stopping the nodes")
-        codes = await cluster.down()
-    outcome.require("every node stops cleanly on SIGTERM", all(code == 0 for code in codes.values()), _codes(codes))
-    if outcome.passed:
-        differences, compared = await asyncio.to_thread(compare_replicas, cluster, workload.plan.all_partitions)
-        outcome.require("all replicas hold the same bytes", not differences, "; ".join(differences[:3]))
-        outcome.figures["replica_bytes_compared"] = compared
-    outcome.disturbances = workload.progress.disturbances
-    archive.write(directory, history.ops(), run.final.logs, run.final.offsets)
-    outcome.write()
+        async with AsyncExitStack() as stack:
+            lab = stack.enter_context(NetworkLab(nodes)) if scenario.cuts_network else None
+            everything = {**QUICK, **everywhere(nodes), **scenario.settings, **(settings or {})}
+            home = directory.absolute() / "cluster"
+            if scenario.data_folders > 1:
+                everything["data.dirs"] = [f"{home}/node-{{node.id}}/{name}" for name in ("data", SECOND_FOLDER)]
+            cluster = LocalCluster(home, nodes, everything, fault_points=True, hosts=lab)
+            run = _prepared(cluster, scenario, stack, outcome, plan, say)
+            if lab is not None:
+                run.lab = lab
+            await _run_and_stop(scenario, run, seconds)
+    except MissingRight as error:
+        outcome.require("the machine can do what the scenario needs", False, str(error))
+        outcome.write()
     return outcome
 
 
-async def _run(scenario: Scenario, run: Run, history: History, seconds: float) -> None:
-    workload, outcome = run.workload, run.outcome
-    run.say("starting three nodes")
+def everywhere(nodes: int) -> dict[str, object]:
+    """Settings for replicas on all nodes, more than half of them in sync."""
+    majority = nodes // 2 + 1
+    internal = {
+        f"{topic}.{key}": value
+        for topic in ("offsets.topic", "transaction.state.log")
+        for key, value in (("replication.factor", nodes), ("min.isr", majority))
+    }
+    return {"default.replication.factor": nodes, "min.insync.replicas": majority, **internal}
+
+
+def _prepared(
+    cluster: LocalCluster, scenario: Scenario, stack: AsyncExitStack, outcome: Outcome, plan: Plan | None, say: Say
+) -> Run:
+    if scenario.disk_bytes:
+        stack.enter_context(SmallDisks([node.data_path for node in cluster.nodes], scenario.disk_bytes))
+    plan = replace(plan or Plan(), replicas=outcome.nodes, min_in_sync=outcome.nodes // 2 + 1)
+    if plan.librdkafka and not available():
+        say("librdkafka's clients are left out: `pip install confluent-kafka` brings them")
+        plan = replace(plan, librdkafka=False)
+    history = History(cluster.clock.monotonic)
+    workload = Workload(cluster.bootstrap, history, plan, cluster.clock, outcome.seed)
+    return Run(cluster, workload, history, outcome, random.Random(f"{outcome.seed}/{scenario.name}"), say)
+
+
+async def _run_and_stop(scenario: Scenario, run: Run, seconds: float) -> None:
+    """The run, then clean stops, then what the replicas hold; everything is written down."""
+    outcome, workload = run.outcome, run.workload
+    try:
+        await _run(scenario, run, seconds)
+    except (LocalClusterError, AimedKillError, KafkaError, grpc.aio.AioRpcError) as error:
+        outcome.require("the run came to its end", False, str(error))
+    finally:
+        run.lab.heal()
+        await workload.kill()
+        run.say("stopping the nodes")
+        codes = await run.cluster.down()
+    outcome.require("every node stops cleanly on SIGTERM", all(code == 0 for code in codes.values()), _codes(codes))
+    if outcome.passed:
+        differences, compared = await asyncio.to_thread(compare_replicas, run.cluster, workload.plan.all_partitions)
+        outcome.require("all replicas hold the same bytes", not differences, "; ".join(differences[:3]))
+        outcome.figures["replica_bytes_compared"] = compared
+    outcome.disturbances = workload.progress.disturbances
+    archive.write(outcome.directory, run.history.ops(), run.final.logs, run.final.offsets)
+    outcome.write()
+
+
+async def _run(scenario: Scenario, run: Run, seconds: float) -> None:
+    workload, outcome, history = run.workload, run.outcome, run.history
+    run.say(f"starting {outcome.nodes} nodes")
     await run.cluster.up(READY_TIMEOUT_S)
     await workload.prepare()
     workload.start()
@@ -239,6 +319,9 @@ async def _run(scenario: Scenario, run: Run, history: History, seconds: float) -
     run.final = found = await workload.final_read()
     names = ", ".join(f"{topic}-{number}" for topic, number in found.incomplete)
     outcome.require("every partition can be read to its end", not found.incomplete, names)
+    if not found.incomplete:
+        unequal = await workload.read_near([f"rack-{node.id}" for node in run.cluster.nodes], found)
+        outcome.require("readers near every replica read the same", not unequal, "; ".join(unequal[:3]))
     run.say("checking the history")
     report = await asyncio.to_thread(check, history.ops(), found.logs, found.offsets)
     outcome.judge(report)
@@ -250,6 +333,7 @@ async def _run(scenario: Scenario, run: Run, history: History, seconds: float) -
         "rounds": run.rounds,
         "commits_per_second": commits / (end - begin),
         "longest_pause_s": workload.progress.longest_pause_s(loaded, end),
+        "longest_client_pause_s": workload.progress.longest_client_pause_s(loaded, end),
         "zombies": workload.progress.zombies,
         "operations_disturbed": workload.progress.disturbed,
     }
@@ -277,7 +361,7 @@ def decided_is_visible(kill: AimedKill, history: Sequence[Op], found: FinalRead)
 
 async def _everybody_commits(run: Run, since: float, what: str, timeout_s: float) -> bool:
     """Every transactional process begins and commits a transaction after `since`; notes and says whether they did."""
-    expected = {name: frozenset({name}) for name in run.workload.writer_ids}
+    expected = {name: frozenset({name}) for name in (*run.workload.writer_ids, *run.workload.librdkafka_ids)}
     if run.workload.transform_ids:
         # Which member of a group has work is the group's business: one of them must get on.
         expected["the consume-transform-produce job"] = frozenset(run.workload.transform_ids)
@@ -294,12 +378,15 @@ async def _everybody_commits(run: Run, since: float, what: str, timeout_s: float
 
 
 async def _heal(run: Run) -> None:
+    run.lab.heal()
+    begin = run.now()
     for node in run.cluster.nodes:
         node.resume()
         if not node.running:
             await node.start()
-    await asyncio.gather(*(node.wait_ready(READY_TIMEOUT_S) for node in run.cluster.nodes))
+    await run.wait_ready()
     await run.wait_in_sync()
+    run.outcome.figures["healed_after_s"] = run.now() - begin
 
 
 def _codes(codes: Mapping[int, int | None]) -> str:

@@ -70,6 +70,7 @@ class Outcome:
     seed: int
     seconds: float
     directory: Path
+    nodes: int = 3
     recoveries: list[Recovery] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     figures: dict[str, float | int] = field(default_factory=dict)
@@ -100,6 +101,7 @@ class Outcome:
             "passed": self.passed,
             "seed": self.seed,
             "seconds": self.seconds,
+            "nodes": self.nodes,
             "directory": str(self.directory),
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
             "recoveries": [asdict(recovery) for recovery in self.recoveries],
@@ -121,7 +123,7 @@ class Outcome:
         for verdict in self.verdicts:
             grouped.setdefault(verdict.name, []).append(verdict)
         width = max((len(name) for name in grouped), default=0)
-        lines = [f"{self.scenario} (seed {self.seed}): {'passed' if self.passed else 'FAILED'}"]
+        lines = [f"{self.scenario} ({self.nodes} nodes, seed {self.seed}): {'passed' if self.passed else 'FAILED'}"]
         for name, verdicts in grouped.items():
             failed = [verdict.detail for verdict in verdicts if not verdict.passed]
             times = f"{len(verdicts)} times" if len(verdicts) > 1 else ""
@@ -139,7 +141,8 @@ def _sentence(recovery: Recovery) -> str:
     parts.append(f"anybody after {_seconds(recovery.any_s)}")
     if recovery.back_s is not None:
         parts.append(f"the node was ready {_seconds(recovery.back_s)} after its restart")
-    return f"node {recovery.node_id}: {recovery.fault}: " + ", ".join(parts)
+    where = f"node {recovery.node_id}: " if recovery.node_id else ""  # 0: it was not one node's fault
+    return f"{where}{recovery.fault}: " + ", ".join(parts)
 
 
 def _seconds(value: float | None) -> str:

@@ -55,6 +55,10 @@ class Plan:
     plain_writers: int = 1
     transforms: int = 2
     readers: int = 1
+    librdkafka: bool = True
+    """Besides Tidegate's own clients, one of librdkafka of each kind: a transactional writer, a plain one, a reader."""
+    replicas: int = 3
+    min_in_sync: int = 2
     records_per_transaction_max: int = 8
     abort_probability: float = 0.1
     zombie_probability: float = 0.02
@@ -94,7 +98,7 @@ class Ground:
             except TimeoutError:
                 return
 
-    def producer(self, process: str, transactional_id: str | None) -> Producer:
+    def producer(self, process: str, transactional_id: str | None, delivery_timeout_s: float | None = None) -> Producer:
         plan = self.plan
         return Producer(
             self.bootstrap,
@@ -102,7 +106,7 @@ class Ground:
             client_id=process,
             linger_ms=2,
             transaction_timeout_ms=plan.transaction_timeout_ms,
-            delivery_timeout_s=plan.delivery_timeout_s,
+            delivery_timeout_s=delivery_timeout_s or plan.delivery_timeout_s,
             request_timeout_s=plan.request_timeout_s,
             max_block_s=plan.max_block_s,
             clock=self.clock,
@@ -272,6 +276,7 @@ class PlainWriter:
             self._ground.progress.disturbance(f"operation {op.index} of {process}: {failures[0]}")
         else:
             op.ok()
+            self._ground.progress.acknowledged(process, op.invoked, self._ground.clock.monotonic())
 
 
 class Transform:

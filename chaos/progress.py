@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from .history import Partition
 
@@ -26,11 +27,22 @@ class Commit:
     acknowledged: float
 
 
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """An operation whose records were all acknowledged: a commit, or records without a transaction."""
+
+    client: str
+    """The client, over all its lives."""
+    invoked: float
+    acknowledged: float
+
+
 @dataclass(slots=True)
 class Progress:
     """Written by the workload's processes on one event loop; anybody on it may wait for a commit."""
 
     commits: list[Commit] = field(default_factory=list)
+    acknowledgements: list[Acknowledgement] = field(default_factory=list)
     disturbances: list[str] = field(default_factory=list)
     """What failed without being meant to; the first `DISTURBANCES_MAX` in words, the others in `disturbed` alone."""
     disturbed: int = 0
@@ -42,7 +54,11 @@ class Progress:
 
     def committed(self, commit: Commit) -> None:
         self.commits.append(commit)
+        self.acknowledged(commit.process, commit.invoked, commit.acknowledged)
         self._news.set()
+
+    def acknowledged(self, process: str, invoked: float, acknowledged: float) -> None:
+        self.acknowledgements.append(Acknowledgement(process.partition("/")[0], invoked, acknowledged))
 
     def disturbance(self, sentence: str) -> None:
         self.disturbed += 1
@@ -69,5 +85,20 @@ class Progress:
 
     def longest_pause_s(self, begin: float, end: float) -> float:
         """The longest time between `begin` and `end` in which nothing was acknowledged to anybody."""
-        times = sorted([begin, *(c.acknowledged for c in self.commits if begin < c.acknowledged < end), end])
-        return max((after - before for before, after in zip(times, times[1:], strict=False)), default=0.0)
+        return _longest_s([ack.acknowledged for ack in self.acknowledgements], begin, end)
+
+    def longest_client_pause_s(self, begin: float, end: float) -> float:
+        """The longest time in which nothing was acknowledged to one client, of those that ever had an acknowledgement."""
+        by_client: dict[str, list[float]] = {}
+        for ack in self.acknowledgements:
+            by_client.setdefault(ack.client, []).append(ack.acknowledged)
+        return max((_longest_s(times, begin, end) for times in by_client.values()), default=end - begin)
+
+    def between(self, begin: float, end: float) -> list[Acknowledgement]:
+        """What was begun and acknowledged between two instants."""
+        return [ack for ack in self.acknowledgements if begin <= ack.invoked and ack.acknowledged <= end]
+
+
+def _longest_s(times: list[float], begin: float, end: float) -> float:
+    edges = [begin, *sorted(time for time in times if begin < time < end), end]
+    return max(after - before for before, after in pairwise(edges))

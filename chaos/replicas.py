@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from ..client.local_cluster import LocalCluster
+from ..client.local_cluster import LocalCluster, LocalNode
 from ..wire.records import BatchHeader, iterate_headers
 from .history import Partition
 
@@ -21,18 +21,23 @@ def compare_replicas(cluster: LocalCluster, partitions: Sequence[Partition]) -> 
     differences: list[str] = []
     compared = 0
     for topic, number in partitions:
-        folders = [node.data_path / f"{topic}-{number}" for node in cluster.nodes]
-        missing = [folder.parent.parent.name for folder in folders if not folder.is_dir()]
-        if missing:
-            differences.append(f"{topic}-{number}: {', '.join(missing)} has no folder for it")
+        found = {node.data_path.parent.name: _folders(node, f"{topic}-{number}") for node in cluster.nodes}
+        if any(len(folders) != 1 for folders in found.values()):
+            wrong = [f"{name} has {len(folders) or 'no'} folder for it" for name, folders in found.items() if len(folders) != 1]
+            differences.append(f"{topic}-{number}: {', '.join(wrong)}")
             continue
-        first, *others = folders
+        first, *others = (folder for (folder,) in found.values())
         for other in others:
             size, difference = _compare(first, other)
             compared += size
             if difference:
                 differences.append(f"{topic}-{number}: {difference}")
     return differences, compared
+
+
+def _folders(node: LocalNode, name: str) -> list[Path]:
+    """Where a node has a partition: in one of its data folders, if all is well."""
+    return [folder for folder in sorted(node.data_path.parent.glob(f"{node.data_path.name}*/{name}")) if folder.is_dir()]
 
 
 def _compare(first: Path, other: Path) -> tuple[int, str]:

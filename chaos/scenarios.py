@@ -8,14 +8,15 @@ judges.  What a scenario itself must prove (that the kill hit where it was aimed
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
+from . import targets
 from .aimed import (
     BEFORE_MARKERS,
     AimedKill,
-    kill_active_controller,
     kill_at,
     kill_coordinator_before_markers,
     kill_coordinator_mid_commit,
@@ -23,11 +24,10 @@ from .aimed import (
     wait_completed,
 )
 from .harness import Run
-from .history import Partition
-from .progress import Commit
-
-BETWEEN_S: Final = 1.0
-"""Load between two faults, so that the second does not hide the first."""
+from .named import BETWEEN_S, LONGER_THAN_A_SESSION, NamedScenario
+from .network_scenarios import CUTS
+from .sick_disks import SICK_DISKS
+from .targets import Pick
 
 ORDERLY_MAX_S: Final = 8.0
 """An orderly stop must not be felt like a failure.  Handing over takes 0.1 to 0.3 s; a stopped replica that was caught
@@ -43,19 +43,6 @@ CRASH_POINTS: Final[tuple[tuple[str, Mapping[str, object]], ...]] = (
 )
 CRASH_SKIP_MAX: Final = 5
 CRASH_TIMEOUT_S: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class NamedScenario:
-    """A scenario of the table: a name, a sentence, and what it does."""
-
-    name: str
-    summary: str
-    hurt: Callable[[Run], Awaitable[None]]
-    settings: Mapping[str, object] = field(default_factory=dict)
-
-    async def inject(self, run: Run) -> None:
-        await self.hurt(run)
 
 
 async def coordinator_mid_commit(run: Run) -> None:
@@ -82,50 +69,43 @@ async def coordinator_mid_commit(run: Run) -> None:
     await run.load(BETWEEN_S)
 
 
-async def data_leader(run: Run) -> None:
-    """Kills the leader of a partition that transactions write to, no controller if that can be avoided."""
+async def killed(run: Run, pick: Pick) -> None:
+    """The target dies by SIGKILL under load."""
     await run.load(BETWEEN_S)
-    leaders = await run.leaders()
-    controller = await run.cluster.active_controller()
-    candidates = sorted({leader for leader in leaders.values() if leader > 0} - {controller.id}) or [controller.id]
-    node = run.cluster.node(run.chance.choice(candidates))
-    led = {partition for partition, leader in leaders.items() if leader == node.id}
-    kill = await kill_node(run.cluster, node)
-    await run.recovery("data leader killed", kill, f"writers of its {len(led)} partitions", _begun_after(kill, led))
+    target = await pick(run)
+    kill = await kill_node(run.cluster, target.node)
+    await run.recovery(f"{target.role} killed", kill, target.whom, target.affected(kill))
     await run.load(BETWEEN_S)
 
 
-async def controller(run: Run) -> None:
-    """Kills the active controller, which leads partitions as well."""
+async def controller_killed(run: Run) -> None:
+    """The active controller dies by SIGKILL, and another node takes over."""
     await run.load(BETWEEN_S)
-    leaders = await run.leaders()
-    kill = await kill_active_controller(run.cluster)
-    led = {partition for partition, leader in leaders.items() if leader == kill.node_id}
+    target = await targets.controller(run)
+    kill = await kill_node(run.cluster, target.node)
     successor = await run.cluster.active_controller()
     run.outcome.require(
         "another node became the controller",
         successor.id != kill.node_id,
         f"node {successor.id}, seen {run.now() - kill.killed_at_monotonic:.2f} s after the kill",
     )
-    await run.recovery("active controller killed", kill, f"writers of its {len(led)} partitions", _begun_after(kill, led))
+    await run.recovery("active controller killed", kill, target.whom, target.affected(kill))
     await run.load(BETWEEN_S)
 
 
-async def paused_leader(run: Run) -> None:
-    """A leader falls silent for longer than its session, keeps its connections, and wakes up believing that it still leads."""
+async def paused(run: Run, pick: Pick) -> None:
+    """The target falls silent for longer than its session, keeps its connections, and wakes up believing that it is still who
+    it was."""
     await run.load(BETWEEN_S)
-    leaders = await run.leaders()
-    node = run.cluster.node(run.chance.choice(sorted({leader for leader in leaders.values() if leader > 0})))
-    led = {partition for partition, leader in leaders.items() if leader == node.id}
-    pause = AimedKill(node.id, run.now(), None)
-    node.pause()
+    target = await pick(run)
+    pause = AimedKill(target.node.id, run.now(), None)
+    target.node.pause()
     try:
-        await run.recovery(
-            "leader paused", pause, f"writers of its {len(led)} partitions", _begun_after(pause, led), restart=False
-        )
+        await run.recovery(f"{target.role} paused", pause, target.whom, target.affected(pause), restart=False)
+        await run.load(pause.killed_at_monotonic + LONGER_THAN_A_SESSION * run.session_s - run.now())
     finally:
-        node.resume()
-    await node.wait_ready()
+        target.node.resume()
+    await target.node.wait_ready()
     await run.load(BETWEEN_S)
 
 
@@ -147,16 +127,16 @@ async def crash_points(run: Run) -> None:
     """A node dies in the middle of its work: between the steps of an append, a flush, an abort.  Another point each round."""
     await run.load(BETWEEN_S)
     point, match = CRASH_POINTS[(run.rounds - 1 + run.outcome.seed) % len(CRASH_POINTS)]
-    where = ", ".join([point, *(f"{key}={value}" for key, value in match.items())])
     leaders = await run.leaders()
+    where = ", ".join([point, *(f"{key}={value}" for key, value in match.items())])
     if point == BEFORE_MARKERS:  # not every node coordinates somebody
         kill = await kill_coordinator_before_markers(run.cluster, run.chance.choice(run.workload.writer_ids), commit=False)
     else:
         node, skip = run.chance.choice(run.cluster.nodes), run.chance.randint(0, CRASH_SKIP_MAX)
         kill = await kill_at(run.cluster, node, point, match=match, skip=skip, timeout_s=CRASH_TIMEOUT_S)
-    led = {partition for partition, leader in leaders.items() if leader == kill.node_id}
+    target = targets.leading(leaders, run.cluster.node(kill.node_id), "node")
     run.outcome.require("the node died at the fault point", kill.by_sigkill, f"node {kill.node_id}: {where}")
-    await run.recovery(f"killed at {where}", kill, f"writers of its {len(led)} partitions", _begun_after(kill, led))
+    await run.recovery(f"killed at {where}", kill, target.whom, target.affected(kill))
     await run.load(BETWEEN_S)
 
 
@@ -166,29 +146,23 @@ async def rolling_restart(run: Run) -> None:
     for node in run.cluster.nodes:
         await run.load(BETWEEN_S)
         run.say(f"rolling restart: node {node.id}")
-        led = {partition for partition, leader in (await run.leaders()).items() if leader == node.id}
+        target = targets.leading(await run.leaders(), node, "node")
         begin = run.now()
         code = await node.terminate()
         run.outcome.require(
             "a stop by SIGTERM is clean", code == 0, f"node {node.id}: {run.now() - begin:.2f} s, exit code {code}"
         )
         kill = AimedKill(node.id, begin, code)
-        await run.recovery(
-            "node stopped in an orderly way", kill, f"writers of its {len(led)} partitions", _begun_after(kill, led)
+        recovery = await run.recovery("node stopped in an orderly way", kill, target.whom, target.affected(kill))
+        felt_s = recovery.affected_s or 0.0
+        run.outcome.require(
+            "an orderly stop is not felt like a failure", felt_s <= ORDERLY_MAX_S, f"node {node.id}: {felt_s:.2f} s"
         )
         recovered = (await node.status()).recovered_logs
         run.outcome.require("a clean restart needs no recovery", recovered == 0, f"node {node.id}: {recovered} logs recovered")
         await run.wait_in_sync()
     disturbances = run.workload.progress.disturbances[disturbed_before:]
     run.outcome.require("no operation of a client failed", not disturbances, "; ".join(disturbances[:3]))
-
-
-def _begun_after(kill: AimedKill, led: set[Partition]) -> Callable[[Commit], bool]:
-    """Commits that needed a new leader: begun after the kill, with records for a partition that the killed node had led.
-
-    When it led nothing, any commit begun after the kill.
-    """
-    return lambda c: c.invoked >= kill.killed_at_monotonic and (not led or not led.isdisjoint(c.partitions))
 
 
 SCENARIOS: Final[Mapping[str, NamedScenario]] = {
@@ -199,13 +173,21 @@ SCENARIOS: Final[Mapping[str, NamedScenario]] = {
             "the coordinator dies after PREPARE_COMMIT and before the markers; another one must finish the commit",
             coordinator_mid_commit,
         ),
-        NamedScenario("data-leader", "the leader of partitions dies by SIGKILL under load", data_leader),
-        NamedScenario("controller", "the active controller dies by SIGKILL under load", controller),
-        NamedScenario("paused-leader", "a leader falls silent for longer than its session, and wakes up again", paused_leader),
+        NamedScenario("data-leader", "the leader of partitions dies by SIGKILL under load", partial(killed, pick=targets.leader)),
+        NamedScenario("controller", "the active controller dies by SIGKILL under load", controller_killed),
+        NamedScenario(
+            "paused-leader",
+            "a leader falls silent for longer than its session, and wakes up again",
+            partial(paused, pick=targets.leader),
+        ),
+        NamedScenario("paused-controller", "the same with the active controller", partial(paused, pick=targets.controller)),
+        NamedScenario("paused-coordinator", "the same with a coordinator", partial(paused, pick=targets.coordinator)),
         NamedScenario("crash-points", "a node dies between the steps of an append, a flush or an abort", crash_points),
         NamedScenario("all-nodes", "all nodes die by SIGKILL at once and are started again", all_nodes),
         NamedScenario(
             "rolling-restart", "every node is stopped by SIGTERM and started again, one after the other", rolling_restart
         ),
+        *CUTS,
+        *SICK_DISKS,
     )
 }

@@ -13,6 +13,7 @@ report = check(history.ops(), found.logs, found.offsets)
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,7 +22,9 @@ from ..client.consumer import Consumer
 from ..runtime import logs
 from ..runtime.clock import Clock
 from ..wire.errors import KafkaError
+from .evidence import FinalLogs
 from .history import History, Partition, Value
+from .librdkafka import LibrdkafkaPlainWriter, LibrdkafkaReader, LibrdkafkaWriter
 from .processes import Ground, Life, PlainWriter, Plan, Reader, Transform, Writer, by_partition, run_lives
 from .progress import Progress
 
@@ -73,6 +76,11 @@ class Workload:
             self._processes[f"transform-{number}"] = Transform(self._ground, transactional_id, f"{seed}/transform-{number}")
         for number in range(plan.readers):
             self._processes[f"reader-{number}"] = Reader(self._ground)
+        if plan.librdkafka:
+            name = self.librdkafka_ids[0]
+            self._processes["librdkafka-writer"] = LibrdkafkaWriter(self._ground, name, f"{seed}/librdkafka-writer")
+            self._processes["librdkafka-plain"] = LibrdkafkaPlainWriter(self._ground, f"{seed}/librdkafka-plain")
+            self._processes["librdkafka-reader"] = LibrdkafkaReader(self._ground)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -81,18 +89,23 @@ class Workload:
         return [f"chaos-writer-{number}" for number in range(self.plan.writers)]
 
     @property
+    def librdkafka_ids(self) -> list[str]:
+        """The transactional ids of librdkafka's writers."""
+        return ["chaos-librdkafka"] if self.plan.librdkafka else []
+
+    @property
     def transform_ids(self) -> list[str]:
         """The transactional ids of the consume-transform-produce processes."""
         return [f"chaos-transform-{number}" for number in range(self.plan.transforms)]
 
     async def prepare(self) -> None:
-        """Makes the topics: three replicas, two of them needed for an acknowledgement."""
-        config = {"min.insync.replicas": "2"}
+        """Makes the topics."""
+        config = {"min.insync.replicas": str(self.plan.min_in_sync)}
         async with self._admin() as admin:
             await admin.create_topics(
                 [
-                    NewTopic(self.plan.topic, self.plan.partitions, 3, config),
-                    NewTopic(self.plan.derived_topic, self.plan.derived_partitions, 3, config),
+                    NewTopic(self.plan.topic, self.plan.partitions, self.plan.replicas, config),
+                    NewTopic(self.plan.derived_topic, self.plan.derived_partitions, self.plan.replicas, config),
                 ]
             )
 
@@ -153,12 +166,51 @@ class Workload:
 
     async def final_read(self, timeout_s: float = 60.0) -> FinalRead:
         """Reads all partitions from their beginning to their last stable offset, and asks what the group has committed."""
+        records, behind = await self._read(timeout_s)
+        async with self._admin() as admin:
+            committed = await admin.group_offsets(self.plan.group)
+        return FinalRead(
+            {partition: read for partition, read in records.items() if partition not in behind},
+            {self.plan.group: {partition: found.offset for partition, found in committed.items()}},
+            sorted(behind),
+        )
+
+    async def write_one(self, partition: Partition, timeout_s: float, size: int = 0) -> str:
+        """Writes one record, of at least `size` bytes; why it was not acknowledged, or nothing when it was."""
+        with self._ground.history.begin(f"probe/{len(self._ground.history.ops())}") as op:
+            value = f"{op.process}.{op.index}".ljust(size, ".")
+            number = op.send(partition, value)
+            try:
+                async with self._ground.producer(op.process, None, timeout_s) as producer:
+                    told = await producer.send_and_wait(partition[0], value, partition=partition[1])
+            except KafkaError as error:
+                return repr(error)  # the operation stays open: nobody knows
+            op.acknowledged(number, told.offset)
+            op.ok()
+        return ""
+
+    async def unreadable(self, timeout_s: float = 30.0) -> list[Partition]:
+        """Reads all partitions; those whose end was not reached."""
+        _, behind = await self._read(timeout_s)
+        return sorted(behind)
+
+    async def read_near(self, racks: Collection[str], found: FinalRead, timeout_s: float = 60.0) -> list[str]:
+        """Reads everything from the replicas of each rack (KIP-392) and says where they give anything else than `found`."""
+        differences: list[str] = []
+        for rack in racks:
+            records, _ = await self._read(timeout_s, rack)
+            differences += unequal_reads(rack, found.logs, records)
+        return differences
+
+    async def _read(self, timeout_s: float, rack: str = "") -> tuple[dict[Partition, list[tuple[int, Value]]], set[Partition]]:
+        """What there is, and the partitions whose end was not reached."""
         partitions = self.plan.all_partitions
         records: dict[Partition, list[tuple[int, Value]]] = {partition: [] for partition in partitions}
         deadline = self._clock.monotonic() + timeout_s
         async with Consumer(
             self._ground.bootstrap,
             client_id="chaos-final-read",
+            rack=rack,
             auto_offset_reset="none",
             max_poll_records=5000,
             fetch_max_wait_ms=100,
@@ -172,13 +224,16 @@ class Workload:
                 for partition, read in by_partition(await consumer.poll(timeout_s=0.2)).items():
                     records[partition] += read
                 behind = {partition for partition in behind if await consumer.position(partition) < ends[partition]}
-        async with self._admin() as admin:
-            committed = await admin.group_offsets(self.plan.group)
-        return FinalRead(
-            {partition: read for partition, read in records.items() if partition not in behind},
-            {self.plan.group: {partition: found.offset for partition, found in committed.items()}},
-            sorted(behind),
-        )
+        return records, behind
 
     def _admin(self) -> Admin:
         return Admin(self._ground.bootstrap, client_id="chaos-admin", clock=self._clock)
+
+
+def unequal_reads(rack: str, expected: FinalLogs, found: FinalLogs) -> list[str]:
+    """Where a reader of this rack got other records than all others: in words, one sentence a partition."""
+    return [
+        f"{topic}-{number}: a reader near {rack} got {len(found.get((topic, number), []))} records, others {len(records)}"
+        for (topic, number), records in expected.items()
+        if list(found.get((topic, number), [])) != list(records)
+    ]

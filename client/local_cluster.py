@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..runtime.clock import Clock, SystemClock
 from ..runtime.disk import RealDisk
-from .local_ports import HOST, LocalClusterError, NodePorts, Reservations, ask_status, require_free
+from .local_ports import Hosts, LocalClusterError, Loopback, NodePorts, Reservations, ask_status, require_free
 from .node_process import NodeProcess, last_words, log_size
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class LocalNode:
         self._cluster = cluster
         self.id: int = ports.node_id
         self.ports = ports
+        self.host = cluster.hosts.address(self.id)
         self.directory = cluster.directory / f"node-{self.id}"
         self.config_path = self.directory / "config.toml"
         self.data_path = self.directory / "data"
@@ -70,15 +71,15 @@ class LocalNode:
 
     @property
     def kafka_address(self) -> str:
-        return f"{HOST}:{self.ports.kafka}"
+        return f"{self.host}:{self.ports.kafka}"
 
     @property
     def grpc_address(self) -> str:
-        return f"{HOST}:{self.ports.grpc}"
+        return f"{self.host}:{self.ports.grpc}"
 
     @property
     def metrics_address(self) -> str:
-        return f"{HOST}:{self.ports.metrics}"
+        return f"{self.host}:{self.ports.metrics}"
 
     @property
     def pid(self) -> int | None:
@@ -96,7 +97,8 @@ class LocalNode:
         """
         if self._process.running:
             return
-        await require_free(self.ports, self._cluster.base_port_option)
+        if isinstance(self._cluster.hosts, Loopback):
+            await require_free(self.ports, self._cluster.base_port_option)
         _DISK.make_directory(self.data_path)
         _DISK.write_atomic(self.config_path, self._cluster.configuration(self).encode())
         self._log_start = log_size(self.log_path)
@@ -106,6 +108,7 @@ class LocalNode:
             record=self._record,
             environment=self._cluster.environment,
             detached=self._cluster.detached,
+            host_command=self._cluster.hosts.command(self.id),
         )
 
     async def terminate(self, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
@@ -165,11 +168,11 @@ class LocalNode:
         """What the node says of itself.  Raises grpc.aio.AioRpcError when it does not answer, ForeignNode when another node
         does: one of another cluster, or one with this node's identity that is another process."""
         pid = self.pid
-        reply = await ask_status(self.ports.grpc, timeout_s)
+        reply = await ask_status(self.grpc_address, timeout_s)
         same_process = pid is None or reply.process_id in (0, pid)  # 0: a node of an older version, which does not tell
         if (reply.cluster_id, reply.node_id) != (self._cluster.cluster_id, self.id) or not same_process:
             raise ForeignNode(
-                f"port {self.ports.grpc} of node {self.id} is answered by node {reply.node_id} of cluster {reply.cluster_id}, "
+                f"{self.grpc_address} of node {self.id} is answered by node {reply.node_id} of cluster {reply.cluster_id}, "
                 f"process {reply.process_id}: that is not this cluster's"
             )
         return reply
@@ -177,7 +180,8 @@ class LocalNode:
     async def arm_fault(
         self, point: str, *, match: Mapping[str, object] | None = None, skip: int = 0, action: str = "kill"
     ) -> None:
-        """Arms a fault point of the node: it kills itself at the next pass whose context has the values of `match`."""
+        """Arms a fault point of the node: it kills itself at the next pass whose context has the values of `match`, or meets an
+        error at every one (see runtime/faults.py)."""
         from ..proto import admin_pb2, admin_pb2_grpc
         from ..runtime.network import grpc_channel
 
@@ -192,7 +196,7 @@ class LocalCluster:
     """Nodes 1..n on loopback, the first 1, 3 or 5 also controllers.
 
     `settings` go into every node's configuration, at its next start.  A directory keeps them: later ones are added, and a value
-    None takes one back.  `base_port` moves a stopped cluster.  `nodes` is 3 for a new cluster.
+    None takes one back.  `base_port` moves a stopped cluster.  `nodes` is 3 for a new cluster.  `hosts`: where the nodes run.
     """
 
     def __init__(
@@ -206,6 +210,7 @@ class LocalCluster:
         base_port: int | None = None,
         base_port_option: str = "--base-port",
         clock: Clock | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         if nodes is not None and nodes < 1:
             raise LocalClusterError(f"a cluster of {nodes} nodes: at least 1 is needed, 3 to survive the loss of one")
@@ -213,6 +218,7 @@ class LocalCluster:
         self.detached = detached
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.fault_points = fault_points
+        self.hosts: Hosts = hosts if hosts is not None else Loopback()
         self.base_port_option = base_port_option
         self._reservations = Reservations(self.clock)
         _DISK.make_directory(self.directory)
@@ -372,9 +378,9 @@ class LocalCluster:
             "rack": f"rack-{node.id}",
             "listeners.kafka": node.kafka_address,
             "listeners.grpc": node.grpc_address,
-            "listeners.quorum": f"{HOST}:{node.ports.quorum}",
+            "listeners.quorum": f"{node.host}:{node.ports.quorum}",
             "listeners.metrics": node.metrics_address,
-            "quorum.voters": [f"{p.node_id}@{HOST}:{p.quorum}:{p.grpc}" for p in voters],
+            "quorum.voters": [f"{p.node_id}@{self.hosts.address(p.node_id)}:{p.quorum}:{p.grpc}" for p in voters],
             "default.replication.factor": replicas,
             "min.insync.replicas": safe,
             "offsets.topic.replication.factor": replicas,

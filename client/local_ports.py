@@ -10,10 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ..runtime.clock import Clock
 from ..runtime.disk import FileLock, RealDisk
@@ -32,6 +32,26 @@ _DISK: Final = RealDisk()
 
 class LocalClusterError(Exception):
     """A node did not start, or the directory is not usable; one sentence that says what to do."""
+
+
+class Hosts(Protocol):
+    """Where the nodes of a cluster run, seen from here."""
+
+    def address(self, node_id: int) -> str:
+        """The IP address of the node's host."""
+
+    def command(self, node_id: int) -> Sequence[str]:
+        """What stands before the node's command line, so that it runs on that host."""
+
+
+class Loopback:
+    """All nodes on this host, behind 127.0.0.1."""
+
+    def address(self, node_id: int) -> str:
+        return HOST
+
+    def command(self, node_id: int) -> Sequence[str]:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +135,19 @@ class Reservations:
         self._locks.clear()
 
 
-async def ask_status(grpc_port: int, timeout_s: float) -> StatusReply:
-    """What the node at this port says of itself.  Raises grpc.aio.AioRpcError when none answers."""
+async def ask_status(address: str, timeout_s: float) -> StatusReply:
+    """What the node at this gRPC address says of itself.  Raises grpc.aio.AioRpcError when none answers."""
     from ..proto import admin_pb2, admin_pb2_grpc
     from ..runtime.network import grpc_channel
 
     # A channel a call: a kept one backs off for long after the node was down.
-    async with grpc_channel(f"{HOST}:{grpc_port}") as channel:
+    async with grpc_channel(address) as channel:
         reply: StatusReply = await admin_pb2_grpc.AdminStub(channel).Status(admin_pb2.StatusRequest(), timeout=timeout_s)
         return reply
 
 
 async def require_free(ports: NodePorts, base_port_option: str) -> None:
-    """Raises LocalClusterError when a port that the node is to listen on is taken."""
+    """Raises LocalClusterError when a port of this host that the node is to listen on is taken."""
     from ..runtime.network import port_is_free
 
     for use, port in ports.by_use.items():
@@ -142,7 +162,7 @@ async def _who(ports: NodePorts) -> str:
     import grpc
 
     try:
-        status = await ask_status(ports.grpc, WHO_TIMEOUT_S)
+        status = await ask_status(f"{HOST}:{ports.grpc}", WHO_TIMEOUT_S)
     except grpc.aio.AioRpcError:
         return f"another program (`ss -ltnp` shows which; perhaps another Tidegate, or a Kafka on {ports.kafka})"
     process = f", process {status.process_id}" if status.process_id else ""

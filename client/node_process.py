@@ -93,17 +93,24 @@ class NodeProcess:
 
     @staticmethod
     def spawn(
-        config: Path, *, log: Path, record: Path, environment: Mapping[str, str], detached: bool, options: Sequence[str] = ()
+        config: Path,
+        *,
+        log: Path,
+        record: Path,
+        environment: Mapping[str, str],
+        detached: bool,
+        options: Sequence[str] = (),
+        host_command: Sequence[str] = (),
     ) -> NodeProcess:
         """Starts `python -m tidegate.node --config CONFIG`, its output appended to `log`.
 
         Not detached: the process ends with this one.  Detached: it lives on, in a session of its own; `record` then lets
-        another process find it.
+        another process find it.  `host_command` must become the node by exec, so that the process is the one that is recorded.
         """
         module = "tidegate.node" if detached else "tidegate.client.leashed_node"
         with open(log, "ab") as output:
             child = subprocess.Popen(
-                [sys.executable, "-m", module, "--config", str(config), *options],
+                [*host_command, sys.executable, "-m", module, "--config", str(config), *options],
                 stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
                 stdout=output,
                 stderr=output,

@@ -40,15 +40,21 @@ class ReplicatedStateLog:
         self._replicas = replicas
 
     def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
-        info = self._replicas.append_now(
-            self._topic,
-            partition,
-            batch,
-            origin=AppendOrigin.COORDINATOR,
-            guard=guard if isinstance(guard, VerificationGuard) else None,
-            required_acks=-1,
-            expected_leader_epoch=leader_epoch,
-        )
+        try:
+            info = self._replicas.append_now(
+                self._topic,
+                partition,
+                batch,
+                origin=AppendOrigin.COORDINATOR,
+                guard=guard if isinstance(guard, VerificationGuard) else None,
+                required_acks=-1,
+                expected_leader_epoch=leader_epoch,
+            )
+        except KafkaError as error:
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR and not self._replicas.replica(self._topic, partition).log.is_offline:
+                # A full disk: nothing was written, and the state stands.  Who asks is told to ask again, and reads are answered.
+                raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, error.message) from error
+            raise
         return info.next_offset
 
     def high_watermark(self, partition: int) -> int:

@@ -3,7 +3,8 @@
 The metadata quorum's files stand beside the partitions' data.  A quorum member that cannot write its journal must stop (what it
 promised to its leader would not be on its disk), and a full disk would so end the node, and with it the reading of what is there.
 Therefore a file of `metadata.reserve.bytes` is held.  When a write of the quorum finds no space, the file is given up and the
-write is repeated.  From then on clients' records are refused, or they would take what was given up (`given_up`).  When there is
+write is repeated.  From then on nothing is appended to a partition there, whether it comes from a client, a leader or a
+coordinator: it would take what was given up (`given_up`), and the next write of the quorum would end the node.  When there is
 space again, `restore` makes the file anew.
 
 Every data folder has such a file (`DiskReserves`), those without the quorum for the notes of their logs: before a log is cut,

@@ -197,6 +197,7 @@ class Node:
             broker_epoch=lambda: self._broker.membership.broker_epoch,
             exists=lambda topic, partition: self._broker.state.partition(topic, partition) is not None,
             holds_session=lambda: self._broker.membership.holds_session,
+            is_out_of_room=self._broker.is_out_of_room,
             make_logs_in_background=True,
             config=ReplicationConfig(
                 replica_lag_time_max_ms=configuration.integer("replica.lag.time.max.ms"),

@@ -91,8 +91,10 @@ class LeaderFetcher:
         broker_epoch: Callable[[], int],
         flush: Callable[[Sequence[Replica]], Awaitable[None]],
         on_failed: Callable[[Replica, str], None],
+        require_room: Callable[[Replica], None],
     ) -> None:
-        """`flush(replicas)` makes their logs durable (a failure takes the replica offline); `on_failed` takes one offline."""
+        """`flush(replicas)` makes their logs durable (a failure takes the replica offline); `on_failed` takes one offline;
+        `require_room` raises KAFKA_STORAGE_ERROR where nothing more may be appended."""
         self.leader_id = leader_id
         self._node_id = node_id
         self._clock = clock
@@ -101,6 +103,7 @@ class LeaderFetcher:
         self._broker_epoch = broker_epoch
         self._flush = flush
         self._on_failed = on_failed
+        self._require_room = require_room
         self._followed: dict[Key, _Followed] = {}
         self._due: dict[Key, None] = {}  # to be listed in the next fetch
         self._positions: dict[Key, tuple[_Followed, FetchPosition]] = {}  # as the leader knows them in the present session
@@ -324,9 +327,12 @@ class LeaderFetcher:
         try:
             action = followed.core.on_answer(position, answer, replica.log)
             match action:
-                case Append():
-                    followed.failures = 0
-                    return replica.carry_out(action)
+                case Append(records):
+                    if records:
+                        self._require_room(replica)
+                    appended = replica.carry_out(action)
+                    followed.failures = 0  # not before: a full disk refuses it each time, and the pauses must grow
+                    return appended
                 case Truncate(offset) | Restart(offset):
                     self._log_cut(replica, offset, part)
                     replica.carry_out(action)
@@ -349,6 +355,8 @@ class LeaderFetcher:
         followed.failures += 1
         pause_s = self._backoff_s(followed.failures)
         followed.rests_until_s = self._clock.monotonic() + pause_s
+        if followed.failures & (followed.failures - 1):
+            return  # said at the first, second, fourth, eighth time and so on
         _log.info(
             "partition_fetch_rests",
             leader=self.leader_id,
@@ -357,6 +365,7 @@ class LeaderFetcher:
             leader_epoch=followed.core.leader_epoch,
             error=error.name,
             message=message,
+            failures=followed.failures,
             pause_ms=int(pause_s * 1000),
         )
 

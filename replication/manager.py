@@ -86,11 +86,13 @@ class ReplicaManager:
         broker_epoch: Callable[[], int] = lambda: -1,
         exists: Callable[[str, int], bool] = lambda _topic, _partition: False,
         holds_session: Callable[[], bool] = lambda: True,
+        is_out_of_room: Callable[[str, int], bool] = lambda _topic, _partition: False,
         config: ReplicationConfig | None = None,
         make_logs_in_background: bool = False,
     ) -> None:
         """`broker_epoch()` is the epoch of the node's present registration, which followers' fetches carry; `exists(topic,
         partition)`: the metadata knows the partition, whoever holds it; `holds_session()`: the session is good right now.
+        `is_out_of_room(topic, partition)`: what is left of that disk is for the node itself, nothing is appended there.
         `make_logs_in_background`: `apply` takes new partitions up some time later (`openings`)."""
         self.node_id = node_id
         self._directory = log_directory
@@ -104,6 +106,7 @@ class ReplicaManager:
         self._broker_epoch = broker_epoch
         self._exists = exists
         self._lease = Lease(node_id, holds_session)
+        self._is_out_of_room = is_out_of_room
         self._config = config or ReplicationConfig()
         self._lag_max_s = self._config.replica_lag_time_max_ms / 1000
         self._replicas: dict[Key, Replica] = {}
@@ -266,15 +269,10 @@ class ReplicaManager:
         fetcher = self._fetchers.get(leader_id)
         if fetcher is None:
             fetcher = LeaderFetcher(
-                self.node_id,
-                leader_id,
-                self._clock,
-                self._transport_factory(leader_id),
-                self._config.fetcher,
-                broker_epoch=self._broker_epoch,
-                flush=self._flush_followed,
-                on_failed=self.storage_failed,
-            )
+                self.node_id, leader_id, self._clock, self._transport_factory(leader_id), self._config.fetcher,
+                broker_epoch=self._broker_epoch, flush=self._flush_followed, on_failed=self.storage_failed,
+                require_room=self._require_room,
+            )  # fmt: skip
             self._fetchers[leader_id] = fetcher
             fetcher.start()
         return fetcher
@@ -325,6 +323,7 @@ class ReplicaManager:
         self._lease.require()
         leader = replica.require_leader_at(expected_leader_epoch)
         leader.check_before_append(required_acks)
+        self._require_room(replica)
         log_end = replica.log.log_end_offset
         try:
             info = replica.log.append_leader(
@@ -345,6 +344,11 @@ class ReplicaManager:
             self._start_flush(replica)
             self._progress(replica)
         return info
+
+    def _require_room(self, replica: Replica) -> None:
+        """Raises KAFKA_STORAGE_ERROR where the disk is full, and a write would take what the node keeps back for itself."""
+        if self._is_out_of_room(replica.topic, replica.partition):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of node {self.node_id} is full: make room there")
 
     async def wait_committed(self, topic: str, partition: int, leader_epoch: int, next_offset: int, timeout_ms: int) -> ErrorCode:
         """Waits until everything below `next_offset` is committed under this leader epoch; the acknowledgement for acks=all.

@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from . import faults
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
@@ -118,6 +120,7 @@ class RealFile:
         os.ftruncate(self._fd, size)
 
     def sync_data(self) -> None:
+        faults.point("disk.sync", path=self.path)
         os.fdatasync(self._fd)
 
     def forget_cached(self) -> None:
@@ -213,6 +216,7 @@ class RealDisk:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             _require_all(os.write(fd, data) if data else 0, len(data), temporary)
+            faults.point("disk.sync", path=path)
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -229,6 +233,7 @@ class RealDisk:
         shutil.rmtree(directory)
 
     def sync_directory(self, directory: Path) -> None:
+        faults.point("disk.sync", path=directory)
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)

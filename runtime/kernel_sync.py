@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from . import logs
+from . import faults, logs
 from .disk import File, RealFile
 
 log = logs.get(__name__)
@@ -97,9 +97,10 @@ class KernelSync:
     def start(self, file: File, done: Done) -> Sync | None:
         """Begins to flush a file's data; `done(error)` follows on a later turn of the loop.
 
-        None when the kernel does not take it (too many under way, no file of the operating system): nothing was begun.
+        None when the kernel does not take it (too many under way, no file of the operating system) or is not to be asked (a fault
+        point is armed): nothing was begun.
         """
-        if len(self._running) >= IN_FLIGHT_MAX or type(file) is not RealFile:
+        if len(self._running) >= IN_FLIGHT_MAX or type(file) is not RealFile or faults.armed("disk.sync"):
             return None
         descriptor = file.descriptor
         self._count += 1

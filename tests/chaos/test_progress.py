@@ -48,3 +48,20 @@ def test_disturbances_are_bounded_and_all_are_counted() -> None:
     for number in range(1500):
         progress.disturbance(str(number))
     assert (len(progress.disturbances), progress.disturbed) == (1000, 1500)
+
+
+def test_pauses_of_one_client_are_counted_apart_over_all_its_lives() -> None:
+    progress = Progress()
+    for at in (1, 2, 3, 4):
+        progress.acknowledged("writer-0/1", at - 0.5, at)
+    progress.acknowledged("plain-0/1", 0.5, 1)
+    progress.acknowledged("plain-0/2", 3, 3.5)
+    assert progress.longest_pause_s(0, 5) == 1
+    assert progress.longest_client_pause_s(0, 5) == 2.5
+
+
+def test_what_was_begun_before_or_acknowledged_after_is_not_between() -> None:
+    progress = Progress()
+    for invoked, acknowledged in ((1.0, 3.0), (2.0, 3.0), (2.5, 4.5)):
+        progress.acknowledged("plain-0/1", invoked, acknowledged)
+    assert [ack.invoked for ack in progress.between(1.5, 4)] == [2.0]

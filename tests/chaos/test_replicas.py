@@ -70,3 +70,12 @@ def test_a_missing_folder_is_found(folders: list[Path]) -> None:
         segment.unlink()
     folders[0].rmdir()
     assert compare(folders)[0] == ["topic-0: node-1 has no folder for it"]
+
+
+def test_a_replica_may_be_in_any_data_folder_but_in_one_only(folders: list[Path]) -> None:
+    second = folders[1].parent.parent / "data-b" / folders[1].name
+    second.parent.mkdir()
+    folders[1].rename(second)
+    assert compare(folders)[0] == []
+    folders[1].mkdir()
+    assert compare(folders)[0] == ["topic-0: node-2 has 2 folder for it"]

@@ -6,16 +6,17 @@ The data folder is a small file system of its own (tmpfs), mounted by the test, 
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import ctypes.util
 import os
 import re
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tidegate.chaos.leash import MissingRight
+from tidegate.chaos.small_disks import SmallDisks, empty, fill
 from tidegate.client.admin import Admin, NewTopic
 from tidegate.client.local_cluster import LocalCluster
 from tidegate.client.producer import Producer
@@ -26,21 +27,18 @@ from .witness import Witness, batch, eventually, log_of, raw_produce
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("full-disk"), pytest.mark.timeout(120)]
 
 DISK_BYTES = 12 << 20
-_LIBC = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
-_MNT_DETACH = 2
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 12 MiB."""
     path = tmp_path / "small-disk"
-    path.mkdir()
-    if _LIBC.mount(b"tmpfs", str(path).encode(), b"tmpfs", 0, f"size={DISK_BYTES}".encode()) != 0:
-        pytest.skip(f"no small disk can be mounted here ({os.strerror(ctypes.get_errno())}): run as root to test a full disk")
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(SmallDisks([path], DISK_BYTES))
+        except MissingRight as error:
+            pytest.skip(str(error))
         yield path
-    finally:
-        _LIBC.umount2(str(path).encode(), _MNT_DETACH)
 
 
 @pytest.fixture
@@ -53,34 +51,15 @@ async def node(small_disk: Path) -> AsyncIterator[LocalCluster]:
         await cluster.down()
 
 
-class Ballast:
-    """A file that takes what is left of the disk."""
-
-    def __init__(self, disk: Path) -> None:
-        self._path = disk / "ballast"
-
-    def fill(self) -> None:
-        with self._path.open("ab", buffering=0) as file:
-            for size in (1 << 20, 4096, 1):
-                try:
-                    while True:
-                        file.write(bytes(size))
-                except OSError:
-                    continue
-
-    def remove(self) -> None:
-        self._path.unlink()
-
-
 async def test_nothing_is_lost_on_a_full_disk_and_the_node_goes_on_when_there_is_space(
     small_disk: Path, node: LocalCluster
 ) -> None:
-    witness, ballast, address = Witness(node.bootstrap), Ballast(small_disk), node.node(1).kafka_address
+    witness, address = Witness(node.bootstrap), node.node(1).kafka_address
     await witness.create()
     await witness.write(20, size=2000)
     pid = node.node(1).pid
 
-    ballast.fill()
+    fill(small_disk)
     refused = 0
     for number in range(50):  # the last page of a file may still have room for a few records
         value = f"squeezed-{number}".encode().ljust(2000, b".")
@@ -102,7 +81,7 @@ async def test_nothing_is_lost_on_a_full_disk_and_the_node_goes_on_when_there_is
         future = await producer.send(witness.topic, patient, partition=0)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(future), 0.5)
-        ballast.remove()
+        empty(small_disk)
         await future
         witness.acknowledged.append(patient)
     await witness.still_serves()
@@ -118,10 +97,10 @@ async def test_nothing_is_lost_on_a_full_disk_and_the_node_goes_on_when_there_is
 async def test_the_metadata_can_be_changed_on_a_full_disk_and_topics_made_there_work_once_there_is_space(
     small_disk: Path, node: LocalCluster
 ) -> None:
-    witness, ballast = Witness(node.bootstrap), Ballast(small_disk)
+    witness = Witness(node.bootstrap)
     await witness.create()
     await witness.write(5)
-    ballast.fill()
+    fill(small_disk)
     pid = node.node(1).pid
     made = Witness(node.bootstrap, "made-on-a-full-disk")
     async with Admin(node.bootstrap, timeout_s=20) as admin:
@@ -139,7 +118,7 @@ async def test_the_metadata_can_be_changed_on_a_full_disk_and_topics_made_there_
     )
     assert await witness.read() == witness.acknowledged
 
-    ballast.remove()
+    empty(small_disk)
     await witness.still_serves()
     await made.still_serves()
     await eventually(lambda: _logged(node, "metadata_reserve_held", 2), "the reserve is held again")
@@ -153,18 +132,18 @@ async def _logged(node: LocalCluster, event: str, times: int) -> bool:
 async def test_without_the_reserve_a_full_disk_ends_the_node(small_disk: Path) -> None:
     """Ablation.  Fail-stop is right when the journal cannot be written; and a restart with space finds everything."""
     cluster = LocalCluster(small_disk / "bare", nodes=1, settings={"metadata.reserve.bytes": 0})
-    witness, ballast = Witness(cluster.bootstrap), Ballast(small_disk)
+    witness = Witness(cluster.bootstrap)
     await cluster.up()
     try:
         await witness.create()
         await witness.write(5)
-        ballast.fill()
+        fill(small_disk)
         async with Admin(cluster.bootstrap, timeout_s=3) as admin:
             with pytest.raises(KafkaError):
                 for number in range(200):
                     await admin.create_topics([NewTopic(f"squeezed-{number}", 8, 1)], wait=False)
         assert await cluster.node(1).wait_exit(20) not in (0, None)
-        ballast.remove()
+        empty(small_disk)
         await cluster.up()
         await witness.still_serves()
     finally:
@@ -172,13 +151,13 @@ async def test_without_the_reserve_a_full_disk_ends_the_node(small_disk: Path) -
 
 
 async def test_a_stop_on_a_full_disk_loses_nothing(small_disk: Path, node: LocalCluster) -> None:
-    witness, ballast = Witness(node.bootstrap), Ballast(small_disk)
+    witness = Witness(node.bootstrap)
     await witness.create()
     await witness.write(20, size=2000)
-    ballast.fill()
+    fill(small_disk)
     assert await node.node(1).terminate() in (0, 1)  # 1: the files of a clean close found no room
     assert "Traceback" not in log_of(node)
-    ballast.remove()
+    empty(small_disk)
     await node.up()
     await witness.still_serves()
 
@@ -186,7 +165,7 @@ async def test_a_stop_on_a_full_disk_loses_nothing(small_disk: Path, node: Local
 async def test_deleting_a_topic_makes_room_at_once_and_the_node_says_that_its_disk_is_full(
     small_disk: Path, node: LocalCluster
 ) -> None:
-    witness, ballast = Witness(node.bootstrap), Ballast(small_disk)
+    witness = Witness(node.bootstrap)
     await witness.create()
     await witness.write(5)
     large = Witness(node.bootstrap, "large")
@@ -198,7 +177,7 @@ async def test_deleting_a_topic_makes_room_at_once_and_the_node_says_that_its_di
     checkpoint = node.node(1).data_path / "partition-checkpoint"
     await eventually(lambda: _mentions(checkpoint, large.topic), "the topic to stand in the checkpoint")
     assert _ready(node)[0] == 200
-    ballast.fill()
+    fill(small_disk)
     status, text = _ready(node)
     assert status == 503 and "is full" in text
     assert (await raw_produce(address, witness.topic, batch([value]))).error is ErrorCode.KAFKA_STORAGE_ERROR

@@ -43,7 +43,7 @@ async def test_a_commit_is_finished_by_another_node_when_its_coordinator_dies_be
 
 async def test_writers_go_on_when_the_leader_of_their_partitions_dies(tmp_path: Path) -> None:
     outcome = await run("data-leader", tmp_path)
-    assert "commits go on after: data leader killed" in verdicts(outcome)
+    assert "commits go on after: leader killed" in verdicts(outcome)
 
 
 async def test_another_node_takes_over_when_the_active_controller_dies(tmp_path: Path) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tidegate.coordinator.outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
 from tidegate.coordinator.runtime import CoordinatorRuntime, Phase
 from tidegate.node import coordinator_host
-from tidegate.node.coordinator_host import CoordinatorHost
+from tidegate.node.coordinator_host import CoordinatorHost, ReplicatedStateLog
+from tidegate.replication.manager import ReplicaManager
 from tidegate.runtime.clock import ManualClock, SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.log import AppendOrigin, Log, LogConfig
@@ -170,6 +172,21 @@ async def test_a_shard_that_failed_is_loaded_again_by_the_same_leader(
     await hosted.until(Phase.ACTIVE)
     assert (await hosted.host.ask_partition(0, "read"))[0] == b"one"
     assert hosted.runtime.leader_epoch(0) == 1
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_full_disk_refuses_one_request_and_a_failed_one_ends_the_shard(offline: bool) -> None:
+    """Where nothing was written the state stands: reads are answered, and with room again no load is in the way."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left on device")
+
+    replica = SimpleNamespace(log=SimpleNamespace(is_offline=offline))
+    manager = SimpleNamespace(append_now=refused, replica=lambda *_: replica)
+    with pytest.raises(KafkaError, match="no space left") as raised:
+        ReplicatedStateLog("state", cast(ReplicaManager, manager)).append(0, 1, b"")
+    expected = ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_ENOUGH_REPLICAS
+    assert raised.value.code is expected
 
 
 async def test_a_failed_shard_stays_down_once_another_node_leads(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:

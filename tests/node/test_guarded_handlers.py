@@ -107,15 +107,6 @@ def test_a_coordinator_that_resigns_or_is_elected_anew_stops_the_markers_of_befo
     assert calls == ["resigned", "cancel 4", "cancel 5", "elected", "cancel 6", "failed"]
 
 
-def test_an_error_of_the_log_reaches_the_coordinator() -> None:
-    class Full(Appends):
-        def append_now(self, topic: str, partition: int, batch: Any, **fields: Any) -> Any:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "full")
-
-    with pytest.raises(KafkaError):
-        ReplicatedStateLog("state", cast(ReplicaManager, Full())).append(0, 5, b"")
-
-
 class Moving(Appends):
     """Refuses the first batch because the node does not lead yet; to the second it is a gap."""
 

@@ -88,6 +88,7 @@ class Cluster:
         self.managers: dict[int, ReplicaManager] = {}
         self.directories: dict[int, LogDirectory] = {}
         self.commits: dict[int, GroupCommit] = {}
+        self.out_of_room: set[tuple[int, str, int]] = set()
         self.cut: set[tuple[int, int]] = set()
         self.fetches = 0
         self.partitions: dict[tuple[str, int], Assignment] = {}
@@ -127,6 +128,7 @@ class Cluster:
             on_offline=lambda topic, partition, reason: self.offline.append((node, topic, partition, reason)),
             broker_epoch=lambda: epoch,
             exists=lambda topic, partition: (topic, partition) in self.partitions,
+            is_out_of_room=lambda topic, partition: (node, topic, partition) in self.out_of_room,
             config=self._config,
         )
         self.managers[node] = manager

@@ -87,6 +87,41 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
     await abandon(cluster)
 
 
+async def test_the_pauses_of_a_follower_without_room_grow(tmp_path: Path) -> None:
+    """What it cannot write is sent to it each time that it asks: asking without end costs the leader more than it can serve."""
+    cluster, disks = started(tmp_path)
+    cluster.create()
+    assert await write(cluster) is ErrorCode.NONE
+    disks[2].full = True
+    waiting = asyncio.ensure_future(write(cluster))
+    (fetcher,) = cluster.managers[2]._fetchers.values()
+    await eventually(lambda: fetcher._followed[("t", 0)].failures >= 4, "the fourth pause in a row")
+    disks[2].full = False
+    assert await asyncio.wait_for(waiting, 3) is ErrorCode.NONE
+    await eventually(lambda: fetcher._followed[("t", 0)].failures == 0, "the next trouble begins with short pauses")
+    await abandon(cluster)
+
+
+async def test_what_a_full_disk_keeps_for_the_node_itself_is_taken_by_no_append(cluster: Cluster) -> None:
+    """Neither as a leader, whoever asks, nor as a follower: the quorum's next write would find nothing left and end the node."""
+    cluster.create()
+    assert await write(cluster) is ErrorCode.NONE
+    cluster.out_of_room = {(1, "t", 0)}
+    for origin in AppendOrigin:
+        if origin is not AppendOrigin.REPLICATION:
+            with pytest.raises(KafkaError, match="disk of node 1 is full") as refused:
+                cluster.managers[1].append_now("t", 0, batch_of("v"), origin=origin)
+            assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    cluster.out_of_room = {(2, "t", 0)}
+    waiting = asyncio.ensure_future(write(cluster, "kept out of node 2"))
+    await eventually(lambda: cluster.log(3).log_end_offset == 2, "a replica with room has it")
+    (fetcher,) = cluster.managers[2]._fetchers.values()
+    await eventually(lambda: fetcher._followed[("t", 0)].failures >= 2, "it was refused twice")
+    assert cluster.log(2).log_end_offset == 1 and not waiting.done()
+    cluster.out_of_room = set()
+    assert await asyncio.wait_for(waiting, 3) is ErrorCode.NONE
+
+
 @pytest.mark.parametrize("refuses", [True, False])
 async def test_a_follower_that_has_no_room_to_cut_its_log_tries_again_until_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: bool

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tidegate.runtime import faults, logs
+from tidegate.runtime.disk import RealDisk
 
 
 @pytest.fixture
@@ -36,6 +39,30 @@ def test_an_armed_point_kills_after_the_skipped_passes_and_only_where_the_contex
     assert kills == []
     faults.point("commit", partition=3)
     assert kills == [signal.SIGKILL]
+
+
+def test_a_failing_point_fails_every_time_below_its_folder_until_it_is_disarmed(kills: list[int], tmp_path: Path) -> None:
+    disk = RealDisk()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    sick, well = (disk.open(tmp_path / name / "file", create=True) for name in "ab")
+    faults.arm("disk.sync", "fail", match={"path": f"{tmp_path}/a*"})
+    for _ in range(2):
+        for attempt in (
+            sick.sync_data,
+            lambda: disk.sync_directory(tmp_path / "a"),
+            lambda: disk.write_atomic(tmp_path / "a" / "other", b"x"),
+        ):
+            with pytest.raises(OSError, match="Input/output error") as raised:
+                attempt()
+            assert raised.value.errno == errno.EIO
+    assert not (tmp_path / "a" / "other").exists()
+    well.sync_data()
+    disk.sync_directory(tmp_path / "b")
+    disk.write_atomic(tmp_path / "b" / "other", b"x")
+    faults.arm("disk.sync", "disarm")
+    sick.sync_data()
+    assert kills == []
 
 
 def test_points_cannot_be_armed_in_production(monkeypatch: pytest.MonkeyPatch) -> None:

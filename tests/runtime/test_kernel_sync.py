@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tidegate.runtime import kernel_sync
+from tidegate.runtime import faults, kernel_sync
 from tidegate.runtime.disk import File, RealDisk, RealFile
 from tidegate.runtime.kernel_sync import KernelSync
 
@@ -91,3 +91,12 @@ async def test_the_number_under_way_is_bounded(kernel: KernelSync, file: File, m
 async def test_a_machine_without_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_sync, "_CALLS", {})
     assert KernelSync.open() is None
+
+
+async def test_a_disk_that_is_to_fail_is_not_asked_past_its_fault_point(
+    kernel: KernelSync, file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "ENABLED", True)
+    monkeypatch.setattr(faults, "_armed", {})
+    faults.arm("disk.sync", "fail")
+    assert kernel.start(file, lambda _: None) is None and len(kernel) == 0

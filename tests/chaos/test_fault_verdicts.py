@@ -1,0 +1,281 @@
+"""The scenarios' own verdicts can fail: each is given a cluster that does what it must not, and one that does as it should."""
+
+from __future__ import annotations
+
+import random
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidegate.chaos import harness, network_scenarios, sick_disks, targets
+from tidegate.chaos.aimed import AimedKill
+from tidegate.chaos.harness import Run, run_scenario
+from tidegate.chaos.history import History, Partition
+from tidegate.chaos.leash import MissingRight
+from tidegate.chaos.outcome import Outcome, Recovery
+from tidegate.chaos.processes import Plan
+from tidegate.chaos.progress import Progress
+from tidegate.chaos.scenarios import SCENARIOS
+from tidegate.chaos.targets import Target
+from tidegate.chaos.workload import unequal_reads
+
+emptied: list[Path] = []
+A, B = ("topic", 0), ("topic", 1)
+
+
+class FakeLab:
+    """Cuts nothing, and remembers what was asked of it."""
+
+    nodes = range(1, 4)
+
+    def __init__(self) -> None:
+        self.cuts: list[tuple[int, int]] = []
+        self.heals = 0
+
+    def cut(self, pairs: Any) -> None:
+        self.cuts += pairs
+
+    def heal(self) -> None:
+        self.heals += 1
+
+
+@dataclass
+class FakeNode:
+    id: int
+    running: bool = True
+    exit_code: int | None = 70
+    directory: Path = Path("/nowhere")
+    data_path: Path = field(default_factory=lambda: Path("/nowhere/data"))
+
+    async def arm_fault(self, *_: object, **__: object) -> None: ...
+
+    async def wait_exit(self, _timeout_s: float) -> int | None:
+        if self.exit_code is None:
+            raise TimeoutError
+        return self.exit_code
+
+    async def terminate(self) -> int | None:
+        return 0
+
+
+class FakeCluster:
+    settings = {"broker.session.timeout.ms": 1000}
+    bootstrap = "127.0.0.1:1"
+    clock = None
+
+    def __init__(self) -> None:
+        self.nodes = [FakeNode(1), FakeNode(2), FakeNode(3)]
+
+    def node(self, number: int) -> FakeNode:
+        return self.nodes[number - 1]
+
+
+class FakeWorkload:
+    """Readable, and takes records, unless told otherwise."""
+
+    plan = Plan()
+
+    def __init__(self) -> None:
+        self.progress = Progress()
+        self.refusal = ""
+        self.incomplete: list[Partition] = []
+
+    async def unreadable(self) -> list[Partition]:
+        return self.incomplete
+
+    async def write_one(self, *_: object) -> str:
+        return self.refusal
+
+
+class FakeRun(Run):
+    """Time goes on only by `load`."""
+
+    time = 0.0
+    led: dict[Partition, int] = {A: 2, B: 3}
+    broken_during_load: Exception | None = None
+
+    def now(self) -> float:
+        return self.time
+
+    async def load(self, seconds: float) -> None:
+        self.time += max(0.0, seconds)
+        if self.broken_during_load is not None and self.time > 2:
+            raise self.broken_during_load
+
+    async def leaders(self) -> dict[Partition, int]:
+        return self.led
+
+    async def recovery(self, *_: object, **__: object) -> Recovery:
+        return Recovery("fault", 1, "everybody", 0.1, 0.1)
+
+    async def restart(self, _node: object) -> float:
+        return 0.1
+
+    async def wait_ready(self) -> None: ...
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRun:
+    outcome = Outcome("test", 1, 1.0, tmp_path)
+    found = FakeRun(FakeCluster(), FakeWorkload(), History(lambda: 0.0), outcome, random.Random(1), lambda _: None)  # type: ignore[arg-type]
+    found.lab = FakeLab()  # type: ignore[assignment]
+
+    async def pick(_: Run) -> Target:
+        return targets.leading(found.led, found.cluster.nodes[1], "leader")
+
+    monkeypatch.setattr(targets, "leader", pick)
+    monkeypatch.setattr(targets, "controller", pick)
+
+    emptied.clear()
+    changing(monkeypatch, 3)
+    monkeypatch.setattr(sick_disks, "fill", lambda folder: None)
+    monkeypatch.setattr(sick_disks, "empty", lambda folder: emptied.append(folder))
+    says(monkeypatch, True)
+    return found
+
+
+def changing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    async def changed(run: Run, seconds: float) -> int:
+        await run.load(seconds)
+        return times
+
+    monkeypatch.setattr(sick_disks, "_change_metadata", changed)
+
+
+def says(monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
+    async def fake(*_: object) -> bool:
+        return answer
+
+    monkeypatch.setattr(sick_disks, "_says", fake)
+
+
+def failed(run: Run) -> list[str]:
+    return [verdict.name for verdict in run.outcome.verdicts if not verdict.passed]
+
+
+async def test_an_acknowledgement_while_no_two_nodes_meet_fails_the_run(run: FakeRun) -> None:
+    await network_scenarios.all_apart(run)
+    assert failed(run) == [] and run.outcome.passed
+    run.time = 0.0
+    run.workload.progress.acknowledged("plain-0/1", 1.6, 2.5)
+    await network_scenarios.all_apart(run)
+    assert failed(run) == ["nothing is acknowledged while no two nodes meet"]
+
+
+async def test_what_was_on_its_way_when_the_network_was_cut_may_be_acknowledged(run: FakeRun) -> None:
+    run.workload.progress.acknowledged("plain-0/1", 1.1, 1.6)
+    await network_scenarios.all_apart(run)
+    assert failed(run) == []
+
+
+@pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if scenario.cuts_network])
+async def test_a_cut_is_healed_whatever_happens_meanwhile(
+    run: FakeRun, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def first(*_: object) -> FakeNode:
+        return run.cluster.nodes[0]  # type: ignore[return-value]
+
+    monkeypatch.setattr(FakeCluster, "active_controller", first, raising=False)
+    monkeypatch.setattr(targets, "wait_coordinator", first)
+    monkeypatch.setattr(targets, "Admin", lambda *_, **__: nullcontext())
+    run.broken_during_load = ConnectionError("the harness lost its way")
+    run.rounds = 1
+    scenario = SCENARIOS[name]
+    if name == "cut-coordinator":
+        monkeypatch.setattr(run.workload, "writer_ids", ["writer"], raising=False)
+    with pytest.raises(ConnectionError):
+        await scenario.inject(run)
+    assert run.lab.cuts and run.lab.heals == 1  # type: ignore[attr-defined]
+
+
+async def test_acknowledgements_on_full_disks_fail_the_run(run: FakeRun) -> None:
+    run.workload.refusal = "TimeoutError()"  # type: ignore[attr-defined]
+    await sick_disks.majority_full(run)
+    assert failed(run) == [] and len(emptied) == 2
+    run.workload.refusal = ""  # type: ignore[attr-defined]
+    await sick_disks.majority_full(run)
+    assert failed(run) == ["nothing that needs room is acknowledged while the disks of a majority are full"]
+
+
+async def test_a_full_disk_that_blocks_others_or_reads_or_is_not_told_fails_the_run(
+    run: FakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await sick_disks.disk_full(run)
+    assert failed(run) == []
+    run.workload.refusal = "TimeoutError()"  # type: ignore[attr-defined]
+    run.workload.incomplete = [A]  # type: ignore[attr-defined]
+    says(monkeypatch, False)
+    changing(monkeypatch, 0)
+    await sick_disks.disk_full(run)
+    assert failed(run) == [
+        "the metadata can be changed while disks are full",
+        "a node with a full disk says so and lives",
+        "what was written can be read while disks are full",
+        "partitions that are led elsewhere take records while one disk is full",
+        "a node with room again is ready by itself",
+    ]
+
+
+async def test_a_folder_that_fails_silently_or_keeps_its_leaderships_fails_the_run(
+    run: FakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def chosen(_: Run) -> tuple[Target, list[Partition]]:
+        return targets.leading({A: 2}, run.cluster.nodes[1], "leader"), [A]
+
+    monkeypatch.setattr(sick_disks, "_leader_in_second_folder", chosen)
+    says(monkeypatch, False)
+    await sick_disks.sync_fails(run)
+    assert failed(run) == ["the node says that its folder is offline, and lives", "others lead what was in the folder"]
+    run.outcome.verdicts.clear()
+    run.led = {A: 1, B: 3}
+    says(monkeypatch, True)
+    await sick_disks.sync_fails(run)
+    assert failed(run) == []
+
+
+@pytest.mark.parametrize(("code", "passed"), [(70, True), (0, False), (-9, False), (None, False)])
+async def test_only_a_fail_stop_passes_when_a_journal_cannot_be_flushed(
+    run: FakeRun, monkeypatch: pytest.MonkeyPatch, code: int | None, passed: bool
+) -> None:
+    for node in run.cluster.nodes:
+        node.exit_code = code  # type: ignore[misc]
+    await sick_disks.journal_sync_fails(run)
+    assert (failed(run) == []) is passed
+
+
+def test_a_replica_that_gives_its_readers_something_else_is_named() -> None:
+    read = {A: [(0, "a"), (1, "b")], B: [(0, "c")]}
+    assert unequal_reads("rack-2", read, {A: [(0, "a"), (1, "b")], B: [(0, "c")]}) == []
+    assert unequal_reads("rack-2", read, {A: [(0, "a")], B: [(0, "c")]}) == [
+        "topic-0: a reader near rack-2 got 1 records, others 2"
+    ]
+    assert unequal_reads("rack-2", read, {A: [(0, "a"), (1, "B")]}) == [
+        "topic-0: a reader near rack-2 got 2 records, others 2",
+        "topic-1: a reader near rack-2 got 0 records, others 1",
+    ]
+
+
+@pytest.mark.parametrize(("name", "tool"), [("cut-all", "NetworkLab"), ("disk-full", "SmallDisks")])
+async def test_a_machine_that_gives_no_right_to_hurt_it_fails_the_run_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, tool: str
+) -> None:
+    def refused(*_: object) -> None:
+        raise MissingRight("THE NETWORK CANNOT BE CUT HERE, so nothing was tried: run as root")
+
+    monkeypatch.setattr(getattr(harness, tool), "__enter__", refused)
+    outcome = await run_scenario(SCENARIOS[name], tmp_path / "run", 1.0)
+    assert not outcome.passed
+    assert "CANNOT BE CUT HERE" in outcome.table() and (tmp_path / "run" / "report.json").exists()
+
+
+def test_a_pause_ends_with_the_affected_only() -> None:
+    """A commit that began before the fault, or needed nobody else, proves nothing."""
+    from tidegate.chaos.progress import Commit
+
+    target = targets.leading({A: 2, B: 3}, FakeNode(2), "leader")  # type: ignore[arg-type]
+    is_affected = target.affected(AimedKill(2, 5.0, None))
+    assert is_affected(Commit("p", "t", frozenset({A}), 5.1, 6.0))
+    assert not is_affected(Commit("p", "t", frozenset({A}), 4.9, 6.0))
+    assert not is_affected(Commit("p", "t", frozenset({B}), 5.1, 6.0))
