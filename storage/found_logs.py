@@ -89,9 +89,11 @@ def _unidentified(metadata: Path, what: str) -> UnusableLog:
 
 
 def was_in_use(disk: Disk, path: Path) -> bool:
-    """Whether there is more than a creation leaves that was cut short before the identity: it may have made the first segment."""
+    """Whether there is more than a creation leaves that was cut short before the identity: it may have made the first segment.
+    A disk that cannot find the identity, and lists its name, is not to be believed either."""
     names = disk.list_names(path)
-    return any(name.endswith(".log") and (name != _FIRST_SEGMENT or disk.size(path / name)) for name in names)
+    segments = [name for name in names if name.endswith(".log")]
+    return PARTITION_METADATA in names or any(name != _FIRST_SEGMENT or disk.size(path / name) for name in segments)
 
 
 def _config_at(disk: Disk, path: Path, topic: str, config_of: Callable[[str], LogConfig] | None) -> LogConfig:

@@ -460,7 +460,7 @@ class Log:
         if offset < self._log_start:
             self.truncate_fully_and_start_at(offset)
             return
-        with self._health.disk_at_work("a truncation"):
+        with self._health.reading("a truncation"):
             cut = self._segments.find_cut(offset)
         end = cut.end_offset
         log.info("log_truncated", log=self.name, offset=offset, new_end=end, old_end=self._log_end)

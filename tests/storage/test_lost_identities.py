@@ -87,3 +87,15 @@ def test_a_log_without_batches_that_was_in_use_is_not_taken_for_one_that_was_nev
     disk.remove(FILE)
     again = opened(disk)
     assert again.damaged == {("t", 0): None} and disk.exists(DATA / "t-0")
+
+
+def test_an_identity_that_the_disk_lists_and_does_not_find_is_not_taken_for_one_that_was_never_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = LyingDisk()
+    directory = opened(disk)
+    directory.create("t", ID, 0, SMALL, now_ms=NOW_MS)
+    directory.close(clean=True, broker_epoch=1)
+    exists = disk.exists
+    monkeypatch.setattr(disk, "exists", lambda path: path != FILE and exists(path))
+    assert opened(disk).damaged == {("t", 0): None} and exists(FILE)

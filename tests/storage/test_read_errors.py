@@ -98,14 +98,21 @@ def test_bytes_of_one_log_that_are_not_there_take_that_log_offline_and_no_other(
     assert folder.directory.create("t", ID, 2, SMALL, now_ms=NOW_MS).log_end_offset == 0
 
 
-def test_a_look_up_that_meets_a_read_error_takes_only_its_log_offline() -> None:
+LOOK_UPS: dict[str, Callable[[Log], object]] = {
+    "by timestamp": lambda log: log.offset_for_timestamp(NOW_MS + 1, log.log_end_offset),
+    "the greatest timestamp": lambda log: log.max_timestamp(),
+    "where to cut": lambda log: log.truncate_to(log.segments[1].base_offset + 3),
+}
+
+
+@pytest.mark.parametrize("look_up", LOOK_UPS.values(), ids=LOOK_UPS)
+def test_a_look_up_that_meets_a_read_error_takes_only_its_log_offline(look_up: Callable[[Log], object]) -> None:
     folder = Folder()
-    folder.lose(0)
+    log = folder.logs[0]
+    folder.disk.unreadable = frozenset(segment.path("log") for segment in log.segments)
     with pytest.raises(KafkaError):
-        folder.logs[0].offset_for_timestamp(NOW_MS - 1, 24)
-        folder.logs[0].max_timestamp()
-        folder.logs[0].truncate_to(folder.logs[0].segments[1].base_offset + 1)
-    assert folder.logs[0].is_offline and not folder.directory.is_offline
+        look_up(log)
+    assert log.is_offline and not folder.directory.is_offline and folder.damaged
 
 
 def test_ablation_when_every_error_is_the_disks_one_short_file_takes_the_folder_down(monkeypatch: pytest.MonkeyPatch) -> None:
