@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..wire.errors import KafkaError
 
@@ -63,13 +63,15 @@ class Context:
 class Outcome(Generic[ReplyT, EffectT]):
     """What one event leads to.  All records form one atomic batch.
 
-    `deferred` answers tokens kept from earlier events.  `guard` is handed to the append unseen (KIP-890 part 1).
+    `deferred` answers tokens kept from earlier events.  `again`: events whose callers wait, with their tokens, to be handled anew
+    once the records are in the log.  `guard` is handed to the append unseen (KIP-890 part 1).
     """
 
     records: Sequence[CoordinatorRecord] = ()
     reply: ReplyT | KafkaError | None = None
     effects: Sequence[EffectT] = ()
     deferred: Sequence[tuple[int, ReplyT | KafkaError]] = ()
+    again: Sequence[tuple[Any, int]] = ()
     defer: bool = False
     producer: ProducerIdentity | None = None
     guard: object | None = None

@@ -387,7 +387,12 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         if refusal is not None:
             for answer in answers:
                 self._deliver(answer, refusal)
-        elif answers or outcome.effects:
+            return
+        for event, waiting_token in outcome.again:
+            waiting = state.waiting.pop(waiting_token, None)
+            if waiting is not None:
+                state.inbox.append((event, waiting))
+        if answers or outcome.effects:
             deadline_ms = self._now_ms + self._config.parked_timeout_ms
             state.parked.append(_Parked(state.position, deadline_ms, answers, outcome.effects))
 

@@ -35,6 +35,7 @@ log = logs.get(__name__)
 
 # Producer ids kept at hand, so that a shard, which cannot wait, finds one.
 PRODUCER_IDS_AT_HAND: Final = 50
+COMPLETION_WAIT_MS: Final = 1000
 
 
 class TransactionCoordination:
@@ -47,6 +48,7 @@ class TransactionCoordination:
             max_timeout_ms=configuration.integer("transaction.max.timeout.ms"),
             expiration_ms=configuration.integer("transactional.id.expiration.ms"),
             timeout_scan_interval_ms=configuration.integer("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+            completion_wait_ms=COMPLETION_WAIT_MS,
         )
         runtime: CoordinatorRuntime[TransactionEvent, TransactionReply, TransactionEffect] = CoordinatorRuntime(
             TRANSACTION_STATE,

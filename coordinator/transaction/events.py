@@ -109,6 +109,11 @@ class DescribeTransactions:
     transactional_id: str
 
 
+@dataclass(slots=True, frozen=True)
+class GiveUpWaiting:
+    """Timer: requests have waited for long enough."""
+
+
 TransactionEvent = (
     InitProducerId
     | AddPartitions
@@ -119,6 +124,7 @@ TransactionEvent = (
     | ExpireTransactions
     | ListTransactions
     | DescribeTransactions
+    | GiveUpWaiting
 )
 
 
@@ -202,4 +208,6 @@ class TransactionConfig:
     expiration_scan_interval_ms: int = 3_600_000
     expiration_batch_max: int = 500
     timeouts_per_scan_max: int = 1_000
+    completion_wait_ms: int = 0
+    """How long a client's request waits for the markers of the last transaction (`held`); 0: it is told to come again."""
     max_producer_epoch: int = field(default=32767)

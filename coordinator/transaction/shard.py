@@ -41,6 +41,7 @@ from .events import (
     Done,
     EndTxn,
     ExpireTransactions,
+    GiveUpWaiting,
     InitProducerId,
     ListReply,
     ListTransactions,
@@ -57,6 +58,7 @@ from .events import (
     TransactionListing,
     TransactionReply,
 )
+from .held import HeldRequests
 from .state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -95,6 +97,7 @@ class TransactionShard:
         self.ongoing: dict[str, None] = {}
         self.prepared: dict[str, None] = {}
         self._marked: dict[str, TransactionIdentity] = {}  # volatile: markers are written, COMPLETE is not in the log yet
+        self._held = HeldRequests(config.completion_wait_ms)
         self._take_producer_id = take_producer_id
         self._next_timeout_scan_ms = 0
         self._next_completion_ms = 0
@@ -115,10 +118,12 @@ class TransactionShard:
             return
         metadata = records.decode_value(transactional_id, record.value, record.offset)
         self.transactions[transactional_id] = metadata
+        if metadata.state.is_prepare:
+            self.prepared[transactional_id] = None
+            return
+        self._held.forget(transactional_id)
         if metadata.state is TransactionState.ONGOING:
             self.ongoing[transactional_id] = None
-        elif metadata.state.is_prepare:
-            self.prepared[transactional_id] = None
 
     def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
         """__transaction_state takes part in no transaction; a stray marker changes nothing."""
@@ -134,6 +139,8 @@ class TransactionShard:
         if self._marked and now_ms >= self._next_completion_ms:
             self._next_completion_ms = now_ms + self.config.completion_retry_interval_ms
             events += [MarkersWritten(identity) for identity in self._marked.values()]
+        if self._held.has_overdue(now_ms):
+            events.append(GiveUpWaiting())
         if now_ms >= self._next_timeout_scan_ms:
             self._next_timeout_scan_ms = now_ms + self.config.timeout_scan_interval_ms
             late = [name for name in self.ongoing if self._timed_out(self.transactions[name], now_ms)]
@@ -153,6 +160,12 @@ class TransactionShard:
         except ProducerIdsExhausted:
             error = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no producer id at hand: retry")
             return Outcome(reply=error, effects=(NeedProducerIds(),))
+        except KafkaError as error:
+            busy = error.code is ErrorCode.CONCURRENT_TRANSACTIONS
+            name = getattr(event, "transactional_id", "")
+            if busy and name in self.prepared and self._held.hold(name, event, context.token, context.now_ms):
+                return Outcome(defer=True)
+            raise
 
     def _decide(self, event: TransactionEvent, context: Context) -> TransactionOutcome:
         match event:
@@ -173,6 +186,9 @@ class TransactionShard:
                 return self._time_out(event.transactional_id, context)
             case ExpireTransactions():
                 return self._expire(event.transactional_ids, context)
+            case GiveUpWaiting():
+                refusal = KafkaError(*_REFUSALS[Action.REFUSE_CONCURRENT])
+                return Outcome(reply=Done(), deferred=[(token, refusal) for token in self._held.overdue(context.now_ms)])
             case ListTransactions():
                 return self._list(event, context)
             case DescribeTransactions():
@@ -417,7 +433,7 @@ class TransactionShard:
                 previous_producer_id=current.producer_id,
                 next_producer_id=NO_PRODUCER_ID,
             )
-        return self._write(following, current.state, Done())
+        return replace(self._write(following, current.state, Done()), again=self._held.of(identity.transactional_id))
 
     # --- time --------------------------------------------------------------------------------------------------------------
 

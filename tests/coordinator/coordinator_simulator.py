@@ -69,7 +69,9 @@ class Node:
         world = self.world
         self.incarnation += 1
         self.leads = 0
-        config = TransactionConfig(max_producer_epoch=world.faults.max_epoch, timeout_scan_interval_ms=100)
+        config = TransactionConfig(
+            max_producer_epoch=world.faults.max_epoch, timeout_scan_interval_ms=100, completion_wait_ms=world.completion_wait_ms
+        )
         self.runtime: CoordinatorRuntime[Any, Any, Any] = CoordinatorRuntime(
             "__transaction_state",
             lambda partition, epoch: world.faults.shard(config, lambda: next(world.producer_ids), epoch),
@@ -291,6 +293,7 @@ class World:
 
     def __init__(self, seed: int, faults: Faults | None = None, clients: int = 2) -> None:
         self.random = Random(seed)
+        self.completion_wait_ms = (0, 30, 400)[seed % 3]
         self.faults = faults or Faults()
         self.now_ms = 1_000_000
         self.healing = False

@@ -33,7 +33,7 @@ def test_tv1_keeps_every_promise_while_requests_do_not_overtake_one_another(seed
 
 def test_the_runs_are_worth_something() -> None:
     """Commits, aborts, unknown outcomes, failovers and rotated ids all happen."""
-    worlds = [World(seed) for seed in range(6)]
+    worlds = [World(seed) for seed in range(9)]
     for world in worlds:
         world.run(1_500)
     outcomes = [transaction.outcome for world in worlds for transaction in world.transactions]
