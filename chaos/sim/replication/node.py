@@ -18,6 +18,7 @@ from ....controller.features import SUPPORTED, as_messages
 from ....controller.metadata_follower import MetadataFollower
 from ....controller.offline_replicas import encode_replicas
 from ....node.broker import Broker
+from ....node.configuration import SETTINGS
 from ....node.membership import Membership
 from ....proto import controller_pb2 as pb
 from ....replication.configuration import ReplicationConfig
@@ -193,7 +194,8 @@ class SimulatedNode:
         commit = GroupCommit(executor=DelayedFlushes(loop, random, self.process, lambda: self.slow_s))
         endpoints = {node_id: str(node_id) for node_id in self.around.controllers}
         client = ControllerClient(endpoints, clock, channel_factory=self._channel)
-        configuration = SimpleNamespace(node_id=self.node_id)  # all that the parts in use here ask of it
+        # All that the parts in use here ask of it.
+        configuration = SimpleNamespace(node_id=self.node_id, integer=lambda name: SETTINGS[name].default)
         broker = Broker(cast(Any, configuration), clock, client)
         broker.directory = directory
         broker.groups = cast(Any, _NoGroups())
