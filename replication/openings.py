@@ -15,7 +15,7 @@ While its log is made, a partition answers NOT_LEADER_OR_FOLLOWER: every client 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from ..runtime import logs
@@ -58,10 +58,18 @@ class Openings:
         self._failed: dict[Key, str] = {}  # replicas that this node should hold and could not open, and why
         self._making: dict[Key, Assignment | None] = {}  # the newest metadata of what is being made; None when it was deleted
         self._tasks: set[asyncio.Task[None]] = set()
+        self._known_config: tuple[Mapping[str, str], LogConfig] | None = None
         self._closing = False
 
     def log_config(self, assignment: Assignment) -> LogConfig:
-        return LogConfig.from_topic_config(dict(assignment.config), producer_id_expiration_ms=self._producer_id_expiration_ms)
+        """All partitions of a topic share one; a topic's configuration is never changed in place."""
+        known = self._known_config
+        if known is None or known[0] is not assignment.config:
+            config = LogConfig.from_topic_config(
+                dict(assignment.config), producer_id_expiration_ms=self._producer_id_expiration_ms
+            )
+            known = self._known_config = (assignment.config, config)
+        return known[1]
 
     def require_possible(self, key: Key) -> None:
         """Raises KAFKA_STORAGE_ERROR for a replica that could not be opened, NOT_LEADER_OR_FOLLOWER while its log is made."""

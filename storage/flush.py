@@ -188,6 +188,21 @@ class Durability:
         self.complete.append(segment)
         self._folder_changed = True
 
+    def close_with(self, active: Segment, derived: dict[Path, bytes], epochs: EpochCache) -> None:
+        """What a clean close leaves beside the batches, for the flush that follows.  What the disk has already is not written
+        again: most of ten thousand logs have not changed since the last clean close, and each file costs two syncs.  Counts that
+        were not read in this life (then there is nothing to write) stay as they are, when the seal beside them is this one."""
+        counts = active.path("countindex")
+        wanted = ((path, data) for path, data in derived.items() if data or path != counts)
+        if self.flushed_end < active.next_offset or not all(self._is_there(path, data) for path, data in wanted):
+            self.add_complete(active, derived)
+        if not self._is_there(self._directory / EPOCH_CHECKPOINT, encode_checkpoint(epochs.entries())):
+            self.epochs_changed(active.next_offset)
+
+    def _is_there(self, path: Path, data: bytes) -> bool:
+        """Such files get their names after they are durable, so one with these contents is."""
+        return self._disk.exists(path) and self._disk.size(path) == len(data) and self._disk.read(path) == data
+
     def epochs_changed(self, offset: int) -> None:
         self._epochs_from = offset if self._epochs_from is None else min(self._epochs_from, offset)
 

@@ -564,8 +564,7 @@ class Log:
                 active, snapshot = self._segments.active, segment_path(self.directory, end, "snapshot")
                 # As if the active segment were complete: its derived files are written and synced with it.
                 derived = {**active.encoded_indexes(STILL_OPEN), snapshot: encode_snapshot(self._producers)}
-                self._durability.add_complete(active, derived)
-                self._durability.epochs_changed(self._log_end)
+                self._durability.close_with(active, derived, self._epochs)
                 self.flush_now()
                 if self._durability.has_pending_files:
                     raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: no room for the files of a clean close")
