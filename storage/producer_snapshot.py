@@ -48,6 +48,11 @@ def encode_snapshot(state: ProducerState) -> bytes:
     return _CRC.pack(crc32c(body)) + body
 
 
+def has_right_checksum(data: bytes) -> bool:
+    """Whether the file is as it was written; much cheaper than to decode it."""
+    return len(data) > _CRC.size and int.from_bytes(data[: _CRC.size], "big") == crc32c(data[_CRC.size :])
+
+
 def decode_snapshot(data: bytes, state: ProducerState) -> None:
     """Loads a snapshot into an empty `state`.  Raises SnapshotInvalid, and then `state` is still empty."""
     try:

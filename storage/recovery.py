@@ -43,7 +43,7 @@ from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from .epoch_cache import EpochCache
 from .offset_index import OFFSET_SPAN_MAX
 from .open_files import OpenFiles
-from .producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot
+from .producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot, has_right_checksum
 from .producer_state import AppendOrigin, PreparedAppend, ProducerState
 from .seal import STILL_OPEN, Seal, SealInvalid, decode_seal
 from .segment import Segment, segment_path
@@ -186,6 +186,22 @@ class _Loader:
                 self.snapshots.remove(offset)
         return self.new_state()
 
+    def check_snapshots(self, first_base: int) -> None:
+        """What batches that were removed have said of producers is in snapshots alone: when all of them are damaged, a repeated
+        batch would be taken twice.  Raises CorruptLog."""
+        newest = None
+        for offset in reversed(self.snapshots if first_base else []):
+            path = segment_path(self.directory, offset, "snapshot")
+            if has_right_checksum(self.disk.read(path)):
+                return
+            newest = newest or path
+        if newest is not None:
+            reason = (
+                "it alone knows the producers whose records were removed. (Without another replica: remove this file. Producers "
+                "then begin anew, and a batch that one of them repeats may be taken twice.)"
+            )
+            raise CorruptLog(newest, 0, int(newest.stem), reason)
+
     def new_state(self) -> ProducerState:
         return ProducerState(max_producer_ids=self.config.max_producer_ids, expiration_ms=self.config.producer_id_expiration_ms)
 
@@ -226,6 +242,7 @@ def load_log(
     if clean and log_start_offset < bases[0]:  # removals were over, and the checkpoint knew where the log begins
         path = segment_path(directory, log_start_offset, "log")
         raise CorruptLog(path, 0, log_start_offset, f"the log began at offset {log_start_offset}, and begins at {bases[0]} now")
+    loader.check_snapshots(bases[0])
     segments = _attach(loader, bases)
     loader.check_seals(segments)
     if clean and loader.sealed < len(segments):

@@ -16,7 +16,6 @@ vouches for them; else they are built again.
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 from crc32c import crc32c
@@ -475,7 +474,8 @@ class Segment:
             file = self._files.get(self._log_path)
         data = file.read_at(start, end - start)
         if len(data) < end - start:
-            raise OSError(errno.EIO, f"{len(data)} of {end - start} bytes at {start} could be read", str(self.path("log")))
+            reason = f"the file ends here; {end - start - len(data)} bytes that were published are gone"
+            raise InvalidBatch(start + len(data), reason, self.path("log"), begins_at)
         try:
             found = trim(data, begins_at, offset, upper_offset, max_bytes, next_offset, walk_from)
         except InvalidBatch as error:

@@ -108,6 +108,7 @@ class RotHistory(StorageHistory):
         if report.failed:
             self.outcomes["log refused"] += 1
             right = self.rotten.suffix in (".log", ".swap", ".txnindex") or self.rotten.name == PARTITION_METADATA
+            right = right or (self.rotten.suffix == ".snapshot" and self._has_lost_its_beginning())
             assert right, f"a bit of {self.rotten} takes the log out of use: {report.failed}"
             after = bytearray(self.disk.read(self.rotten))
             after[self.position] = before[self.position]
@@ -115,6 +116,11 @@ class RotHistory(StorageHistory):
             return False
         self.log = self.directory.logs[(TOPIC, PARTITION)]
         return True
+
+    def _has_lost_its_beginning(self) -> bool:
+        """Then only snapshots know producers of what was removed."""
+        folder = self.directory._log_path((TOPIC, PARTITION))
+        return min(int(name[:-4]) for name in self.disk.list_names(folder) if name.endswith(".log")) > 0
 
     def _check_batches(self, known: int, before: bytes) -> None:
         """All that is known to be flushed can be read as it was, or its damage shows."""

@@ -24,6 +24,7 @@ from uuid import UUID
 
 from ...storage.cleaning.cleaner import clean_now
 from ...storage.cleaning.retention import apply_retention
+from ...storage.health import OUT_OF_SPACE
 from ...storage.log import FlushTicket, Log, LogConfig
 from ...storage.log_directory import LogDirectory
 from ...storage.topic_config import CleanupPolicy
@@ -195,14 +196,24 @@ class StorageHistory(AppendSteps):
         self.log.set_high_watermark(a % (most + 1))
         self.model.watermark_most = max(self.model.watermark_most, self.log.high_watermark)
 
-    def delete(self, a: int, _b: int) -> None:
-        """DeleteRecords; or, where the topic is only compacted, a leader's log start that a follower takes over."""
+    def delete(self, a: int, b: int) -> None:
+        """DeleteRecords; or, where the topic is only compacted, a leader's log start that a follower takes over.  At times it is
+        answered, and that is to last."""
         low, high = self.log.log_start_offset, self.log.high_watermark
         target = low + a % (high - low + 1)
         self.start_most = max(self.start_most, target)
         self.model.start_most = max(self.model.start_most, target)
         self.log.advance_log_start(target)
         self.model.start = max(self.model.start, target)
+        if b % 2:
+            note = self.log.start_note
+            note.want(target)
+            try:
+                note.write()
+            except OSError as error:
+                if error.errno not in OUT_OF_SPACE:
+                    self.log.go_offline(error)
+            self.start_noted = max(self.start_noted, note.noted)
 
     def retain(self, a: int, _b: int) -> None:
         """Retention by time: only what is old enough goes, and nothing where the topic is only compacted."""

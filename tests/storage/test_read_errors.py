@@ -115,10 +115,10 @@ def test_a_look_up_that_meets_a_read_error_takes_only_its_log_offline(look_up: C
     assert log.is_offline and not folder.directory.is_offline and folder.damaged
 
 
-def test_ablation_when_every_error_is_the_disks_one_short_file_takes_the_folder_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation_when_every_error_is_the_disks_one_lost_file_takes_the_folder_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health.Health, "fail_read", lambda self, what, error, _offset=-1: self.fail(what, error))
     folder = Folder()
-    cut(folder, folder.logs[2])
+    gone(folder, folder.logs[2])
     folder.read(2)
     assert folder.directory.is_offline
 

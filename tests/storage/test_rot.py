@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage.log import Log
+from tidegate.storage.log import CorruptLog, Log
 from tidegate.storage.seal import Seal
 from tidegate.wire.errors import KafkaError
 
@@ -102,3 +102,42 @@ def test_ablation_a_time_index_that_is_believed_unseen_answers_wrong(monkeypatch
     disk.kill()
     monkeypatch.setattr(Seal, "vouches_for", lambda *asked: True)
     assert any(flipped(disk, bit) != right for bit in range(8 * disk.size(file_of(disk, ".timeindex"))))
+
+
+def without_its_beginning() -> tuple[LyingDisk, int]:
+    """The only thing that knows producer 1 is a snapshot: its records were removed."""
+    disk = LyingDisk()
+    log = open_log(disk)
+    append(log, batch(3, pid=1, epoch=0, sequence=0))
+    log.roll()
+    for turn in range(3):
+        append(log, batch(1, timestamp_ms=NOW_MS + turn))
+    log.flush_now()
+    log.set_high_watermark(log.log_end_offset)
+    log.advance_log_start(3)
+    end = log.log_end_offset
+    log.close(clean=True)
+    return disk, end
+
+
+def test_a_log_whose_snapshots_alone_know_a_producer_is_not_opened_without_them() -> None:
+    """A batch that the producer repeats would be taken twice (SEMANTICS 3.1 8)."""
+    disk, end = without_its_beginning()
+    snapshots = [path for path in disk.files() if path.suffix == ".snapshot"]
+    for path in snapshots:
+        disk.flip_bit(path, disk.size(path) - 1)
+    for _ in range(2):  # the first try changes nothing
+        with pytest.raises(CorruptLog, match="producers whose records were removed") as refused:
+            open_log(disk, config=SMALL, clean=True, recovery_point=end, log_start_offset=3)
+        assert refused.value.path in snapshots
+    for path in snapshots:
+        disk.remove(path)  # as the message says
+    assert not open_log(disk, config=SMALL, clean=True, recovery_point=end, log_start_offset=3).producers()
+
+
+def test_one_snapshot_that_is_right_is_enough() -> None:
+    disk, end = without_its_beginning()
+    oldest, *_rest = sorted(path for path in disk.files() if path.suffix == ".snapshot")
+    disk.flip_bit(oldest, disk.size(oldest) - 1)
+    again = open_log(disk, config=SMALL, clean=True, recovery_point=end, log_start_offset=3)
+    assert [view.producer_id for view in again.producers()] == [1]
