@@ -487,15 +487,16 @@ class Segment:
 
     # ----------------------------------------------------------------------------------------------------------- changing
 
-    def truncate_to_position(self, position: int, next_offset: int) -> None:
-        """Cuts the file and the indexes at a batch boundary, durably; before that, the seal goes durably."""
+    def prepare_cut(self) -> None:
+        """Takes into memory what cannot be believed any more once the seal is gone.  Raises OSError, InvalidBatch."""
         self.keep_indexes()
-        aborted = self.transactions
-        self.unseal()
-        self._disk.sync_directory(self.directory)
+        len(self.transactions)
+
+    def truncate_to_position(self, position: int, next_offset: int) -> None:
+        """Cuts the file and the indexes at a batch boundary, durably.  Prepared, and unsealed durably before."""
         self.index.truncate(position)
         self.time_index.truncate(next_offset)
-        self._keep_transactions([entry for entry in aborted if entry.last_offset < next_offset])
+        self._keep_transactions([entry for entry in self.transactions if entry.last_offset < next_offset])
         self.file_to_write.truncate(position)
         self.file_to_write.sync_data()
         self.cut_transactions()

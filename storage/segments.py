@@ -155,22 +155,24 @@ class Segments(Sequence[Segment]):
 
     def cut(self, cut: Cut) -> None:
         """Removes all behind the cut, durably.  Raises OSError: then the log must go offline."""
-        gone = self._list[cut.keep + 1 :]
-        if gone:
-            self._remove(gone)
+        target, gone = self._list[cut.keep], self._list[cut.keep + 1 :]
+        target.prepare_cut()
+        self._remove(gone, unsealed=target)
         del self._list[cut.keep + 1 :]
         self.active = self._list[-1]
         self.active.truncate_to_position(cut.position, cut.end_offset)
         self._count()
 
-    def _remove(self, gone: Sequence[Segment]) -> None:
-        """From the back, durably.  A seal whose batches are not there would look like a loss: it goes first."""
-        for segment in gone:
+    def _remove(self, gone: Sequence[Segment], unsealed: Segment | None = None) -> None:
+        """From the back, durably.  Seals go first, also that of the segment in front (`unsealed`), which is to be cut and knows
+        where the next one begins: what they vouch for and is not there would look like a loss."""
+        for segment in gone if unsealed is None else (unsealed, *gone):
             segment.unseal()
         self._disk.sync_directory(self._directory)
-        for segment in reversed(gone):
-            segment.remove()
-        self._disk.sync_directory(self._directory)
+        if gone:
+            for segment in reversed(gone):
+                segment.remove()
+            self._disk.sync_directory(self._directory)
 
     def prepare_restart(self, offset: int) -> None:
         """Makes the file for `restart_at`: what may be refused for lack of room, without harm.  Raises OSError."""

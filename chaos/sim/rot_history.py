@@ -19,6 +19,7 @@ from ...storage.checkpoint import CheckpointInvalid, decode_checkpoint
 from ...storage.creation import PARTITION_METADATA
 from ...storage.folder_notes import PARTITION_CHECKPOINT
 from ...storage.log_directory import META_PROPERTIES, DirectoryRefused, LogDirectory
+from ...storage.log_start import LOG_START
 from ...wire.errors import KafkaError
 from ...wire.records import iterate_headers, validate_batch
 from .disk import Lie
@@ -167,7 +168,8 @@ class RotHistory(StorageHistory):
     def _check_all(self, seed: int) -> None:
         """Whatever else has rotten, the log says what it said."""
         assert self.rotten is not None
-        noted = 0 if self.rotten.name == PARTITION_CHECKPOINT else self.start_noted
+        # A log start stands in two places, and for some seconds after a deletion in one of them.
+        noted = 0 if self.rotten.name in (PARTITION_CHECKPOINT, LOG_START) else self.start_noted
         check_survivors(self.log, self.model, self.flushed, noted, self.start_most)
         if self.limit:
             self._adopt_cleaned()

@@ -75,3 +75,9 @@ def test_what_was_mended_stays_mended(what: str) -> None:
 def test_a_deletion_that_an_opening_has_finished_is_finished_for_good() -> None:
     """The rename was not synced; the next opening removed the folder, which a power cut then brought back."""
     FoldersHistory(161, steps=[("create", 0, 0), ("disk_fails", 5, 0), ("cut", 0, 0)]).run()
+
+
+def test_a_cut_whose_last_sync_failed_lost_nothing() -> None:
+    """Some of the segments were gone after the crash; the seal of the one in front of them told where the next one had begun."""
+    steps = [("transaction", 2, 0), ("follow", 379728, 1), ("append", 428072, 0), ("commit", 0, 0), ("transaction", 1, 0)]
+    StorageHistory(8001854, steps=[*steps, ("kill", 0, 0), ("any_sync_fails", 356665, 1033709)]).run()
