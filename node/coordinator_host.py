@@ -9,7 +9,7 @@ A shard that failed is loaded anew after a pause, for as long as this node leads
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, TypeVar
 
 from ..coordinator.runtime import CoordinatorLoadError, CoordinatorRuntime, Phase
@@ -64,10 +64,19 @@ class ReplicatedStateLog:
 class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
     """One state topic on this node.  Everything runs on the node's loop."""
 
-    def __init__(self, topic: str, runtime: CoordinatorRuntime[EventT, ReplyT, EffectT], clock: Clock) -> None:
+    def __init__(
+        self,
+        topic: str,
+        runtime: CoordinatorRuntime[EventT, ReplyT, EffectT],
+        clock: Clock,
+        *,
+        holds_session: Callable[[], bool],
+    ) -> None:
+        """`holds_session()`: this node's session with the controller is good right now."""
         self.topic = topic
         self.runtime = runtime
         self._clock = clock
+        self._holds_session = holds_session
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._logs: dict[int, Log] = {}
         self._failures: dict[int, int] = {}
@@ -178,6 +187,10 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         return await self.ask_partition(partition_for(key, partitions), event)
 
     async def ask_partition(self, partition: int, event: EventT) -> ReplyT:
+        """As `ask`.  Raises NOT_COORDINATOR when another node may coordinate by now, also for what needs no append: a node that
+        is cut off would answer from what it last knew, for ever, and the client would not look for its successor."""
+        if not self._holds_session():
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition}: the session with the controller is over")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def reply(value: Any) -> None:

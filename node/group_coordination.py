@@ -44,7 +44,9 @@ class GroupCoordination:
             on_failed=lambda partition, leader_epoch, reason: self._host.on_failed(partition, leader_epoch, reason),
             now_ms=broker.clock.steady_ms(),
         )
-        self._host = CoordinatorHost(CONSUMER_OFFSETS, runtime, broker.clock)
+        self._host = CoordinatorHost(
+            CONSUMER_OFFSETS, runtime, broker.clock, holds_session=lambda: broker.membership.holds_session
+        )
 
     def start(self) -> None:
         self._host.start()

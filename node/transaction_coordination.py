@@ -59,7 +59,9 @@ class TransactionCoordination:
             on_failed=self._on_failed,
             now_ms=broker.clock.steady_ms(),
         )
-        self._host = CoordinatorHost(TRANSACTION_STATE, runtime, broker.clock)
+        self._host = CoordinatorHost(
+            TRANSACTION_STATE, runtime, broker.clock, holds_session=lambda: broker.membership.holds_session
+        )
         topics = Topics(lambda: broker.state, lambda: broker.serving)
         self._markers = MarkerSender(topics, peers, broker.clock, self._markers_written)
         self._producer_ids: deque[int] = deque()

@@ -105,7 +105,7 @@ class ReplicaManager:
         self._on_offline = on_offline
         self._broker_epoch = broker_epoch
         self._exists = exists
-        self._lease = Lease(node_id, holds_session)
+        self.lease = Lease(node_id, holds_session)
         self._is_out_of_room = is_out_of_room
         self._config = config or ReplicationConfig()
         self._lag_max_s = self._config.replica_lag_time_max_ms / 1000
@@ -288,16 +288,15 @@ class ReplicaManager:
         self._deletions.progressed(replica)
 
     def suspend_leadership(self, reason: str) -> None:
-        """The session with the controller ended: another node may lead by now.  Nothing is appended until `resume_leadership`.
-
-        Acknowledgements wait on, even those of committed records, until the session is renewed, a leader is elected, or their
-        time is over: clients may already be writing to another leader.
-        """
-        self._lease.suspend(reason, self.leader_count)
+        """The session with the controller ended: another node may lead by now.  Nothing is appended until `resume_leadership`, and
+        who waits for an acknowledgement, even of a committed record, is sent to look for the leader: it would wait for long."""
+        self.lease.suspend(reason, self.leader_count)
+        for replica in tuple(self._acking):
+            self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def resume_leadership(self) -> None:
         """The session was renewed: what the metadata gives this node to lead, it leads again."""
-        self._lease.resume(self.leader_count)
+        self.lease.resume(self.leader_count)
         for replica in tuple(self._acking):
             self._acknowledge(replica)
 
@@ -320,7 +319,7 @@ class ReplicaManager:
         `expected_leader_epoch` fences a caller whose state belongs to one leadership (coordinators).
         """
         replica = self.replica(topic, partition)
-        self._lease.require()
+        self.lease.require()
         leader = replica.require_leader_at(expected_leader_epoch)
         leader.check_before_append(required_acks)
         self._require_room(replica)
@@ -372,7 +371,7 @@ class ReplicaManager:
             offline = replica is not None and replica.role is Role.OFFLINE
             callback(ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
-        code = leader.commit_state(next_offset) if self._lease.is_good else None
+        code = leader.commit_state(next_offset) if self.lease.is_good else None
         if code is None and (timeout_ms <= 0 or self._waiting_acks >= self._config.waiting_acks_max):
             code = ErrorCode.REQUEST_TIMED_OUT
         if code is not None:
@@ -410,7 +409,7 @@ class ReplicaManager:
         self._moved.add(replica)
 
     def _acknowledge(self, replica: Replica) -> None:
-        if replica.acks and replica.leader is not None and self._lease.is_good:
+        if replica.acks and replica.leader is not None and self.lease.is_good:
             self._waiting_acks -= replica.acks.complete(replica.leader)
 
     def _report_high_watermarks(self) -> None:
@@ -525,7 +524,7 @@ class ReplicaManager:
     async def delete_records(self, topic: str, partition: int, before_offset: int, timeout_ms: int) -> int:
         """Removes records below an offset; see `RecordDeletions.delete_before`.  Raises KafkaError."""
         replica = self.replica(topic, partition)
-        self._lease.require()
+        self.lease.require()
         return await self._deletions.delete_before(replica, before_offset, timeout_ms)
 
     def epoch_end(self, topic: str, partition: int, current_leader_epoch: int, epoch: int) -> EpochEnd:

@@ -1,7 +1,7 @@
 """FindCoordinator (10): which broker leads the state partition of a group or a transactional id.
 
 The state topic is created on the first question; until its partition has a leader the answer is COORDINATOR_NOT_AVAILABLE and
-clients ask again.
+clients ask again.  So it is where this node is cut off from the controller: clients then ask another node.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ async def _find(broker: Broker, key_type: int, key: str) -> dict[str, Any]:
         return _failure(ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}: 0 is a group, 1 a transaction")
     if not key and key_type == 1:
         return _failure(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+    if not broker.membership.holds_session:  # what it knows may be old, and it would name itself
+        return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node has no session with the controller now: ask another one")
     try:
         topic = await broker.ensure_internal_topic(topic_name)
     except KafkaError as error:

@@ -113,6 +113,7 @@ async def _enlist(broker: Broker, transactional_id: str, version: int, parts: li
         if part.answer.error is not ErrorCode.NONE or header is None or not header.is_transactional:
             continue
         try:
+            broker.replicas.lease.require()
             log = broker.replicas.leader_log(part.topic, part.partition)
             if log.transaction_open(header.producer_id, header.producer_epoch):
                 continue
@@ -133,6 +134,7 @@ async def _enlist(broker: Broker, transactional_id: str, version: int, parts: li
             header = part.header
             assert header is not None
             try:
+                broker.replicas.lease.require()
                 log = broker.replicas.leader_log(part.topic, part.partition)
                 part.guard = log.start_verification(header.producer_id, header.producer_epoch, header.base_sequence)
             except KafkaError as error:
@@ -142,6 +144,12 @@ async def _enlist(broker: Broker, transactional_id: str, version: int, parts: li
     codes = await broker.enlistment.ask(
         transactional_id, *producer, list(fresh), verify_only=verify_only, before_asking=take_guards
     )
+    try:
+        broker.replicas.lease.require()
+    except KafkaError as error:  # "ask again" would keep the producer here, where nothing is written any more
+        for part in fresh.values():
+            _fail(part, error)
+        return
     for key, part in fresh.items():
         if codes[key] is not ErrorCode.NONE and part.answer.error is ErrorCode.NONE:
             _fail(part, KafkaError(_for_producer(codes[key]), "the partition is not part of the transaction"))

@@ -55,6 +55,7 @@ class Hosted:
     """A host over one real log; what is appended is committed when `commit` is called."""
 
     def __init__(self, directory: Path) -> None:
+        self.holds_session = True
         self.log = Log.open(
             RealDisk(), directory / "state-0", topic="state", partition=0, config=LogConfig(), now_ms=0, clean=False,
             recovery_point=0,
@@ -63,7 +64,9 @@ class Hosted:
             "state", lambda _partition, _epoch: Counting(), self, lambda *_: None,
             on_failed=lambda *failure: self.host.on_failed(*failure),
         )  # fmt: skip
-        self.host: CoordinatorHost[str, Any, None] = CoordinatorHost("state", self.runtime, SystemClock())
+        self.host: CoordinatorHost[str, Any, None] = CoordinatorHost(
+            "state", self.runtime, SystemClock(), holds_session=lambda: self.holds_session
+        )
 
     def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
         info = self.log.append_leader(bytearray(batch), leader_epoch=leader_epoch, origin=AppendOrigin.COORDINATOR, now_ms=0)
@@ -145,6 +148,20 @@ async def test_a_log_that_cannot_be_understood_is_never_served_as_if_it_were_emp
     assert hosted.log.log_end_offset == 3
 
 
+async def test_a_coordinator_without_a_session_answers_nothing_not_even_what_needs_no_append(hosted: Hosted) -> None:
+    """Another node may coordinate by now.  An old answer ("being completed: ask again") would hold the client here for ever."""
+    hosted.fill(b"good")
+    hosted.host.on_elected(0, 1, hosted.log)
+    await hosted.until(Phase.ACTIVE)
+    assert await hosted.host.ask_partition(0, "read") == [b"good"]
+    hosted.holds_session = False
+    for event in ("read", "write"):
+        assert await code_of(hosted.host.ask_partition(0, event)) is ErrorCode.NOT_COORDINATOR
+    assert hosted.log.log_end_offset == 1
+    hosted.holds_session = True
+    assert await hosted.host.ask_partition(0, "read") == [b"good"]
+
+
 async def test_a_log_that_cannot_be_read_is_not_served(hosted: Hosted) -> None:
     hosted.fill(b"good")
     hosted.log.go_offline(OSError(5, "the disk is gone"))
@@ -203,7 +220,7 @@ async def test_timers_go_on_when_somebody_sets_the_clock(hosted: Hosted, monkeyp
     clock = ManualClock()
     seen: list[int] = []
     monkeypatch.setattr(Counting, "due", lambda self, now_ms: seen.append(now_ms) or ())
-    host: CoordinatorHost[str, Any, None] = CoordinatorHost("state", hosted.runtime, clock)
+    host: CoordinatorHost[str, Any, None] = CoordinatorHost("state", hosted.runtime, clock, holds_session=lambda: True)
     host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
     host.start()

@@ -8,11 +8,12 @@ from typing import Any, cast
 import pytest
 from tidegate.node.coordinator_host import ReplicatedStateLog
 from tidegate.node.group_coordination import GroupCoordination
-from tidegate.node.handlers import produce, write_txn_markers
+from tidegate.node.handlers import find_coordinator, produce, write_txn_markers
 from tidegate.node.internal_topics import CONSUMER_OFFSETS
 from tidegate.node.refused_batches import RefusedBatches
 from tidegate.node.requests import Encoded, RequestContext
 from tidegate.node.transaction_coordination import TransactionCoordination
+from tidegate.replication.lease import Lease
 from tidegate.replication.manager import ReplicaManager
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -26,6 +27,8 @@ class Appends:
     def __init__(self) -> None:
         self.made: list[dict[str, Any]] = []
         self.guards = 0
+        self.holds_session = True
+        self.lease = Lease(1, lambda: self.holds_session)
 
     def replica(self, topic: str, partition: int) -> Any:
         return SimpleNamespace(leader_epoch=6)
@@ -87,6 +90,28 @@ async def test_a_produce_takes_its_guard_anew_before_every_question_and_appends_
     await produce._enlist(broker, "tid", 12, [part])
     produce._append(broker, -1, part)
     assert appends.guards == 4 and appends.made[0]["guard"] == "guard 4"
+
+
+@pytest.mark.parametrize("lost", ["before", "meanwhile"])
+async def test_a_leader_without_a_session_sends_transactions_to_its_successor_at_once(lost: str) -> None:
+    """It cannot reach the coordinator either: NOT_ENOUGH_REPLICAS would keep the producer here for as long as it is cut off."""
+    appends = Appends()
+    batch = memoryview(
+        encode_batch([NewRecord(None, b"v", (), 1)], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    )
+    part = produce._Part("t", 0, batch, ProduceResponsePartition(0), parse_header(batch))
+    asked = []
+
+    async def ask(*_: Any, **__: Any) -> dict[Any, ErrorCode]:
+        asked.append(1)
+        appends.holds_session = False
+        return {("t", 0): ErrorCode.NOT_ENOUGH_REPLICAS}
+
+    appends.holds_session = lost == "meanwhile"
+    broker = cast(Any, SimpleNamespace(replicas=appends, enlistment=SimpleNamespace(ask=ask)))
+    await produce._enlist(broker, "tid", 12, [part])
+    assert part.answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert len(asked) == (1 if lost == "meanwhile" else 0)
 
 
 def test_a_coordinator_that_resigns_or_is_elected_anew_stops_the_markers_of_before() -> None:
@@ -154,3 +179,21 @@ def test_the_group_coordinator_asks_the_metadata_which_topics_are_gone_and_hears
     cast(Any, groups._host).on_failed = lambda *failure: told.append(failure)
     cast(Any, runtime)._on_failed(3, 9, "a reason")
     assert told == [(3, 9, "a reason")]
+
+
+async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
+    """It would name itself for as long as it does not hear of its successor; told to ask again, the client asks another node."""
+    leader = SimpleNamespace(node_id=1, fenced=False, kafka_host="host", kafka_port=9092)
+    topic = SimpleNamespace(partitions={0: SimpleNamespace(leader=1)})
+    membership = SimpleNamespace(holds_session=True)
+
+    async def ensure(_: str) -> Any:
+        return topic
+
+    state = SimpleNamespace(brokers={1: leader})
+    broker = cast(Any, SimpleNamespace(membership=membership, ensure_internal_topic=ensure, state=state))
+    context, request = cast(Any, SimpleNamespace(api_version=3)), SimpleNamespace(key="group", key_type=0)
+    assert (await find_coordinator.handle(broker, context, request))["node_id"] == 1
+    membership.holds_session = False
+    answer = await find_coordinator.handle(broker, context, request)
+    assert (answer["error_code"], answer["node_id"]) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)

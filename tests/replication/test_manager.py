@@ -157,7 +157,7 @@ async def test_suspended_leadership_appends_nothing(cluster: Cluster) -> None:
 
 
 async def test_nothing_is_acknowledged_while_the_session_is_over(tmp_path: Path) -> None:
-    """Not even what is committed meanwhile: clients may be writing to another leader.  It is, when the session is renewed."""
+    """Not even what is committed meanwhile: clients may be writing to another leader, and are told to look for it."""
     cluster = Cluster(tmp_path)
     session = [True]
     try:
@@ -165,7 +165,7 @@ async def test_nothing_is_acknowledged_while_the_session_is_over(tmp_path: Path)
             cluster.start(node)
         cluster.create()
         manager = cluster.managers[1]
-        manager._lease._holds_session = lambda: session[0]
+        manager.lease._holds_session = lambda: session[0]
         waiting = asyncio.create_task(write(manager, "a"))
         await asyncio.sleep(0)
         session[0] = False  # before any timer says so
@@ -175,9 +175,10 @@ async def test_nothing_is_acknowledged_while_the_session_is_over(tmp_path: Path)
             append(manager, "b", acks=1)
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         manager.suspend_leadership("session expired")
+        assert await asyncio.wait_for(waiting, 1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         session[0] = True
         manager.resume_leadership()
-        assert await waiting is ErrorCode.NONE
+        assert await write(manager, "b") is ErrorCode.NONE
     finally:
         await cluster.stop_all()
 
