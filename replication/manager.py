@@ -288,8 +288,8 @@ class ReplicaManager:
         self._deletions.progressed(replica)
 
     def suspend_leadership(self, reason: str) -> None:
-        """The session with the controller ended: another node may lead by now.  Nothing is appended until `resume_leadership`, and
-        who waits for an acknowledgement, even of a committed record, is sent to look for the leader: it would wait for long."""
+        """The session with the controller ended: another node may lead by now.  Nothing is appended until it is renewed, and
+        who waits for an acknowledgement, even of a committed record, is sent to look for the leader: it would wait long."""
         self.lease.suspend(reason, self.leader_count)
         for replica in tuple(self._acking):
             self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
