@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from ..proto import controller_pb2 as rpc
 from ..proto import metadata_pb2 as pb
 from ..wire.errors import ErrorCode, KafkaError
-from .elections import Wanted, change_operations, eligible_leaders, forget_disk, preferred_leader, settle
+from .elections import Settler, Wanted, change_operations, eligible_leaders, forget_disk, preferred_leader
 from .features import level_problem, ranges_of
 from .model import (
     METADATA_VERSION,
@@ -133,16 +133,19 @@ class ActiveController:
         """Every partition that cannot stay as it is when only `present` brokers serve.  `lost_id` has lost what it had of the
         topics for which `lost` holds, and of the `damaged` partitions."""
         found: list[Wanted] = []
+        some_offline = any(broker.offline_replicas for broker in self._state.brokers.values())
         for name in sorted(self._state.topics):
             topic = self._state.topics[name]
-            topic_gone = lost is not None and lost(topic)
+            topic_gone, topic_id = lost is not None and lost(topic), topic.topic_id.bytes
+            settler = Settler(topic)
             for number, partition in topic.partitions.items():
-                gone = (lost_id,) if topic_gone or (topic.topic_id.bytes, number) in damaged else ()
-                able = self.able(topic, number, present)
+                is_damaged = bool(damaged) and (topic_id, number) in damaged
+                gone = (lost_id,) if topic_gone or is_damaged else ()
+                able = self.able(topic, number, present) if some_offline else present
                 if not gone and not disk_replaced and partition.isr and able.issuperset(partition.isr):
                     continue
-                wanted = settle(topic, number, partition, able, gone)
-                if disk_replaced or (topic.topic_id.bytes, number) in damaged:
+                wanted = settler.settle(number, partition, able, gone)
+                if disk_replaced or is_damaged:
                     wanted = forget_disk(wanted, topic, number, partition, lost_id)
                 if wanted is not None:
                     found.append(wanted)

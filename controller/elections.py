@@ -13,7 +13,7 @@ more: after an unclean shutdown, for a topic that is not flushed before it is ac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from ..proto import metadata_pb2 as pb
@@ -81,6 +81,30 @@ def settle(
     return None if same and (leader != NO_LEADER or last_known == partition.last_known_leader) else wanted
 
 
+class Settler:
+    """`settle` for the partitions of one topic: of thousands, most are like one that was settled already."""
+
+    __slots__ = ("_known", "_topic")
+
+    def __init__(self, topic: TopicState) -> None:
+        self._topic = topic
+        self._known: dict[Hashable, Wanted | None] = {}
+
+    def settle(self, number: int, partition: PartitionState, present: Set[int], lost: tuple[int, ...]) -> Wanted | None:
+        key = (
+            partition.replicas, partition.adding, partition.isr, partition.elr, partition.leader, partition.last_known_leader,
+            frozenset(present), lost,
+        )  # fmt: skip
+        if key not in self._known:
+            self._known[key] = settle(self._topic, number, partition, present, lost)
+        like = self._known[key]
+        if like is None:
+            return None
+        return Wanted(
+            self._topic, number, partition, like.leader, like.isr, like.elr, like.last_known_leader, unclean=like.unclean
+        )  # fmt: skip
+
+
 def forget_disk(wanted: Wanted | None, topic: TopicState, number: int, partition: PartitionState, node_id: int) -> Wanted | None:
     """After a replaced disk, `node_id` is not the last known leader any more: what it led is gone."""
     last = partition.last_known_leader if wanted is None else wanted.last_known_leader
@@ -107,27 +131,31 @@ def change_operations(wanted: Iterable[Wanted]) -> Iterator[pb.Operation]:
     """ChangePartitions operations, each small enough for one command."""
     operation = pb.Operation()
     group: pb.TopicPartitionChanges | None = None
-    count = 0
+    count, grouped = 0, None
     for item in wanted:
         if count == CHANGES_PER_COMMAND_MAX:
             yield operation
             operation, group, count = pb.Operation(), None, 0
-        topic_id = item.topic.topic_id.bytes
-        if group is None or group.topic_id != topic_id:
-            group = operation.change_partitions.topics.add(topic_id=topic_id)
-        group.partitions.add(
+        if group is None or item.topic is not grouped:
+            group, grouped = operation.change_partitions.topics.add(topic_id=item.topic.topic_id.bytes), item.topic
+        change = group.partitions.add(
             partition=item.partition,
             expected_partition_epoch=item.present.partition_epoch,
             leader=item.leader,
             isr=item.isr,
-            isr_broker_epochs=item.isr_broker_epochs if any(e != NO_BROKER_EPOCH for e in item.isr_broker_epochs) else (),
-            elr=item.elr,
             last_known_leader=item.last_known_leader,
-            bump_leader_epoch=item.unclean,
-            replicas=item.replicas,
-            adding=item.adding,
-            target=item.target,
         )
+        # What most do not have is not even mentioned: that halves the time of ten thousand.
+        if item.elr:
+            change.elr.extend(item.elr)
+        if any(epoch != NO_BROKER_EPOCH for epoch in item.isr_broker_epochs):
+            change.isr_broker_epochs.extend(item.isr_broker_epochs)
+        if item.unclean:
+            change.bump_leader_epoch = True
+        if item.replicas:
+            change.replicas.extend(item.replicas)
+            change.adding.extend(item.adding)
+            change.target.extend(item.target)
         count += 1
     if count:
         yield operation

@@ -14,17 +14,29 @@ from ..wire.errors import ErrorCode
 from .model import METADATA_VERSION, MOVES_LEVEL, NO_BROKER_EPOCH, NO_LEADER, PartitionState, TopicState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator
 
     from .state import ClusterState
 
 EPOCH_MAX = 2**31 - 2
 
 
+Members = tuple[tuple[int, ...], tuple[int, ...]]
+"""ISR and ELR."""
+
+
 def changed_partition(
-    state: ClusterState, topic: TopicState, partition: PartitionState | None, change: pb.PartitionChange
+    state: ClusterState,
+    topic: TopicState,
+    partition: PartitionState | None,
+    change: pb.PartitionChange,
+    known: dict[Hashable, Members | ErrorCode] | None = None,
 ) -> PartitionState | ErrorCode:
-    """The partition after the change, or why it stays as it is."""
+    """The partition after the change, or why it stays as it is.
+
+    `known`: what came of others of this topic in the same operation, which all see the same brokers.  Ten thousand partitions
+    that change at once have few memberships among them: each is looked at once, and its tuples are shared.
+    """
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if partition.partition_epoch != change.expected_partition_epoch:
@@ -38,24 +50,40 @@ def changed_partition(
         if error != ErrorCode.NONE:
             return error
         loses_replicas = _loses_replicas(partition, held)
-    isr, elr = tuple(change.isr), tuple(change.elr)
-    error = _membership_error(state, partition, held, change)
-    if error != ErrorCode.NONE:
-        return error
-    if len(isr) >= topic.min_in_sync_replicas(held.settled_replicas):
-        elr = ()
-    new_leadership = change.leader != partition.leader or change.bump_leader_epoch or loses_replicas
+    leader, last_known_leader = change.leader, change.last_known_leader
+    wanted = (tuple(change.isr), tuple(change.elr), leader, last_known_leader, tuple(change.isr_broker_epochs))
+    key = (held.replicas, held.adding, partition.isr, partition.leader, wanted)
+    members = None if known is None else known.get(key)
+    if members is None:
+        members = _members(state, topic, partition, held, change)
+        if known is not None:
+            known[key] = members
+    if isinstance(members, ErrorCode):
+        return members
+    isr, elr = members
+    new_leadership = leader != partition.leader or change.bump_leader_epoch or loses_replicas
     return PartitionState(  # not `replace`, which costs twice as much: ten thousand of these come at once
         replicas=held.replicas,
         adding=held.adding,
         target=held.target,
         isr=isr,
         elr=elr,
-        leader=change.leader,
+        leader=leader,
         leader_epoch=partition.leader_epoch + int(new_leadership),
         partition_epoch=partition.partition_epoch + 1,
-        last_known_leader=change.last_known_leader,
+        last_known_leader=last_known_leader,
     )
+
+
+def _members(
+    state: ClusterState, topic: TopicState, before: PartitionState, held: PartitionState, change: pb.PartitionChange
+) -> Members | ErrorCode:
+    """By nothing but the state's brokers, the topic, and what is in the key of `changed_partition`."""
+    error = _membership_error(state, before, held, change)
+    if error != ErrorCode.NONE:
+        return error
+    isr, elr = tuple(change.isr), tuple(change.elr)
+    return isr, () if len(isr) >= topic.min_in_sync_replicas(held.settled_replicas) else elr
 
 
 def _assignment_error(state: ClusterState, before: PartitionState, after: PartitionState) -> ErrorCode:

@@ -50,7 +50,9 @@ from .partition_changes import changed_partition, partition_violations
 from .proposers import ProposerTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
+
+    from .partition_changes import Members
 
 __all__ = [
     "INTERNAL_TOPICS",
@@ -450,12 +452,16 @@ class ClusterState:
                 errors.extend(ErrorCode.UNKNOWN_TOPIC_ID for _ in group.partitions)
                 continue
             partitions = dict(topic.partitions)
+            known: dict[Hashable, Members | ErrorCode] = {}
             for change in group.partitions:
-                found = changed_partition(self, topic, partitions.get(change.partition), change)
-                errors.append(found if isinstance(found, ErrorCode) else ErrorCode.NONE)
-                if isinstance(found, PartitionState):
-                    partitions[change.partition] = found
-                    changes.partitions.add((topic.name, change.partition))
+                number = change.partition
+                found = changed_partition(self, topic, partitions.get(number), change, known)
+                if isinstance(found, ErrorCode):
+                    errors.append(found)
+                    continue
+                errors.append(ErrorCode.NONE)
+                partitions[number] = found
+                changes.partitions.add((topic.name, number))
             self._topics[topic.name] = replace(topic, partitions=partitions)
         return tuple(errors)
 
