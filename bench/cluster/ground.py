@@ -15,6 +15,7 @@ from tidegate.client.connection import BrokerConnection
 from tidegate.client.errors import ConnectionFailed
 from tidegate.client.local_cluster import LocalCluster, LocalNode
 from tidegate.client.metadata import ClusterView
+from tidegate.proto.admin_pb2 import StatusReply
 from tidegate.wire import codec
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
@@ -59,10 +60,17 @@ async def make_topic(cluster: LocalCluster, topic: NewTopic) -> None:
         await admin.create_topics([topic], wait=False)
         # The nodes are asked for their counts, not for lists of ten thousand partitions: asking must not become the load.
         while True:
-            statuses = [await node.status(READY_S) for node in cluster.nodes if node.running]
-            if sum(s.leaders for s in statuses) >= topic.partitions and not any(s.under_replicated for s in statuses):
+            said = await statuses(cluster.nodes)
+            all_there = len(said) == len(cluster.nodes) and not any(status.under_replicated for status in said)
+            if all_there and sum(status.leaders for status in said) >= topic.partitions:
                 return
             await asyncio.sleep(0.02)
+
+
+async def statuses(nodes: list[LocalNode]) -> list[StatusReply]:
+    """What those of the nodes say that answer."""
+    answers = await asyncio.gather(*(node.status(READY_S) for node in nodes), return_exceptions=True)
+    return [answer for answer in answers if isinstance(answer, StatusReply)]
 
 
 async def connect(node: LocalNode, timeout_s: float = 5.0) -> BrokerConnection:

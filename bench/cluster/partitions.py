@@ -8,12 +8,13 @@ request without an answer meanwhile.  Memory is resident memory above that of th
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ground import READY_S, NodeLogs, connect, make_topic, number_in, running
+from ground import READY_S, NodeLogs, connect, make_topic, number_in, running, statuses
 from process_cost import cpu_seconds, resident_mib
 from tidegate.client.admin import NewTopic
 from tidegate.client.local_cluster import LocalCluster, LocalNode
@@ -39,29 +40,47 @@ async def bench_partitions(root: Path, count: int, factors: list[int]) -> None:
 async def _one(cluster: LocalCluster, count: int, replicas: int) -> None:
     empty_mib = [resident_mib([pid]) for pid in _pids(cluster)]
     await _idle(cluster, "idle without partitions")
-    begin = time.perf_counter()
+    phase = Phase(cluster)
     async with _pings(cluster.nodes) as worst:
         await make_topic(cluster, NewTopic("many", count, replicas))
-    say("made, led and in sync", time.perf_counter() - begin, pause=max(worst))
+    phase.say("made, led and in sync", pause=max(worst))
     _memory(cluster, empty_mib, count * replicas / 3)
     await _idle(cluster, "idle")
-    begin = time.perf_counter()
-    await cluster.down(READY_S)
-    say("clean stop", time.perf_counter() - begin)
+    await _stop(cluster, "first clean stop")
     await _start(cluster, count, "start after a clean stop")
     _memory(cluster, empty_mib, count * replicas / 3)
     await _idle(cluster, "idle after the start")
     if replicas > 1:
         await _lose_one(cluster, count)
+    await _stop(cluster, "another clean stop")
+    await _start(cluster, count, "start")
     for node in cluster.nodes:
         node.kill()
     await asyncio.gather(*(node.wait_exit() for node in cluster.nodes))
     await _start(cluster, count, "start after all were killed")
 
 
-def say(what: str, seconds: float, *, pause: float | None = None, more: str = "") -> None:
-    paused = "" if pause is None else f"   longest pause of a node {pause:6.3f} s"
-    print(f"{what:>44} {seconds:8.2f} s{paused}{more}", flush=True)
+class Phase:
+    """Wall-clock seconds and the nodes' CPU seconds since it was made: on a busy machine the latter say more."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._begin, self._cpu = time.perf_counter(), _nodes_cpu_s(cluster)
+
+    def say(self, what: str, *, pause: float | None = None) -> None:
+        cpu_s = _nodes_cpu_s(self._cluster) - self._cpu
+        say(what, time.perf_counter() - self._begin, more=f"{cpu_s:8.2f} s CPU of all nodes", pause=pause)
+
+
+def _nodes_cpu_s(cluster: LocalCluster) -> float:
+    """Of the nodes that run, and of those that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return cpu_seconds(_pids(cluster)) + ended.ru_utime + ended.ru_stime
+
+
+def say(what: str, seconds: float, *, more: str = "", pause: float | None = None) -> None:
+    paused = "" if pause is None else f"   longest pause of a node {pause:.3f} s"
+    print(f"{what:>44} {seconds:8.2f} s{more}{paused}", flush=True)
 
 
 def _pids(cluster: LocalCluster) -> list[int]:
@@ -85,23 +104,27 @@ async def _idle(cluster: LocalCluster, what: str) -> None:
     print(f"{what:>44} {' '.join(f'{share:.1f}' for share in shares)} % of a core, by node", flush=True)
 
 
+async def _stop(cluster: LocalCluster, what: str) -> None:
+    phase = Phase(cluster)
+    await asyncio.gather(*(node.terminate(READY_S) for node in cluster.nodes))
+    phase.say(what)
+
+
 async def _start(cluster: LocalCluster, count: int, what: str) -> None:
-    begin = time.perf_counter()
+    phase = Phase(cluster)
     for node in cluster.nodes:
         await node.start()
     ready = asyncio.gather(*(node.wait_ready(READY_S) for node in cluster.nodes))
     await _all_led(cluster.nodes, count)
-    led = time.perf_counter() - begin
+    phase.say(f"{what}: leaders")
     await ready
-    say(f"{what}: leaders", led)
-    say("all ready, in sync everywhere", time.perf_counter() - begin)
+    phase.say("all ready, in sync everywhere")
 
 
 async def _all_led(nodes: list[LocalNode], count: int) -> None:
     deadline = time.perf_counter() + READY_S
     while time.perf_counter() < deadline:
-        answers = await asyncio.gather(*(node.status(READY_S) for node in nodes), return_exceptions=True)
-        if sum(answer.leaders for answer in answers if not isinstance(answer, BaseException)) >= count:
+        if sum(status.leaders for status in await statuses(nodes)) >= count:
             return
         await asyncio.sleep(0.02)
     raise TimeoutError(f"{count} partitions have no leaders after {READY_S:g} s")
@@ -114,20 +137,22 @@ async def _lose_one(cluster: LocalCluster, count: int) -> None:
     survivors = [node for node in cluster.nodes if node is not victim]
     logs = NodeLogs(cluster)
     async with _pings(survivors) as worst:
-        killed = time.time()
         victim.kill()
+        killed = time.time()
+        await victim.wait_exit()
+        phase = Phase(cluster)
         await _all_led(survivors, count)
         led = time.time()
     at, line = logs.first("broker_session_expired")
     detected = at - (number_in(line, "silent_ms") - SESSION_MS) / 1000
-    say("a node killed: detection", detected - killed)
-    say("beyond it: leaders", led - detected, pause=max(worst))
-    await victim.wait_exit()
-    begin = time.perf_counter()
+    phase.say("a node killed: leaders", pause=max(worst))
+    say("of these, detection", detected - killed)
+    say("beyond it", led - detected)
+    phase = Phase(cluster)
     async with _pings(survivors) as worst:
         await victim.start()
         await victim.wait_ready(READY_S)
-    say("it comes back: ready, in sync everywhere", time.perf_counter() - begin, pause=max(worst))
+    phase.say("it comes back: ready, in sync everywhere", pause=max(worst))
 
 
 @asynccontextmanager
