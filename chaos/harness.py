@@ -232,6 +232,7 @@ async def run_scenario(
             if scenario.data_folders > 1:
                 everything["data.dirs"] = [f"{home}/node-{{node.id}}/{name}" for name in ("data", SECOND_FOLDER)]
             cluster = LocalCluster(home, nodes, everything, fault_points=True, hosts=lab)
+            stack.callback(cluster.release)
             run = _prepared(cluster, scenario, stack, outcome, plan, say)
             if lab is not None:
                 run.lab = lab

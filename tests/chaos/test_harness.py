@@ -74,6 +74,8 @@ class BrokenCluster:
     async def up(self, _timeout_s: float) -> None:
         raise LocalClusterError("node 1 ended with exit code 1")
 
+    def release(self) -> None: ...
+
     async def down(self) -> dict[int, int | None]:
         self.downs += 1
         return {}
