@@ -90,6 +90,8 @@ async def kill_coordinator_before_markers(
                 verb = "commit" if commit else "abort"
                 raise AimedKillError(f"no coordinator of {transactional_id!r} died within {timeout_s:g} s: does it {verb}?")
             coordinator = await _coordinator(cluster, admin, transactional_id)
+            if armed is not None and not armed.running:
+                continue  # it died while its successor was asked: a second node must not be armed
             if coordinator is not None and (coordinator is not armed or not answered):
                 if coordinator is not armed:
                     await _disarm(armed)

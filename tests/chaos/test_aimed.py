@@ -55,6 +55,8 @@ class ScriptedCluster:
     nodes: dict[int, ScriptedNode]
     clock: ManualClock
     coordinators: list[int | None]
+    dies_when_asked: int | None = None
+    """The node that is dead by the time of the second answer."""
     state: str = "Ongoing"
     bootstrap: str = "nowhere:1"
 
@@ -79,6 +81,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> ScriptedCluster:
 
         async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
             answer = made.coordinators.pop(0) if len(made.coordinators) > 1 else made.coordinators[0]
+            if made.dies_when_asked is not None and made.node(made.dies_when_asked).armed:
+                made.node(made.dies_when_asked).running = False
             if answer is None:
                 clock.advance(0.1)
                 raise RequestError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id)
@@ -105,6 +109,12 @@ def test_an_id_that_nobody_knows_yet_is_waited_for(cluster: ScriptedCluster) -> 
     cluster.coordinators = [None, None, 2]
     cluster.node(2).dies_when_armed = 1
     assert kill(cluster).node_id == 2
+
+
+def test_no_second_node_is_armed_when_the_first_dies_while_its_successor_is_asked_for(cluster: ScriptedCluster) -> None:
+    cluster.coordinators, cluster.dies_when_asked = [1, 2], 1
+    assert kill(cluster).node_id == 1
+    assert cluster.node(2).armed == []
 
 
 def test_a_coordinator_that_moves_takes_the_aim_along_and_the_old_one_is_disarmed(cluster: ScriptedCluster) -> None:
