@@ -10,7 +10,6 @@ Promises
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,7 +37,7 @@ class AckWaiters:
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        self._waiters: deque[_AckWaiter] = deque()
+        self._waiters: list[_AckWaiter] = []  # not a deque, which takes 0.7 KB when it is empty, for each partition
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -58,18 +57,19 @@ class AckWaiters:
     def complete(self, leader: PartitionLeader) -> int:
         """Answers all that the high watermark has passed; returns how many."""
         done: list[tuple[AckCallback, ErrorCode]] = []
-        while self._waiters:
-            code = leader.commit_state(self._waiters[0].next_offset)
+        for waiter in self._waiters:
+            code = leader.commit_state(waiter.next_offset)
             if code is None:
                 break
-            done.append((self._waiters.popleft().callback, code))
+            done.append((waiter.callback, code))
+        del self._waiters[: len(done)]
         for callback, code in done:
             callback(code)
         return len(done)
 
     def fail(self, code: ErrorCode) -> int:
         """Answers all with `code`: the leadership or the replica is gone, and the outcome of the writes unknown."""
-        failed, self._waiters = self._waiters, deque()
+        failed, self._waiters = self._waiters, []
         for waiter in failed:
             waiter.callback(code)
         return len(failed)
@@ -78,7 +78,7 @@ class AckWaiters:
         """Answers those past their deadline with `code`."""
         expired = [waiter for waiter in self._waiters if waiter.deadline_s <= now_s]
         if expired:
-            self._waiters = deque(waiter for waiter in self._waiters if waiter.deadline_s > now_s)
+            self._waiters = [waiter for waiter in self._waiters if waiter.deadline_s > now_s]
             for waiter in expired:
                 waiter.callback(code)
         return len(expired)

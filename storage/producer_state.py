@@ -25,7 +25,7 @@ transaction may have been aborted and a next one begun, whose state looks the sa
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -372,7 +372,7 @@ class ProducerState:
         self._open: OrderedDict[int, int] = OrderedDict()  # first offset -> producer id, in order of first offsets
         # Ended transactions (first offset, marker offset), both rising: one whose first offset is above that of a later marker
         # leaves earlier and bounds nothing, so it is not kept.
-        self._unreplicated: deque[tuple[int, int]] = deque()
+        self._unreplicated: list[tuple[int, int]] = []
         self._verifications: OrderedDict[int, _Verification] = OrderedDict()
         self.first_unstable_offset: int | None = None
 
@@ -465,11 +465,11 @@ class ProducerState:
 
     def set_high_watermark(self, high_watermark: int) -> None:
         """Forgets ended transactions whose marker is below the high watermark."""
-        released = False
-        while self._unreplicated and self._unreplicated[0][1] < high_watermark:
-            self._unreplicated.popleft()
-            released = True
-        if released:
+        replicated = 0
+        while replicated < len(self._unreplicated) and self._unreplicated[replicated][1] < high_watermark:
+            replicated += 1
+        if replicated:
+            del self._unreplicated[:replicated]
             self._refresh()
 
     def _refresh(self) -> None:

@@ -119,7 +119,7 @@ class Removals:
         self._segments = segments
         self._durability = durability
         self._health = health
-        self._waiting: deque[Removal] = deque()
+        self._waiting: list[Removal] = []
 
     def remove_front(self, old: Sequence[Segment]) -> None:
         """`old` are the first segments of the log.  Raises KAFKA_STORAGE_ERROR: then the log is offline."""
@@ -160,4 +160,4 @@ class Removals:
     def abandon(self) -> None:
         """The log is closed."""
         while self._waiting:
-            self._waiting.popleft().abandon()
+            self._waiting.pop(0).abandon()

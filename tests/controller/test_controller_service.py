@@ -127,7 +127,10 @@ async def test_brokers_register_follow_and_see_the_topics_they_create(cluster: C
         await broker.stop()
 
 
-async def test_a_silent_broker_is_fenced_and_its_leaderships_move_in_one_entry(cluster: ControllerCluster) -> None:
+async def test_a_silent_broker_is_fenced_and_its_leaderships_move_in_one_entry(
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     brokers = await brokers_of(cluster, 1, 2, 3)
     await create(brokers[0], "flights", 9, 3)
     await brokers[2].fall_silent()
@@ -139,6 +142,9 @@ async def test_a_silent_broker_is_fenced_and_its_leaderships_move_in_one_entry(c
     partitions = first.state.topics["flights"].partitions.values()
     assert all(p.leader != 3 and 3 not in p.isr and p.leader in p.isr for p in partitions)
     assert {p.leader_epoch for p in partitions if p.preferred_leader == 3} == {1}
+    said = [vars(each)["fields"] for each in caplog.records if each.getMessage() == "broker_session_expired"]
+    config = (await cluster.active()).service._config
+    assert [each["node"] for each in said] == [3] and said[0]["silent_ms"] >= config.session_timeout_ms
     for broker in brokers:
         await broker.stop()
 
