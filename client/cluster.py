@@ -317,7 +317,7 @@ class Cluster:
     async def coordinator(self, kind: CoordinatorKind, key: str, deadline_s: float) -> int:
         """The node that coordinates a group or a transactional id."""
         found = self._coordinators.get((kind, key))
-        if found is not None and found in self.view.brokers:
+        if found is not None and found in self.view.brokers and not self._was_lost(found):
             return found
         what = f"coordinator of {kind.name.lower()} {key!r}"
         backoff = Backoff(self.clock)
@@ -344,6 +344,14 @@ class Cluster:
             if code not in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION) and not code.retriable:
                 raise error_for(code, what)
             await self.pause(backoff, deadline_s, code, what, said)
+
+    def _was_lost(self, node_id: int) -> bool:
+        """Whether a connection to the node ended since this was last asked: others may do its work by now, and who finds out by
+        asking the silent node waits for another request's whole time."""
+        ended = [key for key, connection in self._connections.items() if key[0] == node_id and connection.closed]
+        for key in ended:
+            del self._connections[key]
+        return bool(ended)
 
     def forget_coordinator(self, kind: CoordinatorKind, key: str) -> None:
         """The known coordinator was wrong: look it up anew next time."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 from uuid import uuid4
@@ -442,7 +443,9 @@ def test_the_command_line_end_to_end(bootstrap: str, monkeypatch: pytest.MonkeyP
     assert sum(part["high_watermark"] for part in described[0]["partitions"]) == 3
     assert "MESSAGE_TOO_LARGE" in call("produce", topic, "x" * 3000, code=1)
     call("produce", topic, "d", "--transactional-id", topic)
-    assert "Complete" in call("txns", "describe", topic)
+    deadline = time.monotonic() + 20  # a commit is answered when it is decided; the markers follow (SEMANTICS 25)
+    while "Complete" not in (shown := call("txns", "describe", topic)):
+        assert time.monotonic() < deadline, shown
     assert json.loads(call("status", "--json"))["leaderless"] == 0
     assert call("groups", "describe", "nope", code=1).startswith("error: GROUP_ID_NOT_FOUND: group 'nope' does not exist")
     said = call("topics", "create", topic + "-a", topic, topic + "-b", code=1)
