@@ -110,7 +110,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "log.cleaner.backoff.ms": _int(15000, "How long the cleaner waits when there is nothing to clean.", 10),
     "log.cleaner.dedupe.buffer.size": _int(128 << 20, "Most memory of the cleaner's key map, 24 bytes a slot.", 1024),
     "log.cleaner.io.max.bytes.per.second": _int(32 << 20, "The cleaner's reads and writes; 0: no limit. Changes at run time."),
-    "num.recovery.threads.per.data.dir": _int(2, "Logs of one folder that are opened at the same time at the start.", 1, 256),
+    "num.recovery.threads.per.data.dir": _int(2, "Logs of a folder opened at the same time; 1: closed one by one, too.", 1, 256),
     "log.open.files.max": _int(4096, "Open files of segments in one data folder; those with unflushed data come on top.", 16),
     "log.flush.threads": _int(4, "Threads that flush the logs' files.", 1, 256),
     "log.level": Setting(str, "INFO", "DEBUG, INFO, WARNING or ERROR."),

@@ -552,6 +552,11 @@ class Log:
         if not self.config.may_have_holes:
             self.update_config(replace(self.config, was_compacted=True))
 
+    @property
+    def is_quiet(self) -> bool:
+        """A close has no batches to flush, and no removal to wait for."""
+        return not self.needs_flush and self.removals.is_over
+
     def close(self, *, clean: bool) -> None:
         """Closes all files.  `clean`: all is made durable first, and opening needs no scan.  Raises KAFKA_STORAGE_ERROR."""
         if self._health.closed:

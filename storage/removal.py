@@ -150,6 +150,10 @@ class Removals:
         elif error is not None:
             raise error
 
+    @property
+    def is_over(self) -> bool:
+        return not self._waiting
+
     def settle(self) -> None:
         """Before the log's segments change in another way.  Waits for the disk.  Raises OSError: the log must go offline."""
         while self._waiting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -45,6 +46,58 @@ def test_a_clean_restart_needs_no_recovery_and_knows_its_broker_epoch(tmp_path: 
     assert directory.previous_broker_epoch == 77 and directory.topic_ids == {("my-topic", 3): ID}
     again = directory.logs["my-topic", 3]
     assert stored(again) == before and again.high_watermark == 20
+    directory.close(clean=False)
+
+
+class Watched(RealDisk):
+    """Knows which threads wrote what; one log's snapshots cannot be written."""
+
+    def __init__(self, broken: str = "") -> None:
+        self.threads: dict[str, set[int]] = {}
+        self.broken = broken
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        self.threads.setdefault(path.suffix, set()).add(threading.get_ident())
+        if path.parent.name == self.broken and path.suffix == ".snapshot":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        super().write_atomic(path, data)
+
+
+@pytest.mark.parametrize("recovery_threads", [1, 2])
+def test_logs_that_have_nothing_to_flush_are_closed_in_threads(tmp_path: Path, recovery_threads: int) -> None:
+    """Thousands of them would wait for thousands of syncs, one after the other."""
+    disk = Watched()
+    directory = LogDirectory(disk, tmp_path / "data", "tide", 1, recovery_threads=recovery_threads)
+    directory.open_all(now_ms=NOW_MS)
+    for number in range(40):
+        log = directory.create("t", ID, number, SMALL, now_ms=NOW_MS)
+        append(log, batch(2, size=300))
+        if number % 4:
+            log.flush_now()
+    disk.threads.clear()
+    directory.close(clean=True, broker_epoch=7)
+    assert (len(disk.threads[".snapshot"]) > 1) is (recovery_threads > 1)
+    directory, report = opened(disk, tmp_path / "data")
+    assert (report.opened, report.clean, report.recovered, report.failed) == (40, True, [], {})
+    assert all(log.log_end_offset == 2 for log in directory.logs.values())
+    directory.close(clean=False)
+
+
+def test_a_log_that_cannot_be_closed_in_its_thread_leaves_no_clean_mark_and_is_told_on_the_callers(tmp_path: Path) -> None:
+    disk = Watched()
+    directory = LogDirectory(disk, tmp_path / "data", "tide", 1, recovery_threads=2)
+    directory.open_all(now_ms=NOW_MS)
+    for number in range(10):
+        directory.create("t", ID, number, SMALL, now_ms=NOW_MS)
+    told: list[int] = []
+    directory.on_offline = lambda _directory, _error: told.append(threading.get_ident())
+    disk.broken = "t-6"
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        directory.close(clean=True, broker_epoch=7)
+    assert told == [threading.get_ident()] and directory.is_offline
+    disk.broken = ""
+    directory, report = opened(disk, tmp_path / "data")
+    assert report.opened == 10 and not report.clean
     directory.close(clean=False)
 
 
