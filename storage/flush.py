@@ -200,8 +200,11 @@ class Durability:
             self.epochs_changed(active.next_offset)
 
     def _is_there(self, path: Path, data: bytes) -> bool:
-        """Such files get their names after they are durable, so one with these contents is."""
-        return self._disk.exists(path) and self._disk.size(path) == len(data) and self._disk.read(path) == data
+        """Such files get their names after they are durable, so one with these contents is.  One that cannot be read is not."""
+        try:
+            return self._disk.exists(path) and self._disk.size(path) == len(data) and self._disk.read(path) == data
+        except OSError:
+            return False
 
     def epochs_changed(self, offset: int) -> None:
         self._epochs_from = offset if self._epochs_from is None else min(self._epochs_from, offset)

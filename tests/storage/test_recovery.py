@@ -96,6 +96,19 @@ def test_files_beside_the_batches_that_somebody_changed_are_written_by_the_next_
     assert not log.recovered and len(log.producers()) == 3
 
 
+def test_a_file_beside_the_batches_that_cannot_be_read_any_more_is_written_again_by_the_next_clean_close() -> None:
+    disk = WritesSeen()
+    log = filled(disk)
+    log.close(clean=True)
+    end = log.log_end_offset
+    log = open_log(disk, clean=True, recovery_point=end)
+    disk.unreadable = frozenset({FOLDER / f"{end:020d}.snapshot"})
+    log.close(clean=True)
+    disk.unreadable = frozenset()
+    log = open_log(disk, clean=True, recovery_point=end)
+    assert disk.written.count(f"{end:020d}.snapshot") == 2 and not log.recovered and len(log.producers()) == 3
+
+
 def test_a_log_whose_last_flush_writes_a_snapshot_to_resume_at_closes_cleanly_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both want the same files: every log with 64 MiB in its last segment met this."""
     monkeypatch.setattr(flush, "RESUME_BYTES", 1000)
