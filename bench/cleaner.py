@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 def filled(directory: Path, size: int, value_bytes: int, codec: Compression, superseded: float) -> tuple[Log, int]:
     """A log whose every segment but the last is dirty, and the records in it."""
-    log = Log.open(RealDisk(), directory, topic="bench", partition=0, config=CONFIG, now_ms=NOW_MS, clean=False, recovery_point=0)
+    log = Log.open(RealDisk(), directory, topic="bench", partition=0, config=CONFIG, clean=False, recovery_point=0)
     random, count = Random(1), 0
     per_batch = max(1, BATCH_BYTES // (value_bytes + 20))
     total = size // (value_bytes + 20)

@@ -56,6 +56,7 @@ class FlushTicket:
         end_offset: int,
         end_size: int,
         complete: list[Segment],
+        leaving: list[Segment],
         active: Segment | None,
         sync_directory: bool,
         derived: dict[Path, bytes],
@@ -64,6 +65,7 @@ class FlushTicket:
         self.end_offset = end_offset
         self.end_size = end_size
         self.complete = complete
+        self.leaving = leaving
         self.derived = derived
         self.obsolete = obsolete
         self.sync_directory = sync_directory
@@ -84,7 +86,7 @@ class FlushTicket:
             if self._cancelled:
                 return
             faults.point("log.flush", directory=self._directory.name)
-            for segment in self.complete:
+            for segment in (*self.leaving, *self.complete):
                 segment.sync()
             if self._active is not None:
                 self._active.sync()
@@ -107,7 +109,9 @@ class FlushTicket:
         """Instead of `run`, when nothing but the active segment's batches is to be flushed: begins that, and `done` follows on
         the loop.  False when it has to be `run`."""
         active = self._active
-        if active is None or active.transactions_dirty or self.complete or self.derived or self.obsolete or self.sync_directory:
+        if active is None or active.transactions_dirty or self.complete or self.leaving or self.derived:
+            return False
+        if self.obsolete or self.sync_directory:
             return False
 
         def over(error: OSError | None) -> None:
@@ -146,6 +150,9 @@ class Durability:
         self.flushed_size = size_bytes
         self.complete: list[Segment] = []
         """Complete segments that are not yet durable together with their derived files, in order."""
+        self._leaving: list[Segment] = []
+        """Segments that are the log's no more and were not flushed yet.  Until they are off the disk, durably, a restart may find
+        them, and what the next flush notes vouches for all below it."""
         self._disk = disk
         self._directory = directory
         self._derived: dict[Path, bytes] = {}
@@ -170,6 +177,12 @@ class Durability:
 
     def end_after_restart(self, log_end_offset: int) -> int:
         return self.hole[0] if log_end_offset == self.hole[1] else log_end_offset
+
+    def leave_hole(self) -> None:
+        """A segment begins at the log's end: what was flushed ends with the last batch, not with the hole behind it."""
+        if self.flushed_end == self.hole[1]:
+            self.flushed_end = self.hole[0]
+        self.hole = NO_HOLE
 
     @property
     def has_pending_files(self) -> bool:
@@ -227,6 +240,7 @@ class Durability:
         if segment in self.complete:
             segment.hold()  # a flush may have yet to sync it
             self.complete.remove(segment)
+            self._leaving.append(segment)
         self.flushed_size = max(0, self.flushed_size - segment.size_bytes)
         if self._ticket is not None:
             self._ticket.end_size = max(0, self._ticket.end_size - segment.size_bytes)
@@ -277,6 +291,7 @@ class Durability:
             end_offset=active.next_offset,
             end_size=size_bytes,
             complete=list(self.complete),
+            leaving=list(self._leaving),
             active=active if active.next_offset > self.flushed_end else None,
             sync_directory=self._folder_changed,
             derived=derived,
@@ -293,6 +308,7 @@ class Durability:
         if not ticket.ran:
             return
         self.flushed_end = max(self.flushed_end, ticket.end_offset)
+        self._leaving = [each for each in self._leaving if each not in ticket.leaving]
         self.flushed_size = ticket.end_size
         if ticket.derived_error is not None:
             log.warning("derived_files_not_written", directory=self._directory, reason=ticket.derived_error)

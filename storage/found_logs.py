@@ -12,6 +12,7 @@ made again.  Where other replicas have the partition it is set aside, like a dam
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -102,4 +103,6 @@ def _config_at(disk: Disk, path: Path, topic: str, config_of: Callable[[str], Lo
             return decode_config(disk.read(path / LOG_CONFIG))
         except ValueError as error:
             log.warning("log_config_damaged", path=path / LOG_CONFIG, reason=error)
+            # Perhaps it was a compacted one: holes in it are no loss.
+            return replace(config_of(topic) if config_of is not None else LogConfig(), was_compacted=True)
     return config_of(topic) if config_of is not None else LogConfig()

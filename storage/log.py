@@ -32,7 +32,8 @@ from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_lead
 from .batch_scan import InvalidBatch
 from .count_index import CountIndex
 from .epoch_cache import EpochCache, EpochEnd
-from .flush import NO_HOLE, Durability, FlushTicket
+from .flush import Durability, FlushTicket
+from .healing import heal_transactions
 from .health import Health
 from .log_start import LogStart
 from .lookup import OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
@@ -63,14 +64,12 @@ class Log:
     """See the module's text.  Opened by `Log.open`."""
 
     def __init__(
-        self, disk: Disk, directory: Path, topic: str, partition: int, config: LogConfig, loaded: LoadedLog, start: LogStart,
-        now_ms: int,
-    ) -> None:  # fmt: skip
+        self, disk: Disk, directory: Path, topic: str, partition: int, config: LogConfig, loaded: LoadedLog, start: LogStart
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.directory = directory
         self.config = config
-        self.opened_at_ms = now_ms
         self.recovered = loaded.recovered
         """Whether opening had to scan and repair: false after a clean stop."""
         self.recovered_bytes_cut = loaded.cut_bytes
@@ -107,7 +106,6 @@ class Log:
         topic: str,
         partition: int,
         config: LogConfig,
-        now_ms: int,
         clean: bool,
         recovery_point: int,
         flushed_end: int = 0,
@@ -125,7 +123,7 @@ class Log:
             disk, directory, config=config, clean=clean, recovery_point=recovery_point, flushed_end=flushed_end,
             log_start_offset=max(log_start_offset, start.noted), files=OpenFiles(disk) if files is None else files,
         )  # fmt: skip
-        opened = cls(disk, directory, topic, partition, config, loaded, start, now_ms)
+        opened = cls(disk, directory, topic, partition, config, loaded, start)
         opened.set_high_watermark(high_watermark)
         if loaded.recovered and loaded.cut_bytes:
             log.warning("log_recovered", log=opened.name, log_end_offset=opened.log_end_offset, cut_bytes=loaded.cut_bytes)
@@ -327,7 +325,7 @@ class Log:
             self._segments.roll(self._log_end, self.config.index_interval_bytes)
         except OSError as error:
             self._health.refuse("making a new segment", error)
-        self._durability.hole = NO_HOLE
+        self._durability.leave_hole()
         snapshot = segment_path(self.directory, self._log_end, "snapshot")
         self._durability.add_complete(old, {**old.encoded_indexes(self._log_end), snapshot: encode_snapshot(self._producers)})
 
@@ -357,7 +355,11 @@ class Log:
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
         """Aborted transactions with records in [start_offset, upper_offset), by first offset (rules 13, 17)."""
         with self._health.reading("a look-up"):
-            return self._segments.aborted_transactions(start_offset, upper_offset)
+            try:
+                return self._segments.aborted_transactions(start_offset, upper_offset)
+            except InvalidBatch as error:  # the index has rotted since the log was opened
+                heal_transactions(self._disk, self.directory, self.config, self._segments, error)
+        return self.aborted_transactions(start_offset, upper_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int, upper_offset: int) -> TimestampOffset | None:
         """The first record not older than `timestamp_ms`, below `upper_offset`."""
@@ -581,8 +583,7 @@ class Log:
             self._health.close()
             self._segments.close()
 
-    def go_offline(self, error: OSError | CorruptLog) -> None:
-        """Refuses everything from now on; tells `on_offline` once."""
+    def go_offline(self, error: OSError | CorruptLog) -> None:  # tells `on_offline` once
         self._health.go_offline(error)
 
     def _went_offline(self, error: OSError | CorruptLog) -> None:

@@ -136,7 +136,7 @@ class LogDirectory:
             found = [entry for name in names if (entry := self._find_entry(name, config_of, report)) is not None]
             if len(self._disk.list_names(self.path)) < len(names):
                 self._disk.sync_directory(self.path)  # what was half made or half deleted is gone, for all later lives
-            self._open_found(found, now_ms, report)
+            self._open_found(found, report)
             self._notes.begin(self._identities_here())
             for each in self.logs.values():  # a log start that was noted above what is left would hide what is appended next
                 self._notes.lower((each.topic, each.partition), each.log_end_offset)
@@ -197,13 +197,13 @@ class LogDirectory:
         self.unusable[key] = str(error)
         log.error("log_not_opened", log=f"{key[0]}-{key[1]}", reason=error)
 
-    def _open_found(self, found: list[FoundLog], now_ms: int, report: OpenReport) -> None:
+    def _open_found(self, found: list[FoundLog], report: OpenReport) -> None:
         """Opens logs in parallel: most of the time goes by waiting for the disk and computing checksums."""
 
         def load(entry: FoundLog) -> Log | KafkaError:
             flushed_end = self._notes.claims.get(identity_of(entry.topic_id, entry.key[1]), 0)
             try:
-                return self._load(entry.key, entry.config, now_ms=now_ms, clean=report.clean, flushed_end=flushed_end)
+                return self._load(entry.key, entry.config, clean=report.clean, flushed_end=flushed_end)
             except ReadFailed as error:
                 return unreadable(error, self._log_path(entry.key))
             except KafkaError as error:
@@ -228,7 +228,7 @@ class LogDirectory:
         if self._offline is not None:
             raise self._offline
 
-    def _load(self, key: PartitionKey, config: LogConfig, *, now_ms: int, clean: bool, flushed_end: int = 0) -> Log:
+    def _load(self, key: PartitionKey, config: LogConfig, *, clean: bool, flushed_end: int = 0) -> Log:
         known = self._notes.get(key)
         noted = known or PartitionCheckpoint(0, 0, 0)
         return Log.open(
@@ -237,7 +237,6 @@ class LogDirectory:
             topic=key[0],
             partition=key[1],
             config=config,
-            now_ms=now_ms,
             clean=clean and known is not None,
             recovery_point=noted.recovery_point,
             flushed_end=flushed_end,
@@ -296,7 +295,7 @@ class LogDirectory:
         self._being_made |= {new.key for new in missing}
 
         def open_log(new: NewLog) -> Log:
-            return self._load(new.key, new.config, now_ms=now_ms, clean=False)
+            return self._load(new.key, new.config, clean=False)
 
         return Creation(self._disk, self.path, missing, results, take_up=self._take_up, open_log=open_log)
 

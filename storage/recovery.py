@@ -5,15 +5,15 @@ First of all, a replacement of segments that was decided is finished, and one th
 A segment that is shorter than its seal says, one that ends where no other begins, and a seal without batches are losses of what
 was flushed (`seal`): `CorruptLog`, however the log was left.
 
-After a clean close, everything is trusted that is as it was sealed; the last segment is walked from its last index entry to learn
-the log's end, and when that is not the end that was noted at the close, the log is treated as unclean.  So it is from the first
-segment on whose files are not as they were sealed.
+What lies beside the batches of a trusted segment and is not as it was sealed is built again, for this segment alone.
+
+After a clean close, everything is trusted; the last segment is walked from its last index entry to learn the log's end, and when
+that is not the end that was noted at the close, or the last segment is not as it was sealed, the log is treated as unclean.
 
 After an unclean stop:
 
-1. Segments that end below the recovery point are trusted, up to the first one whose files are not as they were sealed: they and
-   their derived files were durable before the point moved past.  Of the segment that holds it (or ends at it), what is below the
-   newest snapshot is trusted (`flush`), when the files fit.
+1. Segments that end below the recovery point are trusted: they and their derived files were durable before the point moved past.
+   Of the segment that holds it (or ends at it), what is below the newest snapshot is trusted (`flush`), when the files fit.
 2. From there on, every batch is checked (length, checksum, offsets).  The first one that is not right ends the log: the file is
    cut there and later segments are removed -- **if** that place is at or above the recovery point, the newest note of a flush
    (`flush_notes`) and what the segment's seal vouches for.  Below it the data was flushed, perhaps acknowledged, and is not
@@ -100,8 +100,8 @@ class _Loader:
     log_start_offset: int
     files: OpenFiles
     snapshots: list[int] = field(default_factory=list)
-    sealed: int = 0
-    """So many segments at the front have files that are as they were sealed."""
+    unsealed: list[int] = field(default_factory=list)
+    """Indexes of the segments whose files are not as they were sealed."""
     seals: dict[int, Seal] = field(default_factory=dict)
     """By base offset; what they vouch for was flushed."""
     holes_below: int = 0
@@ -127,16 +127,15 @@ class _Loader:
     def _check_orphan(self, path: Path, base: int) -> None:
         """A seal without batches: somebody took them away.  Raises CorruptLog."""
         try:
-            seal = decode_seal(self.disk.read(path))
+            seal = decode_seal(self.disk.read(path), base)
         except SealInvalid:
             return
         if seal.log_bytes and (seal.end_offset > self.log_start_offset or seal.end_offset == STILL_OPEN):
             raise CorruptLog(path.with_suffix(".log"), 0, base, f"it is gone; its seal says that it had {seal.log_bytes} bytes")
 
     def check_seals(self, segments: Sequence[Segment]) -> None:
-        """Finds what is lost, and which segments can be trusted.  Raises CorruptLog, OSError."""
-        in_front = True
-        for segment, following in zip(segments, [*segments[1:], None], strict=True):
+        """Finds what is lost, and what can be trusted.  Raises CorruptLog, OSError."""
+        for at, (segment, following) in enumerate(zip(segments, [*segments[1:], None], strict=True)):
             seal, path, base = segment.seal, segment.path("log"), segment.base_offset
             if seal is not None:
                 self.seals[base] = seal
@@ -146,9 +145,30 @@ class _Loader:
                 if following is not None and seal.end_offset not in (STILL_OPEN, following.base_offset):
                     reason = f"it ends at offset {seal.end_offset}, and the next segment begins at {following.base_offset}"
                     raise CorruptLog(path, segment.size_bytes, seal.end_offset, reason)
-            if in_front and (seal is None or segment.size_bytes != seal.log_bytes or not segment.is_as_sealed(seal)):
-                in_front = False
-            self.sealed += in_front
+            if seal is None or segment.size_bytes != seal.log_bytes or not segment.is_as_sealed(seal):
+                self.unsealed.append(at)
+
+    def seal_again(self, segments: Sequence[Segment], upper: int) -> bool:
+        """Builds what lies beside the batches of the first `upper` segments again where no seal vouches for it; whether there was
+        such a segment.  Their batches were flushed.  Raises CorruptLog, OSError."""
+        damaged = [at for at in self.unsealed if at < upper]
+        for at in damaged:
+            segment, end_offset = segments[at], segments[at + 1].base_offset
+            log.warning("segment_sealed_again", path=segment.path("log"), reason="its files are not as they were sealed")
+            try:
+                segment.replace_transactions(aborted_again(self.disk, self.directory, self.config, segments, at))
+                segment.rebuild_indexes()
+                data_end = segment.data_end_before(segment.size_bytes)
+            except InvalidBatch as error:
+                offset = max(error.offset, segment.base_offset)
+                raise CorruptLog(segment.path("log"), error.position, offset, error.reason) from error
+            if data_end != end_offset and not self.config.may_have_holes:
+                reason = f"its batches end at offset {data_end}, and the next segment begins at {end_offset}"
+                raise CorruptLog(segment.path("log"), segment.size_bytes, data_end, reason)
+            for path, data in segment.encoded_indexes(end_offset).items():
+                self.disk.write_atomic(path, data)
+            segment.indexes_are_durable()
+        return bool(damaged)
 
     def may_follow_a_hole(self, offset: int) -> bool:
         """Whether a segment that begins here may miss offsets before it.  Cleaning leaves holes between segments, and cleans only
@@ -157,10 +177,11 @@ class _Loader:
         return self.config.may_have_holes and is_durable
 
     def load_epochs(self) -> EpochCache | None:
-        """The epoch history of the checkpoint; None when it is damaged.  A missing file is an empty history."""
+        """The epoch history of the checkpoint; None when it is damaged, or gone: it is written before anything of a log counts as
+        recovered."""
         path = self.directory / EPOCH_CHECKPOINT
         if not self.disk.exists(path):
-            return EpochCache()
+            return EpochCache() if not self.recovery_point else None
         try:
             rows = decode_checkpoint(self.disk.read(path), 2)
             return EpochCache((int(epoch), int(start)) for epoch, start in rows)
@@ -186,7 +207,7 @@ class _Loader:
                 self.snapshots.remove(offset)
         return self.new_state()
 
-    def check_snapshots(self, first_base: int) -> None:
+    def check_snapshots(self, first_base: int, *, clean: bool) -> None:
         """What batches that were removed have said of producers is in snapshots alone: when all of them are damaged, a repeated
         batch would be taken twice.  Raises CorruptLog."""
         newest = None
@@ -195,10 +216,12 @@ class _Loader:
             if has_right_checksum(self.disk.read(path)):
                 return
             newest = newest or path
+        if newest is None and clean and first_base:
+            newest = segment_path(self.directory, self.recovery_point, "snapshot")  # the close left it there
         if newest is not None:
             reason = (
-                "it alone knows the producers whose records were removed. (Without another replica: remove this file. Producers "
-                "then begin anew, and a batch that one of them repeats may be taken twice.)"
+                "it alone knows the producers whose records were removed. (Without another replica: remove this file, and the "
+                "mark of a clean stop. Producers then begin anew, and a batch that one of them repeats may be taken twice.)"
             )
             raise CorruptLog(newest, 0, int(newest.stem), reason)
 
@@ -242,12 +265,10 @@ def load_log(
     if clean and log_start_offset < bases[0]:  # removals were over, and the checkpoint knew where the log begins
         path = segment_path(directory, log_start_offset, "log")
         raise CorruptLog(path, 0, log_start_offset, f"the log began at offset {log_start_offset}, and begins at {bases[0]} now")
-    loader.check_snapshots(bases[0])
+    loader.check_snapshots(bases[0], clean=clean)
     segments = _attach(loader, bases)
     loader.check_seals(segments)
-    if clean and loader.sealed < len(segments):
-        log.warning("log_is_not_as_sealed", directory=directory, offset=bases[loader.sealed], consequence="scanned from there")
-    loaded = _load_clean(loader, segments) if clean and loader.sealed == len(segments) else None
+    loaded = _load_clean(loader, segments) if clean and len(segments) - 1 not in loader.unsealed else None
     if loaded is None:
         loaded = _load_unclean(loader, _attach(loader, bases))
     loader.drop_stray_snapshots(bases)
@@ -256,8 +277,9 @@ def load_log(
 
 def _new_log(loader: _Loader) -> LoadedLog:
     base = loader.log_start_offset
-    if loader.flushed_end > base:
-        raise CorruptLog(loader.directory, 0, base, f"no segment is left, and data up to offset {loader.flushed_end} was flushed")
+    if loader.flushed_end > base or loader.snapshots:
+        what = f"data up to offset {loader.flushed_end} was flushed" if loader.flushed_end > base else "there are snapshots of it"
+        raise CorruptLog(loader.directory, 0, base, f"no segment is left, and {what}")
     loader.drop_snapshots_above(-1)
     segment = Segment.create(loader.files, loader.directory, base, loader.config.index_interval_bytes)
     segment.sync()
@@ -276,7 +298,8 @@ def _attach(loader: _Loader, bases: list[int]) -> list[Segment]:
 
 
 def _load_clean(loader: _Loader, segments: list[Segment]) -> LoadedLog | None:
-    """Trusts all; None when something does not fit, and then the log has to be scanned."""
+    """Trusts all that is sealed; None when something does not fit, and then the log has to be scanned."""
+    mended = loader.seal_again(segments, len(segments) - 1)
     active = segments[-1]
     try:
         start = active.index.entry(-1)[1] if len(active.index) else 0
@@ -297,7 +320,8 @@ def _load_clean(loader: _Loader, segments: list[Segment]) -> LoadedLog | None:
     loader.drop_snapshots_above(end)
     producers = loader.load_producers(end)
     replay_producers(segments, producers, end)
-    return LoadedLog(segments, producers, epochs, max(loader.log_start_offset, segments[0].base_offset), loader.files)
+    start = min(max(loader.log_start_offset, segments[0].base_offset), end)  # above it, when it stood in a hole that was cut
+    return LoadedLog(segments, producers, epochs, start, loader.files, recovered=mended)
 
 
 def _load_unclean(loader: _Loader, segments: list[Segment]) -> LoadedLog:
@@ -347,9 +371,8 @@ def _begin_scan(loader: _Loader, loaded: LoadedLog, *, whole: bool) -> int:
     # A segment that ends exactly at the recovery point counts as holding it: it may have been completed after the point was
     # noted, and then the indexes on the disk, if any, are of an earlier life.
     holding = max((i for i, each in enumerate(segments) if each.base_offset < loader.recovery_point), default=0)
-    first = 0 if whole else min(holding, loader.sealed)
-    if first < holding:
-        whole = True  # nothing of the segment's own is taken over
+    first = 0 if whole else holding
+    loader.seal_again(segments, first)
     segment = segments[first]
     within = segment.base_offset < newest.end_offset and (first + 1 == len(segments) or newest.end_offset <= segment.next_offset)
     holes = loader.config.may_have_holes
@@ -502,6 +525,20 @@ def load_producers_again(
     producers = loader.load_producers(log_end_offset)
     replay_producers(segments, producers, log_end_offset)
     return producers
+
+
+def aborted_again(
+    disk: Disk, directory: Path, config: LogConfig, segments: Sequence[Segment], at: int
+) -> list[TransactionIndexEntry]:
+    """The transaction index of one segment, from its markers and what was open where it begins.  Raises CorruptLog,
+    InvalidBatch."""
+    segment = segments[at]
+    producers = load_producers_again(disk, directory, config, segments[:at], segment.base_offset)
+    aborted: list[TransactionIndexEntry] = []
+    for batch in scan_batches(segment.file, 0, segment.size_bytes):
+        prepared = replay_batch(producers, batch)
+        aborted += aborted_entries(prepared) if prepared is not None else ()
+    return aborted
 
 
 def aborted_entries(prepared: PreparedAppend) -> list[TransactionIndexEntry]:

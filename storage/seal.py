@@ -1,7 +1,7 @@
 """What vouches for the files beside a segment's batches: how long they and the batches were, and their checksums.  Pure.
 
-    <base>.seal     end offset, bytes of batches, bytes and crc32c of `.index` and of `.timeindex`, entries and crc32c of
-                    `.txnindex`; one line of a checkpoint
+    <base>.seal     base offset, end offset, bytes of batches, bytes and crc32c of `.index` and of `.timeindex`, entries and
+                    crc32c of `.txnindex`; one line of a checkpoint
 
 Kafka's formats of these files have no checksums.  A transaction index that lost an entry gives aborted records to readers as
 committed ones; an index of offsets that was damaged, or is that of an earlier life, leads them past batches; a segment, or a log,
@@ -36,6 +36,7 @@ class SealInvalid(ValueError):
 class Seal(NamedTuple):
     """See the module's text."""
 
+    base_offset: int
     end_offset: int
     log_bytes: int
     index_bytes: int
@@ -53,15 +54,21 @@ class Seal(NamedTuple):
         return (crc32c(index), crc32c(time_index)) == (self.index_crc, self.time_index_crc)
 
 
-def seal_of(end_offset: int, log_bytes: int, index: bytes, time_index: bytes, aborted: int, aborted_crc: int) -> Seal:
+def seal_of(
+    base_offset: int, end_offset: int, log_bytes: int, index: bytes, time_index: bytes, aborted: int, aborted_crc: int
+) -> Seal:
     """`aborted` entries of the transaction index have the checksum `aborted_crc`, as bytes."""
-    return Seal(end_offset, log_bytes, len(index), crc32c(index), len(time_index), crc32c(time_index), aborted, aborted_crc)
+    indexes = len(index), crc32c(index), len(time_index), crc32c(time_index)
+    return Seal(base_offset, end_offset, log_bytes, *indexes, aborted, aborted_crc)
 
 
-def decode_seal(data: bytes) -> Seal:
-    """Reads a file.  Raises SealInvalid."""
+def decode_seal(data: bytes, base_offset: int) -> Seal:
+    """Reads the file of the segment that begins at `base_offset`.  Raises SealInvalid, also for another segment's."""
     try:
         (row,) = decode_checkpoint(data, len(Seal._fields))
-        return Seal(*map(int, row))
+        seal = Seal(*map(int, row))
     except (CheckpointInvalid, ValueError) as error:
         raise SealInvalid(str(error)) from error
+    if seal.base_offset != base_offset:
+        raise SealInvalid(f"it is that of the segment {seal.base_offset}")
+    return seal

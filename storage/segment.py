@@ -170,7 +170,7 @@ class Segment:
         """As the disk has it; None when there is none that can be read."""
         path = self.path("seal")
         try:
-            return decode_seal(self._disk.read(path))
+            return decode_seal(self._disk.read(path), self.base_offset)
         except FileNotFoundError:
             return None
         except SealInvalid as error:
@@ -355,7 +355,9 @@ class Segment:
         self.time_index.append(self.max_timestamp_ms, self.offset_of_max_timestamp)
         counts = encoded_counts(self.counts, self.file, self.size_bytes, self.next_offset)
         index, time_index, aborted = self.index.encode(), self.time_index.encode(), self.transactions
-        seal = seal_of(end_offset, self.size_bytes, index, time_index, len(aborted), self._transactions_crc)
+        seal = seal_of(
+            self.base_offset, end_offset, self.size_bytes, index, time_index, len(aborted), self._transactions_crc
+        )
         return {
             self.path("index"): index, self.path("timeindex"): time_index, self.path("countindex"): counts,
             self.path("seal"): seal.encode(),
@@ -412,9 +414,9 @@ class Segment:
         """Writes entries behind the ones that are there.  OSError leaves memory unchanged; call `cut_transactions` then."""
         known = self.transactions
         file = self._transactions_file_to_write()
-        self.transactions_dirty = True
         data = b"".join(entry.encode() for entry in entries)
         file.write_at(len(known) * ENTRY_BYTES, data)
+        self.transactions_dirty = True  # after it: a flush in another thread takes the flag down before it syncs
         known.extend(entries)
         self._transactions_crc = crc32c(data, self._transactions_crc)
 

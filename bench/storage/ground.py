@@ -37,7 +37,7 @@ def batch_of_records(size: int, record_bytes: Sequence[int]) -> bytearray:
 
 def open_log(directory: Path, *, clean: bool = False, recovery_point: int = 0, config: LogConfig = CONFIG) -> Log:
     return Log.open(
-        RealDisk(), directory, topic="bench", partition=0, config=config, now_ms=NOW_MS, clean=clean,
+        RealDisk(), directory, topic="bench", partition=0, config=config, clean=clean,
         recovery_point=recovery_point,
     )  # fmt: skip
 

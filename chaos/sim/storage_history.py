@@ -15,6 +15,7 @@ Everything follows from the steps: the same steps give the same history.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from ...storage.cleaning.retention import apply_retention
 from ...storage.health import OUT_OF_SPACE
 from ...storage.log import FlushTicket, Log, LogConfig
 from ...storage.log_directory import LogDirectory
+from ...storage.removal import Removal
 from ...storage.topic_config import CleanupPolicy
 from ...wire.errors import KafkaError
 from .cleaning_checks import adopt_cleaned, check_aborted_are_gone
@@ -184,7 +186,9 @@ class StorageHistory(AppendSteps):
         policy = _policy(("compact", "delete", "compact,delete")[a % 3])
         self.log.update_config(replace(self.config, cleanup_policy=policy))
 
-    def checkpoint(self, _a: int, _b: int) -> None:
+    def checkpoint(self, a: int, _b: int) -> None:
+        if a & 1:
+            self._run_removals()
         self.directory.write_checkpoints()
         self.start_noted = self.log.log_start_offset
 
@@ -481,8 +485,26 @@ class StorageHistory(AppendSteps):
         assert report.clean or not clean
         self.log: Log = self.directory.logs.get((TOPIC, PARTITION)) or self._create()
         self.log._durability.resume_bytes = self.shape.resume_bytes
+        self.removals: deque[Removal] = deque()  # taken over by a thread, which comes to them at a later checkpoint
+        if self.seed & 1:
+            self.log.removals.in_background = self._take_over
         self.config = self.log.config
         self.leader_epoch = max(self.leader_epoch, self.log.latest_epoch)
+
+    def _take_over(self, removal: Removal) -> bool:
+        self.removals.append(removal)
+        return True
+
+    def _run_removals(self) -> None:
+        while self.removals:
+            removal, error = self.removals.popleft(), None
+            try:
+                removal.run()
+            except OSError as failure:
+                error = failure
+            self.log.removals.finish(removal, error)
+            if error is None:
+                removal.erase()
 
     def _create(self) -> Log:
         assert self.flushed == 0, "a log with flushed data is gone"

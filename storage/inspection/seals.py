@@ -14,7 +14,7 @@ def check_seal(disk: Disk, segment: SegmentFiles, size_bytes: int, following: in
     seal.  Raises OSError."""
     path, data, base = segment.files["seal"], segment.files["log"], segment.base_offset
     try:
-        seal = decode_seal(disk.read(path))
+        seal = decode_seal(disk.read(path), base)
     except SealInvalid as error:
         return Finding("seal-damaged", path, str(error), 0, base)
     if size_bytes < seal.log_bytes:

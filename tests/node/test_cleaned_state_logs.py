@@ -46,7 +46,7 @@ class StateLog:
         config = replace(LogConfig.from_topic_config(settings(topic, loaded())[2]), segment_bytes=1500, delete_retention_ms=1000)
         self.disk = LyingDisk()
         self.log = Log.open(
-            self.disk, Path("/data/state-0"), topic=topic, partition=0, config=config, now_ms=0, clean=False, recovery_point=0
+            self.disk, Path("/data/state-0"), topic=topic, partition=0, config=config, clean=False, recovery_point=0
         )
         self.now_ms = NOW_MS
         self.horizon_ms: int | None = None

@@ -57,7 +57,7 @@ class Hosted:
     def __init__(self, directory: Path) -> None:
         self.holds_session = True
         self.log = Log.open(
-            RealDisk(), directory / "state-0", topic="state", partition=0, config=LogConfig(), now_ms=0, clean=False,
+            RealDisk(), directory / "state-0", topic="state", partition=0, config=LogConfig(), clean=False,
             recovery_point=0,
         )  # fmt: skip
         self.runtime: CoordinatorRuntime[str, Any, None] = CoordinatorRuntime(

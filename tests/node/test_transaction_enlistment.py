@@ -175,7 +175,7 @@ class TestGuard:
     @pytest.fixture
     def log(self, tmp_path: Path) -> Log:
         return Log.open(
-            RealDisk(), tmp_path / "flights-0", topic="flights", partition=0, config=LogConfig(), now_ms=0, clean=False,
+            RealDisk(), tmp_path / "flights-0", topic="flights", partition=0, config=LogConfig(), clean=False,
             recovery_point=0,
         )  # fmt: skip
 

@@ -23,7 +23,7 @@ WRITTEN_AT_MS = 1_700_000_000_000
 
 def opened(disk: MemoryDisk) -> Log:
     config = LogConfig.from_topic_config({})
-    return Log.open(disk, Path("/t-0"), topic="t", partition=0, config=config, now_ms=0, clean=False, recovery_point=0)
+    return Log.open(disk, Path("/t-0"), topic="t", partition=0, config=config, clean=False, recovery_point=0)
 
 
 @pytest.mark.parametrize(("epoch", "role"), [(3, Role.IDLE), (4, Role.LEADER)])

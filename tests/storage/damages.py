@@ -201,8 +201,8 @@ def a_segment_that_was_there_before(root: Path) -> None:
         source = path.with_suffix(f".{suffix}").read_bytes()[:of]
         path.with_name(f"{copied:020d}.{suffix}").write_bytes(source)
     assert last
-    seal = decode_seal(path.with_suffix(".seal").read_bytes())
-    path.with_name(f"{copied:020d}.seal").write_bytes(seal._replace(log_bytes=size).encode())
+    seal = decode_seal(path.with_suffix(".seal").read_bytes(), base)
+    path.with_name(f"{copied:020d}.seal").write_bytes(seal._replace(base_offset=copied, log_bytes=size).encode())
 
 
 @damages("segment-gap")
@@ -294,7 +294,7 @@ def a_flipped_bit_in_a_seal(root: Path) -> None:
 @damages("seal-wrong")
 def the_seal_of_other_indexes(root: Path) -> None:
     path = segments(root / P)[1].with_suffix(".seal")
-    path.write_bytes(decode_seal(path.read_bytes())._replace(index_crc=7).encode())
+    path.write_bytes(decode_seal(path.read_bytes(), int(path.stem))._replace(index_crc=7).encode())
 
 
 @damages("segment-short")

@@ -21,7 +21,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
     """400 offsets in batches of 1 to 7 records, one of them far larger than the index interval, in several segments."""
     config = LogConfig.from_topic_config({"segment.bytes": "9000", "index.interval.bytes": "500", "flush.policy": "os"})
     opened = Log.open(
-        RealDisk(), tmp_path_factory.mktemp("log"), topic="t", partition=0, config=config, now_ms=0, clean=False, recovery_point=0
+        RealDisk(), tmp_path_factory.mktemp("log"), topic="t", partition=0, config=config, clean=False, recovery_point=0
     )
     number = 0
     while opened.log_end_offset < OFFSETS:
@@ -72,7 +72,6 @@ def test_a_file_that_was_cut_meanwhile_is_an_error_and_leaves_the_log_alone(tmp_
         topic="t",
         partition=0,
         config=LogConfig.from_topic_config({}),
-        now_ms=0,
         clean=False,
         recovery_point=0,
     )

@@ -159,6 +159,7 @@ def test_after_a_crash_what_was_flushed_is_there_or_said_to_be_damaged(steps: li
         (disk.crash(random) if power else disk.kill())
         if damage:
             disk.flip_bit(hit[0], hit[1] + 70)
+        sure = max([sure, *(int(path.stem) for path in disk.files() if path.suffix == ".snapshot")])  # it vouches as well
         again = LogDirectory(disk, DATA, "c", 1)
         failed = again.open_all(now_ms=NOW_MS).failed
         if not damage:

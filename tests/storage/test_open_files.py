@@ -33,7 +33,6 @@ def open_tiny(path: Path, files: OpenFiles, recovery_point: int = 0, clean: bool
         topic="t",
         partition=0,
         config=TINY,
-        now_ms=NOW_MS,
         clean=clean,
         recovery_point=recovery_point,
         files=files,
@@ -144,7 +143,7 @@ def test_indexes_of_complete_segments_are_dropped_when_memory_is_short_and_read_
 @pytest.mark.parametrize("entry", [1, 2, 3])
 def test_an_index_that_names_other_places_is_built_again_when_it_is_used(tmp_path: Path, entry: int) -> None:
     config = LogConfig(segment_bytes=10_000, index_interval_bytes=300)
-    log = Log.open(RealDisk(), tmp_path, topic="t", partition=0, config=config, now_ms=NOW_MS, clean=False, recovery_point=0)
+    log = Log.open(RealDisk(), tmp_path, topic="t", partition=0, config=config, clean=False, recovery_point=0)
     while len(log.segments) < 2:
         append(log, batch(1, size=200))
     log.flush_now()
@@ -154,7 +153,7 @@ def test_an_index_that_names_other_places_is_built_again_when_it_is_used(tmp_pat
     data[8 * entry + 7] ^= 1  # another position, which still rises
     index.write_bytes(data)
     again = Log.open(
-        RealDisk(), tmp_path, topic="t", partition=0, config=config, now_ms=NOW_MS, clean=True, recovery_point=log.log_end_offset
+        RealDisk(), tmp_path, topic="t", partition=0, config=config, clean=True, recovery_point=log.log_end_offset
     )
     for offset in range(again.log_end_offset):
         for max_bytes in (1, 600, 5000):

@@ -172,8 +172,8 @@ def test_a_stretch_holds_the_asked_batch_and_ends_at_boundaries(
 
 def test_a_seal_vouches_for_nothing_else_and_a_damaged_one_for_nothing() -> None:
     index, times = bytes(range(80)), bytes(range(120))
-    seal = seal_of(7, 1000, index, times, 3, 5)
-    assert decode_seal(seal.encode()) == seal and seal.vouches_for(index, times)
+    seal = seal_of(3, 7, 1000, index, times, 3, 5)
+    assert decode_seal(seal.encode(), 3) == seal and seal.vouches_for(index, times)
     for other in (index[:-8], index + bytes(8), b"", bytes([1]) + index[1:]):
         assert not seal.vouches_for(other, times)
     for other in (times[:-12], b"", times[:-1] + b"x"):
@@ -182,10 +182,10 @@ def test_a_seal_vouches_for_nothing_else_and_a_damaged_one_for_nothing() -> None
         damaged = bytearray(seal.encode())
         damaged[at] ^= 4
         with pytest.raises(SealInvalid):
-            decode_seal(bytes(damaged))
+            decode_seal(bytes(damaged), 3)
     for at in range(len(seal.encode()) - 1):  # the last newline alone is not missed
         with pytest.raises(SealInvalid):
-            decode_seal(seal.encode()[:at])
+            decode_seal(seal.encode()[:at], 3)
 
 
 @given(st.lists(st.integers(0, 100), max_size=40), st.integers(0, 101))

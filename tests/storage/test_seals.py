@@ -76,7 +76,7 @@ def test_ablation_a_seal_that_does_not_know_the_transaction_index_shows_what_was
         if file.suffix == ".txnindex":
             file.unlink()
         if file.suffix == ".seal":
-            file.write_bytes(decode_seal(file.read_bytes())._replace(aborted=0, aborted_crc=0).encode())
+            file.write_bytes(decode_seal(file.read_bytes(), int(file.stem))._replace(aborted=0, aborted_crc=0).encode())
     found, recovered = everything(path)
     assert not recovered and found["flights-0"]["aborted"] != wanted["flights-0"]["aborted"]
 
@@ -141,7 +141,7 @@ def test_a_segment_that_lost_batches_is_named_and_nothing_is_served(
 def test_ablation_without_a_look_at_the_seals_a_lost_segment_of_a_compacted_log_is_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_Loader, "check_seals", lambda loader, segments: setattr(loader, "sealed", len(segments)))
+    monkeypatch.setattr(_Loader, "check_seals", lambda *_: None)
     monkeypatch.setattr(_Loader, "_check_orphan", lambda *_: None)
     path = with_more_holes(build(tmp_path / "data"), clean=True)
     data_of(path, "state-0")[2].unlink()
@@ -152,7 +152,7 @@ def test_ablation_without_a_look_at_the_seals_a_lost_segment_of_a_compacted_log_
 
 def test_the_seal_of_a_segment_that_was_active_says_nothing_of_what_follows(tmp_path: Path) -> None:
     path = build(tmp_path / "data")
-    seals = [decode_seal(each.read_bytes()) for each in derived_of(path, "flights-0") if each.suffix == ".seal"]
+    seals = [decode_seal(each.read_bytes(), int(each.stem)) for each in derived_of(path, "flights-0") if each.suffix == ".seal"]
     assert [seal.end_offset == STILL_OPEN for seal in seals] == [False] * (len(seals) - 1) + [True]
     bases = [int(each.stem) for each in data_of(path, "flights-0")]
     assert [seal.end_offset for seal in seals[:-1]] == bases[1:]

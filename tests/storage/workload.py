@@ -63,7 +63,6 @@ def open_log(
         topic="flights",
         partition=0,
         config=config,
-        now_ms=NOW_MS,
         clean=clean,
         recovery_point=recovery_point,
         **rest,
