@@ -313,10 +313,9 @@ class Log:
     def roll(self) -> bool:
         """Completes the active segment, to be cleaned or removed; False when it is empty.  Raises KAFKA_STORAGE_ERROR."""
         self._health.require()
-        if not self._segments.active.size_bytes:
-            return False
-        self._roll()
-        return True
+        if has_batches := self._segments.active.size_bytes > 0:
+            self._roll()
+        return has_batches
 
     def _roll(self) -> None:
         """Completes the active segment and begins a new one; a flush makes both durable."""
