@@ -129,8 +129,8 @@ async def removal_row(root: Path, size: int, in_thread: bool) -> None:
     directory = LogDirectory(RealDisk(), root / "folder", "bench", 1, eraser=eraser)
     directory.open_all(now_ms=NOW_MS)
     log = directory.create("bench", UUID(int=1), 0, LogConfig(segment_bytes=2 * size), now_ms=NOW_MS)
-    data = encode_batch([NewRecord(b"k", random_bytes, (), NOW_MS) for random_bytes in [Random(1).randbytes(1 << 20)]])
-    for _ in range(size >> 20):
+    data = encode_batch([NewRecord(b"k", random_bytes, (), NOW_MS) for random_bytes in [Random(1).randbytes(1 << 19)]])
+    for _ in range(size >> 19):
         log.append_leader(data, leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=NOW_MS)
     log.roll()
     log.flush_now()

@@ -16,8 +16,8 @@ Why arrays in memory and a plain file, and no mapping of the file as in Kafka.  
 * an error of the disk, or no room, under a mapping is SIGBUS: the node dies where it should refuse one write or one log.  And no
   simulated disk can lie to a mapping.
 
-The price is the first use of a complete segment's index, which is read and checked as a whole: 0.1 ms for 1,024 entries, 1.5 ms
-for 16 Ki, 30 ms for 256 Ki (1 GiB in small batches).  A mapping has 0.05 ms, and would have to doubt every entry for ever.
+The price is the first use of a complete segment's index, which is read as a whole and held against its seal: 0.2 ms for 16 Ki
+entries, 2.3 ms for 256 Ki (1 GiB in small batches).  A mapping has 0.06 ms, and would have to doubt every entry for ever.
 """
 
 from __future__ import annotations
