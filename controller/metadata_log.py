@@ -177,7 +177,7 @@ class MetadataLog:
         except RaftFatal as error:
             self._lock.release()
             raise MetadataLogUnusable(str(error)) from error
-        self._thread = RaftThread(core, self._die)
+        self._thread = RaftThread(core, self._die, self._clock.monotonic)
         try:
             await self._require_transport().start()
         except OSError:
@@ -261,7 +261,13 @@ class MetadataLog:
 
     @property
     def is_active(self) -> bool:
-        return self.status.active and not self._stopping
+        return self.status.active and not self._stopping and self._is_alive
+
+    @property
+    def _is_alive(self) -> bool:
+        """Whether the Raft thread would have noticed that its majority is gone: not while a flush of its journal hangs."""
+        thread = self._thread
+        return thread is not None and self._clock.monotonic() - thread.alive_s <= self._timings.leader_fallback_s
 
     @property
     def leader_id(self) -> int:

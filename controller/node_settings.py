@@ -22,6 +22,7 @@ CLEANER_SETTING: Final = "log.cleaner.io.max.bytes.per.second"
 DYNAMIC_SETTINGS: Final = frozenset({CATCH_UP_SETTING, CLEANER_SETTING})
 """Each is a number of bytes a second; 0: no limit."""
 _BYTES_MAX: Final = 2**63 - 1
+_DIGITS_MAX: Final = 19
 
 
 def check_setting(name: str, value: str) -> int:
@@ -30,7 +31,7 @@ def check_setting(name: str, value: str) -> int:
         known = ", ".join(sorted(DYNAMIC_SETTINGS))
         message = f"{name} cannot be changed while nodes run, it is in their files; what can be: {known}"
         raise KafkaError(ErrorCode.INVALID_CONFIG, message)
-    if not (value.isascii() and value.isdigit() and int(value) <= _BYTES_MAX):
+    if not _is_number(value) or int(value) > _BYTES_MAX:
         message = f"{name} = {value!r}: a whole number of bytes a second is wanted, 0 for no limit"
         raise KafkaError(ErrorCode.INVALID_CONFIG, message)
     return int(value)
@@ -39,7 +40,12 @@ def check_setting(name: str, value: str) -> int:
 def effective(node_configs: Mapping[int, Mapping[str, str]], node_id: int) -> dict[str, int]:
     """What holds for a node; what is missing is in its file.  A value that this version cannot read is left out."""
     merged = {**node_configs.get(ALL_NODES, {}), **node_configs.get(node_id, {})}
-    return {name: int(value) for name, value in merged.items() if name in DYNAMIC_SETTINGS and value.isdigit()}
+    return {name: int(value) for name, value in merged.items() if name in DYNAMIC_SETTINGS and _is_number(value)}
+
+
+def _is_number(text: str) -> bool:
+    """Digits, and no more of them than a number of 64 bits has: longer ones cost time, and Python refuses some."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
 
 
 def plan_node_configuration(state: ClusterState, request: rpc.AlterConfigsRequest) -> TopicPlans:
@@ -87,6 +93,6 @@ def _plan(state: ClusterState, change: rpc.ConfigChange) -> pb.Operation | None:
 def _node_id(state: ClusterState, name: str) -> int:
     if not name:
         return ALL_NODES
-    if not (name.isascii() and name.isdigit() and int(name) in state.brokers):
+    if not _is_number(name) or int(name) not in state.brokers:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no node {name!r}: a node's id is wanted, or nothing for all nodes")
     return int(name)

@@ -336,6 +336,7 @@ class ClusterState:
         if self.replicas_of(op.node_id, 1):
             raise _Refused(ErrorCode.POLICY_VIOLATION, f"broker {op.node_id} holds replicas")
         del self._brokers[op.node_id]
+        self.node_configs = {node_id: each for node_id, each in self.node_configs.items() if node_id != op.node_id}
         changes.brokers.add(op.node_id)
         return broker.broker_epoch
 

@@ -69,10 +69,15 @@ def plan_creation(state: ClusterState, config: ControllerConfig, request: rpc.Cr
     plans, load = TopicPlans(), Load.of(state.topics.values())
     names = Counter(topic.name for topic in request.topics)
     taken = {_metric_name(name): name for name in state.topics}
+    planned = 0
     for topic in request.topics:
         try:
             _refuse_repetition(names, topic.name)
+            count = max(config.default_partitions if topic.partitions == -1 else topic.partitions, len(topic.assignments))
+            if count <= config.partitions_per_request_max:  # or else it is refused for itself
+                _check_total(config, planned + count)
             plan = _plan_topic(state, config, request, topic, load, taken)
+            planned += count
             plans.topics.append(plan)
             taken[_metric_name(topic.name)] = topic.name
         except KafkaError as error:
@@ -150,6 +155,13 @@ def _new_partitions(state: ClusterState, config: ControllerConfig, wanted: rpc.N
 def _check_count(config: ControllerConfig, count: int) -> None:
     if not 1 <= count <= config.partitions_per_request_max:
         message = f"{count} partitions: a topic is made with 1 to {config.partitions_per_request_max}"
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
+
+
+def _check_total(config: ControllerConfig, planned: int) -> None:
+    """A request is planned in one go, and nothing else happens meanwhile: no heartbeat is answered."""
+    if planned > config.partitions_per_request_max:
+        message = f"one request makes at most {config.partitions_per_request_max} partitions: send several"
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
 
 

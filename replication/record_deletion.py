@@ -2,7 +2,8 @@
 
 Order: the leader moves its log start, notes it on the disk (a restart may not bring deleted records back), tells the followers
 with its next answers, and answers once every in-sync replica has moved and noted its own.  Who joins the in-sync replicas later
-has done that, too.  So whoever leads next does not show them again, also after a power cut of all.
+has done that, too.  So whoever leads next does not show them again, also after a power cut of all.  Where fewer than
+min.insync.replicas are in sync the answer waits: others could be elected by then.
 A request that runs into its deadline has taken effect on the leader even so.
 """
 
@@ -53,7 +54,8 @@ class RecordDeletions:
             if not await self._change_of(replica, deadline_s - self._clock.monotonic()):
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    f"records of {log.name} below {target} are deleted on the leader; a follower still keeps those from {low} on",
+                    f"records of {log.name} below {target} are deleted on the leader; "
+                    + (f"a follower still keeps those from {low} on" if low >= 0 else "too few replicas are in sync to say more"),
                 )
         return low
 
@@ -61,6 +63,8 @@ class RecordDeletions:
     def _low_watermark(replica: Replica, leader: PartitionLeader) -> int:
         if replica.leader is not leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica.topic}-{replica.partition} has another leader now")
+        if leader.is_under_min_isr():
+            return -1  # an eligible replica outside the ISR (KIP-966), which nobody can ask, may lead next
         followers = (leader.follower(node).log_start_offset for node in leader.maximal_isr if node != leader.node_id)
         return min((replica.log.log_start_offset, *followers))
 

@@ -62,8 +62,12 @@ def exit_process(reason: str) -> NoReturn:
 class RaftThread:
     """Runs a core.  `post` may be called from any thread."""
 
-    def __init__(self, core: RaftCore, die: Callable[[str], None]) -> None:
+    def __init__(self, core: RaftCore, die: Callable[[str], None], now: Callable[[], float] = lambda: 0.0) -> None:
+        """`now`: monotonic seconds; where nobody asks `alive_s`, none is needed."""
         self._core = core
+        self._now = now
+        self.alive_s = now()
+        """When the last round began; any thread may look.  A flush of the journal that hangs keeps the next one from beginning."""
         self._die = die
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._links: dict[int, int] = {}
@@ -98,6 +102,7 @@ class RaftThread:
     def _round(self) -> None:
         """See `core.py` for the order: tick, (sleep,) sync, messages, and round again."""
         self.rounds += 1
+        self.alive_s = self._now()
         event: Event | None = None
         more = self._core.tick()
         try:

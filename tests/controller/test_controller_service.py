@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
-from controller_cluster import ControllerCluster, registration, until
+from controller_cluster import QUICK, ControllerCluster, registration, until
 from tidegate.controller.client import ControllerClient
 from tidegate.controller.metadata_follower import MetadataFollower
+from tidegate.controller.metadata_log import MetadataLog
+from tidegate.controller.raft.journal import DurableJournal
 from tidegate.controller.state import ApplyResult, ClusterState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.runtime.clock import SystemClock
@@ -217,3 +220,45 @@ async def test_answers_say_how_far_the_metadata_had_been_applied(three: Controll
     altered = await broker.client.alter_partitions(rpc.AlterPartitionsRequest(node_id=1, broker_epoch=broker.broker_epoch))
     assert heartbeat.metadata_index >= broker.broker_epoch and altered.metadata_index >= heartbeat.metadata_index
     await broker.stop()
+
+
+@pytest.mark.parametrize("looks", [True, False])
+async def test_a_controller_whose_journal_hangs_stops_answering_heartbeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: bool
+) -> None:
+    """Its successor makes others leaders: who hears only from the old one must not go on leading.  Ablation: it does not look."""
+    if not looks:
+        monkeypatch.setattr(MetadataLog, "_is_alive", True)
+    cluster = ControllerCluster(tmp_path, 3)
+    await cluster.start()
+    (broker,) = await brokers_of(cluster, 1)
+    old = await cluster.active()
+    old_id = next(node_id for node_id, node in cluster.nodes.items() if node is old)
+    hangs, go_on, sync = threading.Event(), threading.Event(), DurableJournal.sync
+    journal = old.metadata._thread._core._journal  # type: ignore[union-attr]
+
+    def hanging(self: DurableJournal) -> None:
+        if self is journal and not go_on.is_set():
+            hangs.set()
+            go_on.wait(20)
+        sync(self)
+
+    monkeypatch.setattr(DurableJournal, "sync", hanging)
+    stub = broker.client._stub(old_id)
+
+    async def answers() -> bool:
+        beat = rpc.HeartbeatRequest(node_id=1, broker_epoch=broker.broker_epoch, applied_index=broker.follower.applied_index)
+        return (await stub.Heartbeat(beat, timeout=2)).status.error == ErrorCode.NONE
+
+    try:
+        asked = asyncio.create_task(create(broker, "t", 1, 1))  # something to flush
+        await until(hangs.is_set)
+        deadline = asyncio.get_running_loop().time() + QUICK.leader_fallback_s + 1.0
+        while (answered := await answers()) and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.05)
+        assert answered != looks
+    finally:
+        go_on.set()
+        await asyncio.gather(asked, return_exceptions=True)
+        await broker.stop()
+        await cluster.stop()

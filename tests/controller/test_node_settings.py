@@ -68,6 +68,8 @@ def test_a_snapshot_keeps_them_and_who_restores_it_sees_a_change(office: Office)
         ("", {"set": {CATCH_UP_SETTING: "-1"}}, ErrorCode.INVALID_CONFIG, "a whole number of bytes"),
         ("", {"set": {CATCH_UP_SETTING: "1e3"}}, ErrorCode.INVALID_CONFIG, "a whole number of bytes"),
         ("", {"set": {CATCH_UP_SETTING: "9" * 30}}, ErrorCode.INVALID_CONFIG, "a whole number of bytes"),
+        ("", {"set": {CATCH_UP_SETTING: "9" * 5000}}, ErrorCode.INVALID_CONFIG, "a whole number of bytes"),
+        ("9" * 5000, {"set": {CATCH_UP_SETTING: "1"}}, ErrorCode.INVALID_REQUEST, "there is no node"),
         ("", {"remove": ("log.level",)}, ErrorCode.INVALID_CONFIG, "log.level cannot be changed"),
         ("", {"append": {CATCH_UP_SETTING: "1"}}, ErrorCode.INVALID_CONFIG, "is a list"),
         ("7", {"set": {CATCH_UP_SETTING: "1"}}, ErrorCode.INVALID_REQUEST, "there is no node '7'"),
@@ -97,6 +99,15 @@ def test_a_cluster_at_an_older_level_has_none(office: Office) -> None:
 
 
 def test_a_value_that_is_no_number_is_left_out_by_who_reads_it(office: Office) -> None:
-    entry = pb.ConfigEntry(key=CATCH_UP_SETTING, value="much")
-    office.carry_out(Plan([pb.Operation(change_node_config=pb.ChangeNodeConfig(node_id=ALL_NODES, set=[entry]))]))
-    assert of(office, 1) == {}
+    for value in ("much", "²", "9" * 5000, ""):
+        entry = pb.ConfigEntry(key=CATCH_UP_SETTING, value=value)
+        office.carry_out(Plan([pb.Operation(change_node_config=pb.ChangeNodeConfig(node_id=ALL_NODES, set=[entry]))]))
+        assert of(office, 1) == {}
+
+
+def test_a_node_that_is_forgotten_leaves_no_settings_for_the_next_of_its_id(office: Office) -> None:
+    change(office, "2", set={CATCH_UP_SETTING: "1"})
+    epoch = office.state.brokers[2].broker_epoch
+    office.carry_out(Plan([pb.Operation(fence_broker=pb.FenceBroker(node_id=2, broker_epoch=epoch))]))
+    office.carry_out(Plan([pb.Operation(unregister_broker=pb.UnregisterBroker(node_id=2, broker_epoch=epoch))]))
+    assert 2 not in office.state.brokers and not office.state.node_configs

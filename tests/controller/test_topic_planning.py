@@ -39,6 +39,15 @@ def test_a_topic_is_made_with_defaults_and_each_problem_is_its_own_answer(office
     assert office.state.topics["good"].topic_id.bytes == results[0].topic_id
 
 
+def test_one_request_makes_no_more_partitions_than_can_be_planned_in_one_go(office: Office) -> None:
+    """A few hundred bytes could keep the controller from every heartbeat for minutes."""
+    most = office.config.partitions_per_request_max
+    wanted = [simple("a", most - 5, 1), simple("b", 6, 1), simple("c", 5, 1), simple("huge", most + 1, 1)]
+    errors = [ErrorCode(result.error) for result in create(office, *wanted)]
+    assert errors == [ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS, ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS]
+    assert sorted(office.state.topics) == ["a", "c"]
+
+
 @pytest.mark.parametrize(
     ("wanted", "error", "says"),
     [

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tidegate.replication.leader import PartitionLeader
 from tidegate.replication.replica import Replica
 from tidegate.storage.log import AppendOrigin
 from tidegate.storage.log_start import LogStart
@@ -167,6 +168,22 @@ async def test_a_compacted_topic_refuses(tmp_path: Path) -> None:
     with pytest.raises(KafkaError) as refused:
         await cluster.managers[1].delete_records("t", 0, 1, 5_000)
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
+    await cluster.stop_all()
+
+
+async def test_under_min_insync_replicas_nobody_is_told_that_records_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that left the ISR may be elected by then (KIP-966), and has the records still.  Ablation: the leader answers."""
+    cluster = await cluster_with_records(tmp_path, **{"min.insync.replicas": "2"})
+    await cluster.stop(2)
+    await cluster.stop(3)
+    cluster.elect(1, isr=(1,))
+    with pytest.raises(KafkaError) as late:
+        await cluster.managers[1].delete_records("t", 0, 4, 300)
+    assert late.value.code is ErrorCode.REQUEST_TIMED_OUT and "too few replicas" in late.value.message
+    monkeypatch.setattr(PartitionLeader, "is_under_min_isr", lambda _self: False)
+    assert await cluster.managers[1].delete_records("t", 0, 4, 300) == 4
     await cluster.stop_all()
 
 
