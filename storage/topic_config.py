@@ -78,7 +78,10 @@ class TopicConfig:
                 if text.lower() not in ("true", "false"):
                     raise ValueError("must be true or false")
             case ConfigType.INT | ConfigType.LONG:
-                self._check_range(_number(text, int))
+                number = _number(text, int)
+                if text != str(number):  # `+2`, `0_2`: not everybody who reads it would read the same
+                    raise ValueError(f"must be written as {number}")
+                self._check_range(number)
             case ConfigType.DOUBLE:
                 self._check_range(_number(text, float))
             case ConfigType.STRING:

@@ -67,7 +67,7 @@ class RaftThread:
         self._core = core
         self._now = now
         self.alive_s = now()
-        """When the last round began; any thread may look.  A flush of the journal that hangs keeps the next one from beginning."""
+        """When the last round began; any thread may look.  A flush of the journal that hangs keeps the next from beginning."""
         self._die = die
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._links: dict[int, int] = {}

@@ -39,6 +39,13 @@ def test_a_topic_is_made_with_defaults_and_each_problem_is_its_own_answer(office
     assert office.state.topics["good"].topic_id.bytes == results[0].topic_id
 
 
+@pytest.mark.parametrize("text", ["+2", "0_2", "0000000002", "٢", " 2"])
+def test_a_number_is_written_in_one_way(office: Office, text: str) -> None:
+    """The controller and the leader read `min.insync.replicas` each for itself (KIP-966)."""
+    (result,) = create(office, simple("t", 1, 3, **{"min.insync.replicas": text}))
+    assert result.error == ErrorCode.INVALID_CONFIG and "must be written as 2" in result.message
+
+
 def test_one_request_makes_no_more_partitions_than_can_be_planned_in_one_go(office: Office) -> None:
     """A few hundred bytes could keep the controller from every heartbeat for minutes."""
     most = office.config.partitions_per_request_max
