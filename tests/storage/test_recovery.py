@@ -400,6 +400,24 @@ def test_batches_missing_right_below_a_snapshot_are_missed(monkeypatch: pytest.M
     assert damage.value.position == last
 
 
+def test_damage_below_a_seal_is_not_cut_where_nothing_else_knows_that_it_was_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash came between a seal and its snapshot, and the notes are lost.  Batches are durable before they are sealed."""
+    disk = LyingDisk()
+    log, snapshot = long_active_segment(disk, monkeypatch)
+    path, size = log.segments.active.path("log"), log.segments.active.size_bytes
+    at = log.segments.active.position_of(snapshot // 2)
+    disk.kill()
+    for name in disk.list_names(FOLDER):
+        if name.endswith(".snapshot"):
+            disk.remove(FOLDER / name)
+    disk.flip_bit(path, at + 70)
+    with pytest.raises(CorruptLog) as damage:
+        unclean(disk, 1, 0)
+    assert damage.value.position == at and disk.size(path) == size
+    unsealed(disk)  # ablation: then it is a torn tail
+    assert open_log(disk, config=LogConfig(index_interval_bytes=300), recovery_point=1).log_end_offset == damage.value.offset
+
+
 def test_a_cut_below_the_snapshot_takes_it_away_before_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = LyingDisk()
     log, snapshot = long_active_segment(disk, monkeypatch)
