@@ -15,7 +15,9 @@ from tidegate.storage.segment import Segment
 from tidegate.wire.records import iterate_headers
 
 from .data_folder import build, open_folder
-from .workload import NOW_MS, append, batch, open_log, stored
+from .test_segments import COMPACTED
+from .test_segments import clean as cleaned
+from .workload import FOLDER, NOW_MS, append, batch, open_log, stored
 
 Seen = dict[str, object]
 
@@ -148,6 +150,39 @@ def test_ablation_without_a_look_at_the_seals_a_lost_segment_of_a_compacted_log_
     folder = open_folder(path)
     assert not folder.damaged and ("state", 0) in folder.logs
     folder.close(clean=False)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_segment_that_lost_its_last_batch_and_its_seal_is_not_sealed_again(tmp_path: Path, clean: bool) -> None:
+    """Nothing vouches for the batch; but the next segment begins behind it."""
+    path = build(tmp_path / "data", clean=clean)
+    file = data_of(path, "flights-0")[1]
+    content = memoryview(file.read_bytes())
+    file.write_bytes(content[: [at for at, _header in iterate_headers(content)][-1]])
+    file.with_suffix(".seal").unlink()
+    folder = open_folder(path)
+    assert ("flights", 0) in folder.damaged
+    folder.close(clean=False)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_hole_that_a_cleaning_left_is_known_by_the_seal_in_front_of_it(sealed: bool) -> None:
+    """Checkpoint and snapshots know nothing: without the seal, what stands behind the hole would be cut like a torn tail."""
+    disk = LyingDisk()
+    log = open_log(disk, config=COMPACTED)
+    for _ in range(2):
+        append(log, batch(2))
+    log.roll()
+    append(log, batch(2))
+    log.flush_now()
+    old = log.segments[:1]
+    for path in log.replacements.replace_now(old, cleaned(log, disk, old)):
+        disk.remove(path)
+    disk.kill()
+    for name in disk.list_names(FOLDER):
+        if name.endswith(".snapshot") or (name.endswith(".seal") and not sealed):
+            disk.remove(FOLDER / name)
+    assert open_log(disk, config=COMPACTED, recovery_point=1).log_end_offset == (6 if sealed else 2)
 
 
 def test_the_seal_of_a_segment_that_was_active_says_nothing_of_what_follows(tmp_path: Path) -> None:
