@@ -15,6 +15,7 @@ from dataclasses import replace
 import pytest
 from tidegate.chaos.command import app
 from tidegate.chaos.sim.quorum.ablations import ABLATIONS
+from tidegate.chaos.sim.quorum.faults import PAUSE_S_MAX
 from tidegate.chaos.sim.quorum.options import WEIGHTS, QuorumOptions
 from tidegate.chaos.sim.quorum.simulation import Parts, QuorumSimulation
 from tidegate.chaos.sim.runs import Broken
@@ -27,6 +28,8 @@ ABLATION_SEEDS = 60
 CHANGES = 30
 PINNED = [
     (20559, 3),  # the answer to the last chunk of a snapshot is lost: the leader sent the end of it for ever
+    (2000476, 0),  # pauses of a single voter added up beyond the time in which it must make progress
+    (2005040, 0),
 ]
 
 
@@ -76,6 +79,19 @@ def test_a_seed_always_gives_the_same_history() -> None:
     runs = [run(QuorumOptions.draw(5, 3)) for _ in range(2)]
     assert runs[0].ledger.history == runs[1].ledger.history != {}
     assert runs[0].counts == runs[1].counts and runs[0].now == runs[1].now
+
+
+@pytest.mark.parametrize("voters", [1, 3])
+def test_a_member_that_is_paused_again_and_again_goes_on_when_the_last_pause_is_over(voters: int) -> None:
+    options = QuorumOptions.draw(1, voters).only("pause", every_s=0.05)
+    simulation = QuorumSimulation(options)
+    with simulation.clock():
+        simulation.begin()
+        simulation.repeat(options.fault_every_s, simulation.faults.inflict)
+        simulation.pass_time(options.seconds)
+        assert simulation.counts["faults"] > 50
+        assert all(member.paused_s <= PAUSE_S_MAX for member in simulation.members.values())
+        simulation.heal()
 
 
 @pytest.mark.parametrize("name", sorted(ABLATIONS))

@@ -144,8 +144,14 @@ class Member:
         self.simulation.ledger.disk_lost(self.node_id)
 
     def pause(self, seconds: float) -> None:
-        """SIGSTOP, or a long collection of garbage: it wakes up believing what it believed."""
-        self._busy_until = max(self._busy_until, self.simulation.now) + seconds
+        """SIGSTOP, or a long collection of garbage: it wakes up believing what it believed.  Pauses that overlap do not add up:
+        a machine that stood still for longer than the bound for progress would break it without being at fault."""
+        self._busy_until = max(self._busy_until, self.simulation.now + seconds)
+
+    @property
+    def paused_s(self) -> float:
+        """How long it will still stand still."""
+        return max(0.0, self._busy_until - self.simulation.now)
 
     # ---- its rounds -----------------------------------------------------------------------------------------------------------
 

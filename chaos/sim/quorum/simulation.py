@@ -30,7 +30,8 @@ from .network import DIAL_EVERY_S, Network
 from .options import QuorumOptions
 
 PROGRESS_S_MAX = 6.0
-"""After healing: a command that is proposed then is acknowledged, everybody has the vote and one state, within this time."""
+"""After healing: a command that is proposed then is acknowledged, everybody has the vote and one state, within this time.  The rest
+of a pause (`faults.PAUSE_S_MAX`) is part of it."""
 FIRST_START_S_MAX = 2.0
 CHECK_EVERY_S = 0.25
 EVENTS_MAX = 400_000
@@ -172,8 +173,9 @@ class QuorumSimulation:
                 lines.append(f"{node_id} is down")
             else:
                 status = member.core.status()
+                paused = f" paused for {member.paused_s:.1f} s more" if member.paused_s else ""
                 lines.append(
                     f"{node_id}: role {status.role} term {status.term} leader {status.leader_id} commit {status.commit_index} "
-                    f"last {status.last_index} connected {status.connected} {status.waits_for}"
+                    f"last {status.last_index} connected {status.connected} {status.waits_for}{paused}"
                 )
         return "; ".join(lines)
