@@ -30,8 +30,8 @@ from .network import DIAL_EVERY_S, Network
 from .options import QuorumOptions
 
 PROGRESS_S_MAX = 6.0
-"""After healing: a command that is proposed then is acknowledged, everybody has the vote and one state, within this time.  The rest
-of a pause (`faults.PAUSE_S_MAX`) is part of it."""
+"""After healing: a command that is proposed then is acknowledged, everybody has the vote and one state, within this time.
+The rest of a pause (`faults.PAUSE_S_MAX`) is part of it."""
 FIRST_START_S_MAX = 2.0
 CHECK_EVERY_S = 0.25
 EVENTS_MAX = 400_000
