@@ -139,6 +139,8 @@ class _Loader:
             seal, path, base = segment.seal, segment.path("log"), segment.base_offset
             if seal is not None:
                 self.seals[base] = seal
+                # Whoever wrote it had synced all before it; and when it names bytes, at least one batch ends above the base.
+                self.flushed_end = max(self.flushed_end, base + (seal.log_bytes > 0))
                 if segment.size_bytes < seal.log_bytes:
                     reason = f"it has {segment.size_bytes} bytes where {seal.log_bytes} had been flushed"
                     raise CorruptLog(path, segment.size_bytes, base, reason)
@@ -446,18 +448,15 @@ def _take_batch(loaded: LoadedLog, segment: Segment, batch: ScannedBatch, aborte
 
 def _drop_segments(loader: _Loader, loaded: LoadedLog, keep: int) -> None:
     """Removes the segments from `keep` on: the log ends before them.  A segment that is wholly cut off is kept, empty, as the
-    end.  Their seals, and that of the last one left, which knows where the next segment began, go first."""
+    end.  Nothing vouches for those that go (`check_seals`), but the seal of the last one left may know where the next began."""
     last = loaded.segments[keep - 1]
-    is_void = keep > 1 and not last.size_bytes and last.base_offset != loaded.producers.end_offset
-    for segment in loaded.segments[keep - 1 - is_void :]:
-        segment.unseal()
-    loader.disk.sync_directory(loader.directory)
+    last.unseal()
     for segment in reversed(loaded.segments[keep:]):
         log.warning("segment_beyond_the_end_removed", path=segment.path("log"), size_bytes=segment.size_bytes)
         loaded.cut_bytes += segment.size_bytes
         segment.remove()
     del loaded.segments[keep:]
-    if is_void:
+    if keep > 1 and not last.size_bytes and last.base_offset != loaded.producers.end_offset:
         last.remove()
         loaded.segments.pop()
 

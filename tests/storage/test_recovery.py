@@ -418,6 +418,60 @@ def test_damage_below_a_seal_is_not_cut_where_nothing_else_knows_that_it_was_flu
     assert open_log(disk, config=LogConfig(index_interval_bytes=300), recovery_point=1).log_end_offset == damage.value.offset
 
 
+@pytest.mark.parametrize("vouched", [True, False])
+def test_a_seal_vouches_for_all_before_its_segment(vouched: bool) -> None:
+    """The notes are lost, and the seals of the segments that are damaged.  A later one was written after all of them were synced."""
+    disk = LyingDisk()
+    log = filled(disk)
+    segments = list(log.segments)
+    assert len(segments) >= 3
+    disk.kill()
+    for name in disk.list_names(FOLDER):
+        if name.endswith(".snapshot") or (name.endswith(".seal") and not (vouched and int(name[:20]) == segments[-2].base_offset)):
+            disk.remove(FOLDER / name)
+    disk.flip_bit(segments[0].path("log"), segments[0].size_bytes - 5)
+    if vouched:
+        with pytest.raises(CorruptLog) as damage:
+            open_log(disk, recovery_point=1)
+        assert damage.value.path == segments[0].path("log")
+    else:  # ablation: then it is a torn tail
+        assert open_log(disk, recovery_point=1).log_end_offset < segments[1].base_offset
+
+
+def test_a_segment_with_one_flushed_batch_is_not_removed_for_bytes_behind_the_one_before() -> None:
+    disk = LyingDisk()
+    log = filled(disk)
+    segments = list(log.segments)
+    disk.kill()
+    for name in disk.list_names(FOLDER):
+        if name.endswith(".snapshot") or (name.endswith(".seal") and int(name[:20]) < segments[-2].base_offset):
+            disk.remove(FOLDER / name)
+    before = segments[-3]
+    disk.open(before.path("log")).write_at(before.size_bytes, b"not a batch")
+    with pytest.raises(CorruptLog):
+        open_log(disk, recovery_point=1)
+
+
+def test_where_the_next_segment_began_is_forgotten_when_it_is_removed() -> None:
+    """Bytes behind a sealed segment end the log there; another next segment begins elsewhere."""
+    disk = LyingDisk()
+    log = open_log(disk)
+    for _ in range(2):
+        append(log, batch(2))
+    log.roll()
+    log.flush_now()
+    append(log, batch(2))
+    first = log.segments[0]
+    disk.kill()
+    disk.open(first.path("log")).write_at(first.size_bytes, b"not a batch")
+    again = open_log(disk, recovery_point=1)
+    assert again.log_end_offset == 4
+    append(again, batch(3))
+    again.roll()
+    disk.kill()
+    assert open_log(disk, recovery_point=1).log_end_offset == 7
+
+
 def test_a_cut_below_the_snapshot_takes_it_away_before_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = LyingDisk()
     log, snapshot = long_active_segment(disk, monkeypatch)

@@ -1,21 +1,19 @@
 """How fast the cleaner is, what its key map takes, and what it does to the loop beside it.
 
-    python bench/cleaner.py [--directory DIR] [--megabytes 64]
+A log in batches of about 16 KiB is cleaned once, by records of 100 bytes and of 1 KiB, uncompressed and with lz4, with 10 % and
+90 % of the records superseded.  MB/s are of the log's bytes (a cleaning reads its dirty part twice).  The raw loop reads and
+writes as many bytes, a MiB at a time, and syncs what it wrote: what a cleaning would cost that looked at nothing.
 
-A log of `--megabytes` in batches of about 16 KiB is cleaned once, by records of 100 bytes and of 1 KiB, uncompressed and with
-lz4, with 10 % and 90 % of the records superseded.  MB/s are of the log's bytes (a cleaning reads its dirty part twice).  The next
-rows run the cleaner as a node does, in its thread, and say how late a loop with nothing else to do was woken; likewise for the
-removal of old segments, where the loop does it and where a thread does.
+The next rows run the cleaner as a node does, in its thread, and say how late a loop with nothing else to do was woken; likewise
+for the removal of old segments, where the loop does it and where a thread does.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import resource
+import os
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +23,7 @@ from random import Random
 from typing import TypeVar
 from uuid import UUID
 
+from ground import NOW_MS
 from tidegate.node.__main__ import SWITCH_INTERVAL_S
 from tidegate.node.log_upkeep import _Pace
 from tidegate.runtime.clock import SystemClock
@@ -38,9 +37,9 @@ from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.compression import Compression
 from tidegate.wire.records import NewRecord, encode_batch
 
-NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=16 << 20, cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
 BATCH_BYTES = 16 << 10
+RAW_BYTES = 1 << 20
 T = TypeVar("T")
 
 
@@ -75,14 +74,33 @@ def clean_row(root: Path, size: int, value_bytes: int, codec: Compression, super
     cleaning.run(RealDisk(), lambda work: work())
     seconds = time.perf_counter() - began
     result = cleaning.finish()
-    moved = result.bytes_read + result.bytes_written
+    raw_s = raw_copy(root / "raw", result.bytes_read, result.bytes_written)
     print(
-        f"{value_bytes:>6} B  {codec.name.lower():<5} {superseded:>4.0%}  {before / seconds / 1e6:>8.1f} MB/s of log "
-        f"{moved / seconds / 1e6:>8.1f} MB/s of disk {count / seconds / 1e3:>8.0f} k records/s"
-        f"   {before / 1e6:.0f} -> {log.size_bytes / 1e6:.0f} MB"
+        f"{value_bytes:>8} {codec.name.lower():>6} {superseded:>11.0%} {before / seconds / 1e6:>12.1f} "
+        f"{count / seconds / 1e3:>12.0f} {before / 1e6:>5.0f} {log.size_bytes / 1e6:>5.0f} "
+        f"{before / raw_s / 1e6:>9.0f} {raw_s / seconds:>6.2f}"
     )
     log.close(clean=False)
     shutil.rmtree(root / "log")
+
+
+def raw_copy(path: Path, read: int, written: int) -> float:
+    """Seconds to read `read` bytes of a file that is in the page cache, and to write and sync `written`."""
+    data = Random(2).randbytes(RAW_BYTES)
+    source, target = (os.open(path.with_suffix(name), os.O_RDWR | os.O_CREAT) for name in (".from", ".to"))
+    for _ in range(16):
+        os.write(source, data)
+    began = time.perf_counter()
+    for at in range(0, read, RAW_BYTES):
+        os.pread(source, min(RAW_BYTES, read - at), at % (16 * RAW_BYTES))
+    for at in range(0, written, RAW_BYTES):
+        os.pwrite(target, data[: written - at], at)
+    os.fdatasync(target)
+    seconds = time.perf_counter() - began
+    for file, name in ((source, ".from"), (target, ".to")):
+        os.close(file)
+        path.with_suffix(name).unlink()
+    return seconds
 
 
 async def beside_the_loop(root: Path, size: int, bytes_per_second: int) -> None:
@@ -151,38 +169,27 @@ async def removal_row(root: Path, size: int, in_thread: bool) -> None:
 
 
 def key_map_row(keys: int) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     table = KeyMap(1 << 40, keys)
     began = time.perf_counter()
     for number in range(keys):
         table.put(b"key-%012d" % number, number)
     seconds = time.perf_counter() - began
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    size, rate = table.memory_bytes / keys, keys / seconds / 1e3
-    print(f"key map: {keys} keys, {size:.1f} bytes a key ({grown / keys:.1f} measured), {rate:.0f} k/s")
+    print(f"key map: {keys} keys, {table.memory_bytes / keys:.1f} bytes a key, {keys / seconds / 1e3:.0f} k/s")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--directory", type=Path, default=None)
-    parser.add_argument("--megabytes", type=int, default=64)
-    arguments = parser.parse_args()
-    root = Path(tempfile.mkdtemp(dir=arguments.directory))
+def bench_cleaning(root: Path, megabytes: int) -> None:
+    before, size = sys.getswitchinterval(), megabytes << 20
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    try:
-        size = arguments.megabytes << 20
-        key_map_row(500_000)
-        for value_bytes in (100, 1024):
-            for codec in (Compression.NONE, Compression.LZ4):
-                for superseded in (0.1, 0.9):
-                    clean_row(root, size, value_bytes, codec, superseded)
-        for limit in (0, 32 << 20):
-            asyncio.run(beside_the_loop(root, size // 2, limit))
-        for in_thread in (False, True, False, True):
-            asyncio.run(removal_row(root, 8 * size, in_thread))
-    finally:
-        shutil.rmtree(root)
-
-
-if __name__ == "__main__":
-    main()
+    print("\ncleaning")
+    key_map_row(500_000)
+    print(f"{'record B':>8} {'codec':>6} {'superseded':>11} {'MB/s of log':>12} {'k records/s':>12} {'MB':>5} {'left':>5} "
+          f"{'raw MB/s':>9} {'ratio':>6}")  # fmt: skip
+    for value_bytes in (100, 1024):
+        for codec in (Compression.NONE, Compression.LZ4):
+            for superseded in (0.1, 0.9):
+                clean_row(root, size, value_bytes, codec, superseded)
+    for limit in (0, 32 << 20):
+        asyncio.run(beside_the_loop(root, size // 2, limit))
+    for in_thread in (False, True, False, True):
+        asyncio.run(removal_row(root, 8 * size, in_thread))
+    sys.setswitchinterval(before)
