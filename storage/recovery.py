@@ -106,7 +106,8 @@ class _Loader:
     """By base offset; what they vouch for was flushed."""
     holes_below: int = 0
     """All below is known to have been flushed: there, a compacted log may have holes between its segments."""
-    result: LoadedLog | None = None
+    epoch_before: int = -1
+    """Leader epoch of the batch that was scanned last."""
 
     # ------------------------------------------------------------------------------------------------------------ folder
 
@@ -413,6 +414,10 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
                 highest = segment.base_offset + OFFSET_SPAN_MAX if loader.config.may_have_holes else expected
                 if not expected <= base <= highest:
                     raise InvalidBatch(batch.position, f"offset {base} where {expected} was expected")
+                epoch = batch.header.partition_leader_epoch  # outside of the checksum, but it never falls
+                if 0 <= epoch < loader.epoch_before:
+                    raise InvalidBatch(batch.position, f"leader epoch {epoch} behind a batch of epoch {loader.epoch_before}")
+                loader.epoch_before = epoch
                 _take_batch(loaded, segment, batch, aborted)
                 expected = batch.header.next_offset
         except InvalidBatch as error:

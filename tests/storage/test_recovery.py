@@ -472,6 +472,23 @@ def test_where_the_next_segment_began_is_forgotten_when_it_is_removed() -> None:
     assert open_log(disk, recovery_point=1).log_end_offset == 7
 
 
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_leader_epoch_that_falls_is_damage(flushed: bool) -> None:
+    """It stands outside of the checksum; believed, it would make the log refuse what the true leader appends."""
+    disk = LyingDisk()
+    log = open_log(disk)
+    for turn in range(4):
+        append(log, batch(1), leader_epoch=3)
+    path, second = log.segments.active.path("log"), log.segments.active.position_of(1)
+    disk.kill()
+    disk.flip_bit(path, second + 13)
+    if flushed:
+        with pytest.raises(CorruptLog, match="leader epoch 3 behind a batch of epoch"):
+            open_log(disk, flushed_end=4)
+    else:
+        assert open_log(disk).log_end_offset == 2
+
+
 def test_a_cut_below_the_snapshot_takes_it_away_before_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = LyingDisk()
     log, snapshot = long_active_segment(disk, monkeypatch)
