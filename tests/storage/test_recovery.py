@@ -420,14 +420,15 @@ def test_damage_below_a_seal_is_not_cut_where_nothing_else_knows_that_it_was_flu
 
 @pytest.mark.parametrize("vouched", [True, False])
 def test_a_seal_vouches_for_all_before_its_segment(vouched: bool) -> None:
-    """The notes are lost, and the seals of the segments that are damaged.  A later one was written after all of them were synced."""
+    """Notes are lost, and the seal of the damaged segment.  A later one was written after all of them were synced."""
     disk = LyingDisk()
     log = filled(disk)
     segments = list(log.segments)
     assert len(segments) >= 3
     disk.kill()
     for name in disk.list_names(FOLDER):
-        if name.endswith(".snapshot") or (name.endswith(".seal") and not (vouched and int(name[:20]) == segments[-2].base_offset)):
+        is_left = name.endswith(".seal") and vouched and int(name[:20]) == segments[-2].base_offset
+        if name.endswith((".snapshot", ".seal")) and not is_left:
             disk.remove(FOLDER / name)
     disk.flip_bit(segments[0].path("log"), segments[0].size_bytes - 5)
     if vouched:
@@ -477,7 +478,7 @@ def test_a_leader_epoch_that_falls_is_damage(flushed: bool) -> None:
     """It stands outside of the checksum; believed, it would make the log refuse what the true leader appends."""
     disk = LyingDisk()
     log = open_log(disk)
-    for turn in range(4):
+    for _ in range(4):
         append(log, batch(1), leader_epoch=3)
     path, second = log.segments.active.path("log"), log.segments.active.position_of(1)
     disk.kill()
