@@ -153,6 +153,19 @@ RULES: dict[tuple[TransactionState, Stimulus], Action] = {
 } | {(PREPARE_EPOCH_FENCE, stimulus): Action.UNREACHABLE for stimulus in Stimulus}
 
 
+_TARGETS = {
+    Action.CREATE: EMPTY, Action.BUMP_EPOCH: EMPTY, Action.ENLIST: ONGOING, Action.FENCE: PREPARE_ABORT,
+    Action.PREPARE_COMMIT: PREPARE_COMMIT, Action.PREPARE_ABORT: PREPARE_ABORT, Action.TOMBSTONE: DEAD,
+}  # fmt: skip
+
+
+def leads_to(state: TransactionState, action: Action) -> TransactionState | None:
+    """The state that an action writes; None when it writes none, or the same entry again."""
+    if action is Action.COMPLETE:
+        return COMPLETE_COMMIT if state is PREPARE_COMMIT else COMPLETE_ABORT
+    return _TARGETS.get(action)
+
+
 class TransactionPartition(NamedTuple):
     """A partition that takes part in a transaction.
 

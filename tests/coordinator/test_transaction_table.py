@@ -36,6 +36,7 @@ from tidegate.coordinator.transaction.state import (
     TransactionMetadata,
     TransactionPartition,
     TransactionState,
+    leads_to,
     may_follow,
 )
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -164,16 +165,7 @@ def test_the_state_that_is_never_stored_is_refused_everywhere(pair: tuple[S, Sti
 
 @pytest.mark.parametrize(("state", "stimulus"), PAIRS, ids=lambda value: value.name)
 def test_what_a_rule_writes_is_a_valid_transition(state: S, stimulus: Stimulus) -> None:
-    target = {
-        Action.CREATE: S.EMPTY,
-        Action.BUMP_EPOCH: S.EMPTY,
-        Action.ENLIST: S.ONGOING,
-        Action.FENCE: S.PREPARE_ABORT,
-        Action.PREPARE_COMMIT: S.PREPARE_COMMIT,
-        Action.PREPARE_ABORT: S.PREPARE_ABORT,
-        Action.TOMBSTONE: S.DEAD,
-        Action.COMPLETE: S.COMPLETE_COMMIT if state is S.PREPARE_COMMIT else S.COMPLETE_ABORT,
-    }.get(RULES[(state, stimulus)])
+    target = leads_to(state, RULES[(state, stimulus)])
     if target is not None:
         assert may_follow(state, target, 2 if stimulus is T.ABORT else 1)
 

@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 
-def test_the_table_of_settings_is_the_nodes_own() -> None:
-    command = [sys.executable, str(ROOT / "docs" / "settings.py"), "--check"]
+@pytest.mark.parametrize("maker", ["settings.py", "states.py"])
+def test_what_is_made_from_the_products_own_tables_is_current(maker: str) -> None:
+    command = [sys.executable, str(ROOT / "docs" / maker), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 

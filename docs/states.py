@@ -1,0 +1,117 @@
+"""Writes states.md, diagrams and tables of the state machines, from the tables that the product runs; `--check` only says whether
+the page is current."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from tidegate.client import transaction_manager as producer
+from tidegate.coordinator.group import state as group
+from tidegate.coordinator.transaction import state as transaction
+
+PAGE = Path(__file__).with_name("states.md")
+Edge = tuple[str, str, str]
+
+HEAD = """# State machines
+
+Made by `docs/states.py` from the tables that the coordinators and the client run; `tests/docs` holds the page against them, and
+`tests/coordinator` and `tests/client` hold every cell against an outcome that is written down a second time.
+"""
+TRANSACTION = """
+## Transactional ids
+
+The coordinator's view (SEMANTICS 19), one entry for each transactional id in `__transaction_state`. A request's producer id and
+epoch are judged first; *repeated* is an EndTxn that comes once more with the epoch it had (TV2). An id of which nothing is known
+counts as Dead. While markers are on their way, requests that Kafka answers with CONCURRENT_TRANSACTIONS wait here for up to
+a second.
+"""
+GROUP = """
+## Consumer groups
+
+The classic protocol (SEMANTICS 32). Member id, instance id and generation are judged first. A group of which nothing is known
+counts as Dead.
+"""
+PRODUCER = """
+## The producer of `tidegate.client`
+
+What the program asks for, and what the brokers answer. A pair that is not in the table is refused with a sentence that says what
+to call instead. Every state leads to *fatal error* by a fatal failure.
+"""
+
+
+def diagram(edges: Iterable[Edge]) -> str:
+    """A Mermaid state diagram; what leads from one state to another stands on one arrow."""
+    labels: dict[tuple[str, str], list[str]] = {}
+    for before, what, after in edges:
+        labels.setdefault((before, after), []).append(what)
+    lines = [f"  {before} --> {after}: {', '.join(what)}" for (before, after), what in labels.items()]
+    return "\n```mermaid\nstateDiagram-v2\n" + "\n".join(lines) + "\n```\n"
+
+
+def table(corner: str, columns: Iterable[str], rows: Iterable[tuple[str, Iterable[str]]]) -> str:
+    lines = ["| " + " | ".join([corner, *columns]) + " |"]
+    lines.append("|" + "---|" * (lines[0].count("|") - 1))
+    lines += ["| " + " | ".join([name, *cells]) + " |" for name, cells in rows]
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def transactions() -> str:
+    states = [state for state in transaction.TransactionState if state is not transaction.PREPARE_EPOCH_FENCE]
+    edges: list[Edge] = []
+    for (state, stimulus), action in transaction.RULES.items():
+        following = transaction.leads_to(state, action)
+        if following is not None and state in states:
+            assert transaction.may_follow(state, following, 2)
+            edges.append((state.display_name, stimulus.value, following.display_name))
+    rows = [(each.value, [transaction.RULES[state, each].value for state in states]) for each in transaction.Stimulus]
+    return TRANSACTION + diagram(edges) + table("", [state.display_name for state in states], rows)
+
+
+def groups() -> str:
+    why = {
+        (group.EMPTY, group.PREPARING): "a member joins",
+        (group.PREPARING, group.EMPTY): "nobody is left",
+        (group.PREPARING, group.COMPLETING): "all have joined, or time is up",
+        (group.COMPLETING, group.STABLE): "the leader's assignment is committed",
+        (group.COMPLETING, group.PREPARING): "a member joins, leaves or expires",
+        (group.STABLE, group.PREPARING): "a member joins, leaves or expires",
+        (group.EMPTY, group.DEAD): "deleted, or nothing left of it",
+    }
+    pairs = [(before, after) for after, befores in group.VALID_PREVIOUS.items() for before in befores]
+    edges = [(before.value, why[before, after], after.value) for before, after in sorted(pairs, key=list(why).index)]
+    assert len(edges) == len(why)
+    rows = [(each.value, [group.RULES[state, each].value for state in group.GroupState]) for each in group.GroupRequest]
+    return GROUP + diagram(edges) + table("", [state.value for state in group.GroupState], rows)
+
+
+def producers() -> str:
+    moves = producer.TRANSITIONS.items()
+    edges = [
+        (before.name, event.value, after.name) for (before, event), after in moves if event is not producer.Event.FATAL_FAILURE
+    ]
+    rows = [
+        (f"`{state.name}`", [_cell(producer.TRANSITIONS.get((state, event))) for event in producer.Event])
+        for state in producer.State
+    ]
+    return PRODUCER + diagram(edges) + table("", [event.value for event in producer.Event], rows)
+
+
+def _cell(state: producer.State | None) -> str:
+    return "" if state is None else state.value
+
+
+def main() -> int:
+    fresh = HEAD + transactions() + groups() + producers()
+    if "--check" in sys.argv[1:]:
+        if not PAGE.exists() or PAGE.read_text() != fresh:
+            print("docs/states.md is out of date: run `python docs/states.py`", file=sys.stderr)
+            return 1
+        return 0
+    PAGE.write_text(fresh)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
