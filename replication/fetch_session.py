@@ -86,6 +86,12 @@ class SessionTable:
     def current(self, node_id: int) -> FollowerSession | None:
         return self._sessions.get(node_id)
 
+    def lists(self, node_id: int, key: Key, spec: FetchPartition) -> bool:
+        """Whether the follower's session has a position of this partition, in the leader epoch of `spec`."""
+        session = self._sessions.get(node_id)
+        listed = None if session is None else session.parts.get(key)
+        return listed is not None and listed.current_leader_epoch == spec.current_leader_epoch
+
     def open(self, request: FetchRequest) -> FollowerSession | ErrorCode:
         """The session that a follower's request belongs to, with the request's changes to it made."""
         if request.session_epoch == NO_SESSION_EPOCH:

@@ -9,6 +9,10 @@ A fetch waits until a partition has records, an error or a divergence, or until 
 outdated; a newer fetch of the same follower ends the wait of the older one.  The byte budget is given out from another partition
 on each time, and the first partition that has records always gets one whole batch, however large (HOTPATH 9).  A replica that
 catches up may be given less (`catch_up_throttle.py`): the rest comes with later fetches.
+
+Within a session the numbers of the requests keep their order, and a position holds until another is listed.  A fetch outside of
+it may arrive late, after newer ones: it is answered, but what it says of a partition that the session has listed does not count,
+for nobody would correct it.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
 from .catch_up_throttle import CatchUpThrottle
 from .delayed import FetchWaiter
-from .fetch_session import SESSIONS_MAX, FollowerSession, SessionTable
+from .fetch_session import NO_SESSION_EPOCH, SESSIONS_MAX, FollowerSession, SessionTable
 from .follower import FetchPosition
 from .reading import failed_answer, read_batches
 from .replica import Replica
@@ -154,7 +158,10 @@ class FollowerFetches:
             raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{key[0]} is topic {replica.topic_id} here, not {spec.topic_id}")
         sent = FetchPosition(spec.current_leader_epoch, spec.fetch_offset, spec.last_fetched_epoch, spec.log_start_offset)
         now_s = self._clock.monotonic()
-        diverging = replica.receive_fetch(request.replica_id, request.replica_epoch, sent, now_s=now_s, arrival=arrival)
+        beside = request.session_epoch == NO_SESSION_EPOCH and self._sessions.lists(request.replica_id, key, spec)
+        diverging = replica.receive_fetch(
+            request.replica_id, request.replica_epoch, sent, now_s=now_s, arrival=arrival and not beside
+        )
         session.watch(key, replica.watchers)
         log = replica.log
         if diverging is None and arrival:
@@ -182,5 +189,6 @@ class FollowerFetches:
         progress = leader.follower(request.replica_id)
         news = bool(answer.records) or progress.high_watermark_sent < leader.high_watermark
         news = news or progress.log_start_sent < log.log_start_offset
-        progress.high_watermark_sent, progress.log_start_sent = leader.high_watermark, log.log_start_offset
+        if not beside:  # or else the session has yet to tell it
+            progress.high_watermark_sent, progress.log_start_sent = leader.high_watermark, log.log_start_offset
         return answer, news

@@ -54,6 +54,14 @@ class EpochCache:
         self.starts.append(start_offset)
         return True
 
+    def deny(self, epoch: int, since: int, offset: int) -> None:
+        """The first batch from `since` on stands at `offset` and is of `epoch`: newer epochs that are noted to begin between had
+        no data, and the log was continued by a leader that never knew of them."""
+        first = bisect_right(self.epochs, epoch)
+        denied = [at for at in range(first, len(self.starts)) if since <= self.starts[at] <= offset]
+        for at in reversed(denied):
+            del self.epochs[at], self.starts[at]
+
     def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
         """Where `epoch` ends in this log (rule 42).
 

@@ -145,7 +145,10 @@ class Durability:
     trusts: below it everything derived from the batches is on the disk as well.  It is never above the flushed end.
     """
 
-    def __init__(self, disk: Disk, directory: Path, end_offset: int, size_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, end_offset: int, size_bytes: int, epochs_from: int | None = None
+    ) -> None:
+        """`epochs_from`: from this offset on, the epoch history on the disk is not what the log goes by (None: it is)."""
         self.flushed_end = end_offset
         self.flushed_size = size_bytes
         self.complete: list[Segment] = []
@@ -162,7 +165,7 @@ class Durability:
         self.hole = NO_HOLE
         """After a cut into a hole of a compacted log: where the last batch ends, and where the log ends.  A restart finds the end
         of that batch and no hole behind it, so neither the recovery point nor a snapshot may stand at the log's end."""
-        self._epochs_from: int | None = None  # from this offset on, the epoch history on the disk may be incomplete
+        self._epochs_from = epochs_from
         self._folder_changed = False
         self._late_counts: dict[Path, Segment] = {}
         self._ticket: FlushTicket | None = None

@@ -83,6 +83,8 @@ class LoadedLog:
     recovered: bool = False
     scanned_bytes: int = 0
     cut_bytes: int = 0
+    epochs_from: int | None = None
+    """From here on the epoch history on the disk is not the one that was loaded."""
 
     @property
     def log_end_offset(self) -> int:
@@ -319,12 +321,12 @@ def _load_clean(loader: _Loader, segments: list[Segment]) -> LoadedLog | None:
             "clean_log_does_not_fit", directory=loader.directory, log_end_offset=end, recovery_point=loader.recovery_point
         )
         return None
-    epochs.truncate_from_end(end)
+    epochs_from = end if epochs.truncate_from_end(end) else None
     loader.drop_snapshots_above(end)
     producers = loader.load_producers(end)
     replay_producers(segments, producers, end)
     start = min(max(loader.log_start_offset, segments[0].base_offset), end)  # above it, when it stood in a hole that was cut
-    return LoadedLog(segments, producers, epochs, start, loader.files, recovered=mended)
+    return LoadedLog(segments, producers, epochs, start, loader.files, recovered=mended, epochs_from=epochs_from)
 
 
 def _load_unclean(loader: _Loader, segments: list[Segment]) -> LoadedLog:
@@ -418,6 +420,7 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
                 if 0 <= epoch < loader.epoch_before:
                     raise InvalidBatch(batch.position, f"leader epoch {epoch} behind a batch of epoch {loader.epoch_before}")
                 loader.epoch_before = epoch
+                loaded.epochs.deny(epoch, expected, base)
                 _take_batch(loaded, segment, batch, aborted)
                 expected = batch.header.next_offset
         except InvalidBatch as error:

@@ -78,6 +78,37 @@ async def test_an_incremental_answer_names_only_what_changed(cluster: Cluster) -
     assert not any(part.records for _, parts in again.topics for part in parts)
 
 
+async def late_fetch_beside_a_session(cluster: Cluster) -> tuple[int, bool]:
+    """Where the leader believes its follower to be, and whether the session told of a high watermark, after a fetch outside of
+    the session was served a second time, late: say, the leader stood still, and an old connection was read after a new one."""
+    cluster.broker_epochs[9] = 1
+    cluster.create(partitions=1, replicas=(1, 9), isr=(1,), min_isr=1)
+    manager = cluster.managers[1]
+    beside = request(0, -1, 0)
+    await manager.fetch(beside)
+    full = await manager.fetch(request(0, 0, 0))
+    manager.append_now("t", 0, batch_of("a"), origin=AppendOrigin.CLIENT, required_acks=1)
+    await manager.fetch(request(full.session_id, 1))
+    await manager.fetch(request(full.session_id, 2, 0, offset=1))
+    await eventually(lambda: manager.replica("t", 0).high_watermark == 1, "the record is committed")
+    await manager.fetch(beside)
+    told = await manager.fetch(request(full.session_id, 3))
+    believed = manager.replica("t", 0).require_leader().follower(9).fetch_offset
+    return believed, any(part.high_watermark == 1 for _, parts in told.topics for part in parts)
+
+
+async def test_a_late_fetch_outside_the_session_does_not_take_back_what_the_session_said(cluster: Cluster) -> None:
+    """In a session an idle follower says nothing twice: it would stay outside the ISR until the next record."""
+    assert await late_fetch_beside_a_session(cluster) == (1, True)
+
+
+async def test_ablation_a_late_fetch_outside_the_session_that_counts_leaves_the_follower_behind(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SessionTable, "lists", lambda table, node_id, key, spec: False)
+    assert await late_fetch_beside_a_session(cluster) == (0, False)
+
+
 async def test_a_waiting_incremental_fetch_is_woken_by_a_change(cluster: Cluster) -> None:
     cluster.broker_epochs[9] = 1
     cluster.create(partitions=2, replicas=(1, 9), isr=(1,), min_isr=1)

@@ -20,11 +20,23 @@ from tidegate.replication.leader import PartitionLeader
 CHUNKS = 4
 SEEDS_OF_A_CHUNK = 50
 
-#: Histories that found a defect of the product: each fails again without what mended it (`test_simulation_ablations.py`).
+#: Histories that found a defect of the product: each fails again without what mended it (`test_simulation_ablations.py`, or where
+#: the comment says).
 PINNED = (
     2,  # a paused leader woke, found a produce request in its socket, and accepted it before its session's timer ran
     35,  # acks=all was acknowledged after the session's end, when another leader was elected already
     133,  # a deposed controller told a broker that had registered since that it was superseded, and the broker ended itself
+    706_700,  # a late fetch outside the session took a follower's position back, for good (`test_sessions.py`)
+    710_883,  # an epoch without records came back with a crash: cuts and fetches in a circle (`storage/test_epoch_history.py`)
+)
+
+#: Histories in which the simulator itself was wrong.
+MISJUDGED = (
+    700_635,  # a producer wrote on after healing, and its record was on its way to the followers when they were compared
+    702_807,  # the winner of an unclean election was expected to hold, durably, what it had fetched and not flushed yet
+    707_555,  # as 700635
+    715_981,  # as 700635
+    716_488,  # the only replica left lost its disk: it was not in the ISR at that moment, but on its way there
 )
 
 
@@ -74,8 +86,8 @@ def test_what_an_unclean_election_costs_is_cut_everywhere() -> None:
     assert seen["unclean elections"] >= 5 and seen["records lost by choice"] >= 5, seen
 
 
-@pytest.mark.parametrize("seed", PINNED)
-def test_a_history_that_once_found_a_defect_passes(seed: int) -> None:
+@pytest.mark.parametrize("seed", PINNED + MISJUDGED)
+def test_a_history_that_once_failed_passes(seed: int) -> None:
     History(seed).run()
 
 

@@ -73,7 +73,8 @@ class Producer:
             if not self._clients.quiet:
                 await self.send(random.choice((1, 1, 1, 2, 5)))
 
-    async def send(self, records: int, tries_max: int = TRIES_MAX) -> bool:
+    async def send(self, records: int, tries_max: int = TRIES_MAX, *, when_quiet: bool = False) -> bool:
+        """True when it is acknowledged.  Unless `when_quiet`, it is given up when the clients are to be quiet."""
         clients = self._clients
         clients.batch_id += 1
         batch_id = clients.batch_id
@@ -84,6 +85,8 @@ class Producer:
         else:
             batch = encode_batch(made)
         for _ in range(tries_max if self._idempotent else 1):
+            if clients.quiet and not when_quiet:
+                break
             answer = self.last = await self._ask(batch, batch_id)
             if answer is not None and answer.error is ErrorCode.NONE:
                 self._sequence += records

@@ -182,12 +182,12 @@ class History:
         deadline_s = self.loop.time() + HEAL_S_MAX
         self._wait(lambda: not self._unsettled(), HEAL_S_MAX, "the cluster does not come right")
         producers = [Producer(self.clients, 100 + number, number, -1, True, 0.1) for number in range(self.options.partitions)]
-        work = [self.network.processes[CLIENTS].spawn(producer.send(1, tries_max=100)) for producer in producers]
+        work = [self.network.processes[CLIENTS].spawn(producer.send(1, tries_max=100, when_quiet=True)) for producer in producers]
         self._wait(lambda: all(task.done() for task in work), deadline_s - self.loop.time() + 5.0, "no new record is committed")
         if not all(task.result() for task in work):
             raise Broken("no new record is acknowledged")
-        self._wait(lambda: not self._unsettled(), 10.0, "the replicas do not become equal")
-        self._wait(self._consumed, 10.0, "a consumer does not read what is committed")
+        # In one look: a request of a client that has given up may arrive late, and is replicated like any other.
+        self._wait(lambda: not self._unsettled() and self._consumed(), 20.0, "what is committed does not reach all")
         self.truth.check_all(self.clients.idempotent)
 
     def _unsettled(self) -> str:

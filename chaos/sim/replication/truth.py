@@ -13,7 +13,8 @@
 * The controller's state holds its own invariants (`ClusterState.violations`: the leader is in the ISR, ...).
 
 An unclean election is a topic's choice to lose records.  It loses what its winner lacks (`_rebase`), once: from its leader
-epoch on all of this holds again.
+epoch on all of this holds again.  What the winner has and has not flushed may be lost still; the choice is made anew when
+another is elected before that (`PartitionTruth.still_to_flush`).
 """
 
 from __future__ import annotations
@@ -48,6 +49,14 @@ class PartitionTruth:
     min_insync_replicas: int = 1
     lossy_epoch: int = -1  # of the last unclean election
     awaits_lossy_leader: bool = False
+    still_to_flush: tuple[int, int] | None = None
+    """Of the winner of the last unclean election: where what it had flushed ends, and what it kept.  None: it has flushed all."""
+
+    @property
+    def durable_length(self) -> int:
+        """How many of the committed records everybody must hold who may be elected without loss."""
+        length = len(self.committed)
+        return length if self.still_to_flush is None else min(length, self.still_to_flush[0])
 
     def counts(self, leader_epoch: int) -> bool:
         """Whether what happens in this epoch is bound by what is committed."""
@@ -104,10 +113,14 @@ class Truth:
                 del self._dirty[node_id]
         self.check_members(truth)
 
-    def is_counted_on(self, node_id: int) -> bool:
-        """Whether some partition may be led by this node's data alone."""
+    def is_counted_on(self, node_id: int, cluster: ClusterState) -> bool:
+        """Whether some partition may be led by this node's data alone; or soon may: until it is fenced the controller takes it
+        into an ISR, when a leader proposes it for what it fetched before, or has proposed it and the answer was lost."""
+        broker = cluster.brokers.get(node_id)
         states = [truth.state for truth in self.partitions.values() if truth.state is not None]
-        return not states or any(node_id in (*state.isr, *state.elr, state.last_known_leader) for state in states)
+        if not states or (broker is not None and broker.active):
+            return True
+        return any(node_id in (*state.isr, *state.elr, state.last_known_leader) for state in states)
 
     def _in_sync_everywhere(self, node_id: int) -> bool:
         states = [truth.state for truth in self.partitions.values() if truth.state is not None]
@@ -115,10 +128,11 @@ class Truth:
 
     def _note_election(self, truth: PartitionTruth, old: PartitionState, new: PartitionState) -> None:
         known = (*old.isr, *old.elr)
-        if new.leader in known or (not known and new.leader == old.last_known_leader):
+        is_clean = new.leader in known or (not known and new.leader == old.last_known_leader)
+        if is_clean and truth.still_to_flush is None:
             return
-        self._seen["unclean elections"] += 1
-        truth.lossy_epoch, truth.awaits_lossy_leader = new.leader_epoch, True
+        self._seen["unclean elections"] += not is_clean
+        truth.lossy_epoch, truth.awaits_lossy_leader, truth.still_to_flush = new.leader_epoch, True, None
 
     # ---- what was lost --------------------------------------------------------------------------------------------------------
 
@@ -160,6 +174,7 @@ class Truth:
                     self._on_leader(truth, node, replica)
                 if before is None or before[1:3] != now[1:3]:
                     self._on_high_watermark(truth, node, replica)
+                self._note_flushed(truth, replica)
             elif before is None or before[3] != now[3] or before[6] != now[6]:
                 self._check_follower(truth, node, replica)
 
@@ -183,6 +198,15 @@ class Truth:
         truth.committed[kept:] = held[kept : replica.require_leader().high_watermark]
         truth.acknowledged = [(next_offset, batch) for next_offset, batch in truth.acknowledged if next_offset <= kept]
         truth.awaits_lossy_leader = False
+        flushed_end = replica.log.flushed_end_offset
+        if truth.flushed and flushed_end < len(truth.committed):
+            truth.still_to_flush = flushed_end, len(truth.committed)
+
+    def _note_flushed(self, truth: PartitionTruth, replica: Replica) -> None:
+        owed = truth.still_to_flush
+        if owed is not None and replica.leader_epoch == truth.lossy_epoch and replica.log.flushed_end_offset >= owed[1]:
+            truth.still_to_flush = None
+            self.check_members(truth)
 
     def _on_high_watermark(self, truth: PartitionTruth, node: SimulatedNode, replica: Replica) -> None:
         leader = replica.require_leader()
@@ -222,11 +246,11 @@ class Truth:
         if state is None or truth.awaits_lossy_leader:
             return
         for node_id in (*state.isr, *state.elr):
-            if node_id not in self._dirty and not self._holds(self._nodes[node_id], truth, len(truth.committed)):
+            if node_id not in self._dirty and not self._holds(self._nodes[node_id], truth, truth.durable_length):
                 kind = "ISR" if node_id in state.isr else "ELR"
                 raise Broken(
                     f"{truth.name}: node {node_id} is in the {kind} {state.isr if kind == 'ISR' else state.elr}"
-                    f" and does not hold all {len(truth.committed)} committed records"
+                    f" and does not hold all {truth.durable_length} committed records"
                 )
 
     def _holds(self, node: SimulatedNode, truth: PartitionTruth, length: int) -> bool:
