@@ -1,7 +1,8 @@
 """The duties of the active controller, as plans: what happened goes in, operations for the metadata log come out.
 
 Pure: no clock, no I/O, no randomness; times are given, ids are made by the caller.  Nothing here changes the state; a plan does,
-when its commands are committed and applied.  Only `sessions` lives here, because silence is not replicated: every new controller
+when its commands are committed and applied.  Plans are made on the state that the commands under way lead to (`planning`); what
+brokers are told rests on the applied one.  Only `sessions` lives here, because silence is not replicated: every new controller
 gives every broker a whole session before it may fence it.
 
 Orders that must hold
@@ -95,8 +96,12 @@ class HeartbeatAnswer:
 class ActiveController:
     """The duties of one leadership; a new leadership gets a new one."""
 
-    def __init__(self, state: ClusterState, config: ControllerConfig, now: float) -> None:
-        self._state = state
+    def __init__(
+        self, state: ClusterState, config: ControllerConfig, now: float, ahead: Callable[[], ClusterState] | None = None
+    ) -> None:
+        """`state` is what is applied; `ahead()` what the commands under way lead to (none given: the same)."""
+        self._applied = state
+        self._ahead = ahead or (lambda: state)
         self._config = config
         self.sessions: dict[int, Session] = {}
         self._last_tick = now
@@ -105,6 +110,10 @@ class ActiveController:
         self._rebalance_at = now + config.leader_rebalance_interval_ms / 1000
         for broker in state.brokers.values():
             self.sessions[broker.node_id] = Session(broker.broker_epoch, now)
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._ahead()
 
     # ---- first deeds ----------------------------------------------------------------------------------------------------------
 
@@ -232,7 +241,7 @@ class ActiveController:
 
     def registered(self, node_id: int, now: float) -> None:
         """The registration is applied: its session begins."""
-        broker = self._state.brokers[node_id]
+        broker = self._applied.brokers[node_id]
         session = self.sessions.get(node_id)
         if session is None or session.broker_epoch != broker.broker_epoch:
             self.sessions[node_id] = Session(broker.broker_epoch, now)
@@ -244,10 +253,14 @@ class ActiveController:
 
         It was deposed and does not know it yet: a broker that believed its answer, to be superseded, would end itself.
         """
-        if broker_epoch > self._state.index:
-            message = f"broker {node_id} registered at entry {broker_epoch}, and this controller has only {self._state.index}"
+        return self._with_epoch(self._state, node_id, broker_epoch)
+
+    @staticmethod
+    def _with_epoch(state: ClusterState, node_id: int, broker_epoch: int) -> BrokerState:
+        if broker_epoch > state.index:
+            message = f"broker {node_id} registered at entry {broker_epoch}, and this controller has only {state.index}"
             raise KafkaError(ErrorCode.NOT_CONTROLLER, message)
-        broker = self._state.brokers.get(node_id)
+        broker = state.brokers.get(node_id)
         if broker is None:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} is not registered")
         if broker.broker_epoch != broker_epoch:
@@ -257,14 +270,18 @@ class ActiveController:
 
     # ---- heartbeats -----------------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, request: rpc.HeartbeatRequest, now: float) -> Plan:
-        """Keeps the session and plans what the broker's wish, or its progress, calls for."""
-        broker = self.broker_with_epoch(request.node_id, request.broker_epoch)
-        session = self.sessions.get(broker.node_id)
-        if session is None or session.broker_epoch != broker.broker_epoch:
-            session = self.sessions[broker.node_id] = Session(broker.broker_epoch, now)
+    def heard(self, request: rpc.HeartbeatRequest, now: float) -> None:
+        """Keeps the session.  Raises as `broker_with_epoch` does, by what is applied: it may be told at once."""
+        broker = self._with_epoch(self._applied, request.node_id, request.broker_epoch)
+        session = self._session_of(broker, now)
         session.heard_at = now
         session.applied_index = max(session.applied_index, request.applied_index)
+
+    def heartbeat(self, request: rpc.HeartbeatRequest, now: float) -> Plan:
+        """Keeps the session and plans what the broker's wish, or its progress, calls for."""
+        self.heard(request, now)
+        broker = self.broker_with_epoch(request.node_id, request.broker_epoch)
+        session = self._session_of(broker, now)
         plan = self._plan_offline(broker, decode_replicas(request.offline_replicas), decode_replicas(request.damaged_replicas))
         if plan:
             return plan
@@ -330,16 +347,16 @@ class ActiveController:
 
     def shutdown_began(self, node_id: int) -> None:
         """The plan of a controlled shutdown is applied: from this index on the others know better than to ask that broker."""
-        session = self.sessions.get(node_id)
-        if session is not None and session.shutdown_index == 0:
-            session.shutdown_index = self._state.index
+        session, broker = self.sessions.get(node_id), self._applied.brokers.get(node_id)
+        if session is not None and session.shutdown_index == 0 and broker is not None and broker.shutting_down:
+            session.shutdown_index = self._applied.index
 
     def _may_stop(self, broker: BrokerState) -> bool:
-        session = self.sessions.get(broker.node_id)
-        if session is None or not broker.shutting_down:
+        session, applied = self.sessions.get(broker.node_id), self._applied.brokers.get(broker.node_id)
+        if session is None or applied is None or not applied.shutting_down:
             return False
         if session.shutdown_index == 0:  # begun under an earlier controller
-            session.shutdown_index = self._state.index
+            session.shutdown_index = self._applied.index
         others = [self.sessions[node_id] for node_id in self._present() if node_id in self.sessions]
         if any(other.applied_index < session.shutdown_index for other in others):
             return False
@@ -349,7 +366,7 @@ class ActiveController:
 
     def answer(self, node_id: int) -> HeartbeatAnswer:
         """What the heartbeat is told, from the state after its plan."""
-        broker = self._state.brokers[node_id]
+        broker = self._applied.brokers[node_id]
         session = self.sessions.get(node_id)
         caught_up = session is not None and session.applied_index >= broker.broker_epoch
         return HeartbeatAnswer(broker.fenced, caught_up, broker.shutting_down and broker.fenced)

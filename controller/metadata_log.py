@@ -240,7 +240,7 @@ class MetadataLog:
                 log.error("raft_thread_does_not_stop", waited_s=STOP_S_MAX)
         if self._snapshot_task is not None:
             await asyncio.gather(self._snapshot_task, return_exceptions=True)
-        for future in self._proposed:
+        for future in list(self._proposed):
             if not future.done():
                 future.set_exception(ProposalUnknown("the node is stopping"))
         self._waiting.clear()
@@ -339,8 +339,9 @@ class MetadataLog:
 
     # ---- proposing ------------------------------------------------------------------------------------------------------------
 
-    async def propose(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
-        """Raises NotController (surely not applied) or ProposalUnknown (nobody can say yet)."""
+    def submit(self, command: bytes) -> asyncio.Future[ApplyResult]:
+        """Proposes at once, after whatever was submitted before; the future ends as `propose` does, but has no time of its own.
+        Raises NotController, THROTTLING_QUOTA_EXCEEDED."""
         if not self.is_active or self._thread is None:
             raise NotController(self.leader_id)
         if len(self._proposed) >= PROPOSALS_IN_FLIGHT_MAX:
@@ -352,13 +353,16 @@ class MetadataLog:
             refused=lambda reason: self._cross(_Refused(future, reason)),
         )
         self._proposed.add(future)
+        future.add_done_callback(self._proposed.discard)
+        self._thread.post(proposal)
+        return future
+
+    async def propose(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
+        """Raises NotController (surely not applied) or ProposalUnknown (nobody can say yet)."""
         try:
-            self._thread.post(proposal)
-            return await asyncio.wait_for(future, timeout_s)
+            return await asyncio.wait_for(self.submit(command), timeout_s)
         except TimeoutError:
             raise ProposalUnknown(f"the quorum did not commit within {timeout_s:g} s; the outcome is unknown") from None
-        finally:
-            self._proposed.discard(future)
 
     async def barrier(self, timeout_s: float = 10.0) -> int:
         """A linearizable read: returns once everything committed before this call is in `state`; the index of the barrier."""

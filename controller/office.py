@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from ..runtime import logs
 from ..wire.errors import ErrorCode, KafkaError
-from .active import ActiveController, ControllerConfig
+from .active import ActiveController, ControllerConfig, Plan
 from .metadata_log import MetadataLog, NotController
 from .model import INITIAL_FEATURES
+from .planning import Planning, Proposed
 from .service import ControllerService
 
 if TYPE_CHECKING:
@@ -47,13 +48,15 @@ class Office:
         self._cluster_id = cluster_id
         self._die = die
         self._duty: asyncio.Task[None] | None = None
+        self._following: set[asyncio.Task[None]] = set()
         metadata.on_role_change(self._role_changed)
 
     async def close(self) -> None:
         duty = self._duty
         self._role_changed(False)
-        if duty is not None:
-            await asyncio.gather(duty, return_exceptions=True)
+        for following in self._following:
+            following.cancel()
+        await asyncio.gather(*self._following, *([] if duty is None else [duty]), return_exceptions=True)
 
     def _role_changed(self, active: bool) -> None:
         duty, self._duty = self._duty, None
@@ -68,7 +71,7 @@ class Office:
             duties = await self._take_office(term)
             while True:
                 await self._clock.sleep(self._config.tick_interval_ms / 1000)
-                await self._tick(duties)
+                self._tick(duties)
         except NotController:
             log.info("controller_term_over", term=term)
         except asyncio.CancelledError:
@@ -96,14 +99,17 @@ class Office:
                     await self._clock.sleep(RETRY_S)
             if result is not None and result.error not in (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION):
                 raise NotController(self._metadata.leader_id)
-        duties = ActiveController(self._metadata.state, self._config, self._clock.monotonic())
-        self._service.begin(duties, term)
+        planning = Planning(self._metadata, term)
+        duties = ActiveController(self._metadata.state, self._config, self._clock.monotonic(), lambda: planning.state)
+        self._service.begin(duties, planning)
         log.info("controller_active", term=term, cluster=self._metadata.state.cluster_id, index=self._metadata.applied_index)
         return duties
 
-    async def _tick(self, duties: ActiveController) -> None:
-        """Errors of the quorum (no majority at the moment) end nothing: the next tick plans again from what is applied then."""
-        async with self._service.planning:
+    def _tick(self, duties: ActiveController) -> None:
+        """Waits for nothing: the time between two ticks that is too long was this process's own sleep, and no client can hold
+        them up.  While the node does not count as active (a flush of the journal hangs) there are none; if the term is over, its
+        task is cancelled."""
+        try:
             self._service.require_duties()
             plan = duties.tick(self._clock.monotonic())
             if not plan:
@@ -114,9 +120,17 @@ class Office:
                     silent_s = self._clock.monotonic() - duties.sessions[node_id].heard_at
                     log.info("broker_session_expired", node=node_id, silent_ms=int(silent_s * 1000))
             log.info("controller_plan", reason=plan.reason, operations=len(plan.operations))
-            try:
-                await self._service.carry_out(plan)
-            except NotController:
-                raise
-            except KafkaError as error:
-                log.warning("controller_plan_unfinished", reason=plan.reason, error=str(error))
+            proposed = self._service.propose(plan)
+        except KafkaError as error:
+            log.debug("controller_tick_skipped", error=str(error))
+            return
+        following = asyncio.create_task(self._follow(plan, proposed))
+        self._following.add(following)
+        following.add_done_callback(self._following.discard)
+
+    async def _follow(self, plan: Plan, proposed: list[Proposed]) -> None:
+        """Errors of the quorum (no majority at the moment) end nothing: a later tick plans again from what is applied then."""
+        try:
+            await self._service.outcome(plan, proposed)
+        except KafkaError as error:
+            log.warning("controller_plan_unfinished", reason=plan.reason, error=str(error))

@@ -1,8 +1,7 @@
 """The controller's gRPC service: turns requests into plans, plans into log entries, and what they did into replies.
 
-One plan at a time: it is made from the applied state, committed and applied before the next is made, so no plan is built on a
-state that another one is about to change.  (Safety does not rest on that: commands are fenced by the controller epoch and
-compared with the partition epochs when they are applied.)
+A plan is made in one go, on the state that the plans before it lead to, and its commands are proposed with it; an answer waits
+until they, and whatever the plan rested on, are committed (`planning`).  A request that is large is planned in slices.
 
 Every refusal is a status inside the reply.  A controller that is not active says so, and whom to ask.
 """
@@ -11,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -27,16 +27,17 @@ from .features import SUPPORTED, Ranges, as_messages, ranges_of
 from .metadata_log import MetadataLog, NotController
 from .model import ApplyResult
 from .node_settings import plan_node_configuration
+from .planning import Planning, Proposed
 from .raft.core import COMMAND_BYTES_MAX
-from .reassignments import plan_reassignments
-from .requested_elections import plan_elections
+from .reassignments import Reassignments, plan_reassignments
+from .requested_elections import Elections, plan_elections
 
 if TYPE_CHECKING:
     from ..runtime.clock import Clock
+    from .state import ClusterState
 
 log = logs.get(__name__)
 
-PROPOSAL_S_MAX = 8.0
 ENTRIES_PER_UPDATE_MAX = 1000
 UPDATE_BYTES_MAX = 1 << 20
 SNAPSHOT_CHUNK_BYTES = 1 << 20
@@ -44,6 +45,7 @@ KEEP_ALIVE_S = 0.5
 FOLLOWERS_MAX = 1024
 
 _Reply = TypeVar("_Reply")
+_Planned = TypeVar("_Planned")
 AskVoter = Callable[[int], Awaitable[rpc.DescribeQuorumReply]]
 
 
@@ -57,18 +59,18 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self._clock = clock
         self._ask_voter = ask_voter
         self._duties: ActiveController | None = None
-        self._duties_term = -1
-        self._planning = asyncio.Lock()
+        self._planning = Planning(metadata, -1)
         self._followers = 0
         self._stopped = asyncio.Event()
 
     # ---- leadership (driven by ControllerNode) --------------------------------------------------------------------------------
 
-    def begin(self, duties: ActiveController, term: int) -> None:
-        self._duties, self._duties_term = duties, term
+    def begin(self, duties: ActiveController, planning: Planning) -> None:
+        self._duties, self._planning = duties, planning
 
     def end(self) -> None:
-        self._duties, self._duties_term = None, -1
+        self._duties = None
+        self._planning.close()
 
     def stop(self) -> None:
         """Ends the streams of followers."""
@@ -76,41 +78,71 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     def require_duties(self) -> ActiveController:
         """The duties of the present leadership.  Raises NotController."""
-        if self._duties is None or not self._log.is_active or self._log.term != self._duties_term:
+        if self._duties is None or not self._log.is_active or self._log.term != self._planning.term:
             raise NotController(self._log.leader_id)
         return self._duties
 
-    async def carry_out(self, plan: Plan) -> ApplyResult | None:
-        """Proposes the plan's commands one after the other and stops at the first that is refused.  Call under `planning`."""
-        result = None
+    @property
+    def _ahead(self) -> ClusterState:
+        """What plans are made on."""
+        return self._planning.state
+
+    # ---- plans and replies ----------------------------------------------------------------------------------------------------
+
+    def propose(self, plan: Plan) -> list[Proposed]:
+        """The plan's commands, at once, without regard to how many others are under way.  Raises NotController."""
         if plan:
             log.debug("plan", reason=plan.reason, operations=len(plan.operations))
-        for command in plan.commands(self._duties_term):
-            result = await self._propose(command)
+        return self._planning.propose_in_order(plan.commands(self._planning.term))
+
+    async def outcome(self, plan: Plan, proposed: Sequence[Proposed]) -> ApplyResult | None:
+        """Of the last command, or of the first that was refused; None for no command.  Raises NotController, ProposalUnknown."""
+        result = None
+        for each in proposed:
+            result = await self._planning.outcome(each)
             if result.error != ErrorCode.NONE:
                 log.warning("plan_refused", reason=plan.reason, error=result.error.name, message=result.message)
                 break
         return result
 
-    async def _propose(self, command: pb.Command) -> ApplyResult:
-        return await self._log.propose(command.SerializeToString(deterministic=True), PROPOSAL_S_MAX)
+    async def _carry_out(
+        self, make: Callable[[ActiveController], _Planned], plan_of: Callable[[_Planned], Plan], *, idle_waits: bool = True
+    ) -> tuple[_Planned, ApplyResult | None]:
+        """Plans, proposes, waits for the outcome.  Raises KafkaError, also for what was refused when it was applied."""
 
-    @property
-    def planning(self) -> asyncio.Lock:
-        return self._planning
+        def plan_and_propose(duties: ActiveController) -> tuple[tuple[_Planned, Plan], list[Proposed]]:
+            planned = make(duties)
+            plan = plan_of(planned)
+            return (planned, plan), self.propose(plan)
 
-    # ---- replies --------------------------------------------------------------------------------------------------------------
+        (planned, plan), proposed = await self._in_one_go(plan_and_propose, idle_waits=idle_waits)
+        result = await self.outcome(plan, proposed)
+        self._require(result)
+        return planned, result
 
-    def _status(self, error: KafkaError | None = None) -> rpc.Status:
-        code, message = (ErrorCode.NONE, "") if error is None else (error.code, error.message)
-        return rpc.Status(error=int(code), message=message, controller_id_plus_one=self._log.leader_id + 1)
+    async def _in_one_go(
+        self, make: Callable[[ActiveController], tuple[_Planned, list[Proposed]]], *, idle_waits: bool = True
+    ) -> tuple[_Planned, list[Proposed]]:
+        """Runs `make` as the active controller.  What it comes to without a command may be told when this returns, or raises;
+        with `idle_waits` off, for whoever tells nothing of it, only when it raises."""
+        duties, planning = self.require_duties(), self._planning
+        rests_on = planning.newest
+        try:
+            planned, proposed = make(duties)
+        except KafkaError:
+            await planning.settled(rests_on)
+            raise
+        if not proposed and idle_waits:
+            await planning.settled(rests_on)
+        return planned, proposed
 
-    async def _answer(self, make: Callable[..., _Reply], work: Callable[[ActiveController], Awaitable[_Reply]]) -> _Reply:
-        """Runs `work` as the active controller, one at a time; a refusal becomes a reply with its status."""
+    async def _answer(self, make: Callable[..., _Reply], work: Callable[[], Awaitable[_Reply]], *, waits: bool = True) -> _Reply:
+        """Runs `work`; a refusal becomes a reply with its status.  `waits`: while much is under way already."""
         try:
             self.require_duties()
-            async with self._planning:
-                return await work(self.require_duties())
+            if waits:
+                await self._planning.room()
+            return await work()
         except KafkaError as error:
             return make(status=self._status(error))
 
@@ -119,14 +151,20 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         if result is not None and result.error != ErrorCode.NONE:
             raise KafkaError(result.error, result.message)
 
+    def _status(self, error: KafkaError | None = None) -> rpc.Status:
+        code, message = (ErrorCode.NONE, "") if error is None else (error.code, error.message)
+        return rpc.Status(error=int(code), message=message, controller_id_plus_one=self._log.leader_id + 1)
+
     # ---- brokers --------------------------------------------------------------------------------------------------------------
 
     async def RegisterBroker(self, request: rpc.RegisterBrokerRequest, context: Any) -> rpc.RegisterBrokerReply:
-        async def work(duties: ActiveController) -> rpc.RegisterBrokerReply:
-            plan = duties.register(request)
-            self._require(await self.carry_out(plan))
-            duties.registered(request.node_id, self._clock.monotonic())
-            broker = self._log.state.brokers[request.node_id]
+        async def work() -> rpc.RegisterBrokerReply:
+            plan, _ = await self._carry_out(lambda duties: duties.register(request), _itself)
+            broker = self._log.state.brokers.get(request.node_id)
+            if broker is None or broker.incarnation != request.incarnation:
+                message = f"broker {request.node_id} was registered by another process meanwhile"
+                raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
+            self.require_duties().registered(request.node_id, self._clock.monotonic())
             if plan:
                 log.info("broker_registered", node=broker.node_id, broker_epoch=broker.broker_epoch, kafka=broker.kafka)
             return rpc.RegisterBrokerReply(
@@ -136,45 +174,41 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 session_timeout_ms=self._config.session_timeout_ms,
             )
 
-        return await self._answer(rpc.RegisterBrokerReply, work)
+        return await self._answer(rpc.RegisterBrokerReply, work, waits=False)
 
     async def Heartbeat(self, request: rpc.HeartbeatRequest, context: Any) -> rpc.HeartbeatReply:
-        """Most heartbeats change nothing and never wait for a plan under way."""
-        try:
-            duties = self.require_duties()
-            if duties.heartbeat(request, self._clock.monotonic()):
-                async with self._planning:
-                    duties = self.require_duties()
-                    await self._carry_out_heartbeat(duties, request)
-            answer = duties.answer(request.node_id)
-        except KafkaError as error:
-            return rpc.HeartbeatReply(status=self._status(error))
-        return rpc.HeartbeatReply(
-            status=self._status(),
-            fenced=answer.fenced,
-            should_shutdown=answer.should_shutdown,
-            caught_up=answer.caught_up,
-            metadata_index=self._log.applied_index,
-        )
+        """Most heartbeats change nothing and never wait for what is under way."""
 
-    async def _carry_out_heartbeat(self, duties: ActiveController, request: rpc.HeartbeatRequest) -> None:
-        plan = duties.heartbeat(request, self._clock.monotonic())
-        self._require(await self.carry_out(plan))
-        if plan:
-            log.info("broker_changed", node=request.node_id, change=plan.reason)
-        if request.wants_shutdown:
-            duties.shutdown_began(request.node_id)
+        async def work() -> rpc.HeartbeatReply:
+            self.require_duties().heard(request, self._clock.monotonic())
+            plan, _ = await self._carry_out(
+                lambda duties: duties.heartbeat(request, self._clock.monotonic()), _itself, idle_waits=False
+            )
+            duties = self.require_duties()
+            if plan:
+                log.info("broker_changed", node=request.node_id, change=plan.reason)
+                if request.wants_shutdown:
+                    duties.shutdown_began(request.node_id)
+            answer = duties.answer(request.node_id)
+            return rpc.HeartbeatReply(
+                status=self._status(),
+                fenced=answer.fenced,
+                should_shutdown=answer.should_shutdown,
+                caught_up=answer.caught_up,
+                metadata_index=self._log.applied_index,
+            )
+
+        return await self._answer(rpc.HeartbeatReply, work, waits=False)
 
     async def AlterPartitions(self, request: rpc.AlterPartitionsRequest, context: Any) -> rpc.AlterPartitionsReply:
-        async def work(duties: ActiveController) -> rpc.AlterPartitionsReply:
-            plan, errors = duties.alter_partitions(request)
-            self._require(await self.carry_out(plan))
+        async def work() -> rpc.AlterPartitionsReply:
+            (_, errors), _ = await self._carry_out(lambda duties: duties.alter_partitions(request), itemgetter(0))
             views = []
             for change, error in zip(request.changes, errors, strict=True):
                 views.append(self._partition_view(change, error))
             return rpc.AlterPartitionsReply(status=self._status(), partitions=views, metadata_index=self._log.applied_index)
 
-        return await self._answer(rpc.AlterPartitionsReply, work)
+        return await self._answer(rpc.AlterPartitionsReply, work, waits=False)
 
     def _partition_view(self, change: rpc.IsrChange, error: ErrorCode) -> rpc.PartitionView:
         """The partition as it is now.  A change that was planned but lost its race shows as INVALID_UPDATE_VERSION."""
@@ -196,31 +230,27 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return view
 
     async def AllocateProducerIds(self, request: rpc.AllocateProducerIdsRequest, context: Any) -> rpc.AllocateProducerIdsReply:
-        async def work(duties: ActiveController) -> rpc.AllocateProducerIdsReply:
-            plan = duties.producer_ids(request)
-            result = await self.carry_out(plan)
-            self._require(result)
+        async def work() -> rpc.AllocateProducerIdsReply:
+            plan, result = await self._carry_out(lambda duties: duties.producer_ids(request), _itself)
             assert result is not None and isinstance(result.value, int)
             count = plan.operations[0].allocate_producer_ids.count
             return rpc.AllocateProducerIdsReply(status=self._status(), first_id=result.value, count=count)
 
-        return await self._answer(rpc.AllocateProducerIdsReply, work)
+        return await self._answer(rpc.AllocateProducerIdsReply, work, waits=False)
 
     async def ElectLeaders(self, request: rpc.ElectLeadersRequest, context: Any) -> rpc.ElectLeadersReply:
-        async def work(duties: ActiveController) -> rpc.ElectLeadersReply:
-            elections = plan_elections(self._log.state, request)
-            self._require(await self.carry_out(elections.plan))
+        async def work() -> rpc.ElectLeadersReply:
+            elections, _ = await self._carry_out(lambda duties: plan_elections(self._ahead, request), _plan_of)
             results, index = elections.outcome(self._log.state), self._log.applied_index
             return rpc.ElectLeadersReply(status=self._status(), results=results, metadata_index=index)
 
         return await self._answer(rpc.ElectLeadersReply, work)
 
     async def ReassignPartitions(self, request: rpc.ReassignPartitionsRequest, context: Any) -> rpc.ReassignPartitionsReply:
-        async def work(duties: ActiveController) -> rpc.ReassignPartitionsReply:
-            planned = plan_reassignments(self._log.state, request)
-            self._require(await self.carry_out(planned.plan))
-            results, index = planned.outcome(self._log.state), self._log.applied_index
-            log.info("partitions_reassigned", asked=len(request.partitions), changed=len(planned.wanted))
+        async def work() -> rpc.ReassignPartitionsReply:
+            moves, _ = await self._carry_out(lambda duties: plan_reassignments(self._ahead, request), _plan_of)
+            results, index = moves.outcome(self._log.state), self._log.applied_index
+            log.info("partitions_reassigned", asked=len(request.partitions), changed=len(moves.wanted))
             return rpc.ReassignPartitionsReply(status=self._status(), results=results, metadata_index=index)
 
         return await self._answer(rpc.ReassignPartitionsReply, work)
@@ -228,9 +258,10 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     # ---- the cluster ----------------------------------------------------------------------------------------------------------
 
     async def UnregisterBroker(self, request: rpc.UnregisterBrokerRequest, context: Any) -> rpc.UnregisterBrokerReply:
-        async def work(duties: ActiveController) -> rpc.UnregisterBrokerReply:
-            self._require(await self.carry_out(duties.unregister(request.node_id)))
-            duties.unregistered(request.node_id)
+        async def work() -> rpc.UnregisterBrokerReply:
+            await self._carry_out(lambda duties: duties.unregister(request.node_id), _itself)
+            if request.node_id not in self._log.state.brokers:
+                self.require_duties().unregistered(request.node_id)
             log.info("broker_unregistered", node=request.node_id)
             return rpc.UnregisterBrokerReply(status=self._status(), metadata_index=self._log.applied_index)
 
@@ -240,11 +271,10 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         # Asked before anything is planned: a voter that does not answer must not hold up the plans of others.
         voters = await self._voters_features() if self._log.is_active else {}
 
-        async def work(duties: ActiveController) -> rpc.UpdateFeaturesReply:
+        async def work() -> rpc.UpdateFeaturesReply:
             if not voters:
                 raise NotController(self._log.leader_id)
-            plan = plan_update(self._log.state, request, voters)
-            self._require(await self.carry_out(plan))
+            plan, _ = await self._carry_out(lambda duties: plan_update(self._ahead, request, voters), _itself)
             if plan:
                 log.info("features_updated", levels=dict(self._log.state.features))
             return rpc.UpdateFeaturesReply(status=self._status(), metadata_index=self._log.applied_index)
@@ -271,44 +301,77 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     # ---- topics ---------------------------------------------------------------------------------------------------------------
 
     async def CreateTopics(self, request: rpc.CreateTopicsRequest, context: Any) -> rpc.CreateTopicsReply:
-        async def work(duties: ActiveController) -> rpc.CreateTopicsReply:
-            self._name_request(request)
-            plans = topics.plan_creation(self._log.state, self._config, request)
-            for plan in plans.topics:
-                if plan.operation is not None:
-                    await self._carry_out_topic(plan)
-            index = self._log.applied_index
-            return rpc.CreateTopicsReply(status=self._status(), topics=plans.results, metadata_index=index)
+        """In slices, each topic by a command of its own: whatever else is due happens between them."""
 
-        return await self._answer(rpc.CreateTopicsReply, work)
+        async def work() -> rpc.CreateTopicsReply:
+            self._name_request(request)
+            done = topics.TopicPlans()
+            while len(done.topics) < len(request.topics):
+                await self._planning.room()
+                part, proposed = await self._in_one_go(lambda duties: self._propose_topics(request, done))
+                wanted = [plan for plan in part.topics if plan.operation is not None]
+                for plan, each in zip(wanted, proposed, strict=True):
+                    result = await self._planning.outcome(each)
+                    if result.error != ErrorCode.NONE:
+                        _put_error(plan.result, result.error, result.message)
+                done.topics += part.topics
+                done.partitions += part.partitions
+            index = self._log.applied_index
+            return rpc.CreateTopicsReply(status=self._status(), topics=done.results, metadata_index=index)
+
+        return await self._answer(rpc.CreateTopicsReply, work, waits=False)
+
+    def _propose_topics(
+        self, request: rpc.CreateTopicsRequest, done: topics.TopicPlans
+    ) -> tuple[topics.TopicPlans, list[Proposed]]:
+        """The slice after what is done."""
+        part = topics.plan_creation(self._ahead, self._config, request, done)
+        proposed = []
+        for plan in part.topics:
+            if plan.operation is None:
+                continue
+            command = pb.Command(controller_epoch=self._planning.term, operations=[plan.operation])
+            size = command.ByteSize()
+            if size > COMMAND_BYTES_MAX:
+                message = f"the topic's description has {size} bytes, at most {COMMAND_BYTES_MAX} can be: add partitions in steps"
+                _put_error(plan.result, ErrorCode.INVALID_REQUEST, message)
+                plan.operation = None
+            else:
+                proposed.append(self._planning.propose(command))
+        return part, proposed
 
     async def DeleteTopics(self, request: rpc.DeleteTopicsRequest, context: Any) -> rpc.DeleteTopicsReply:
-        async def work(duties: ActiveController) -> rpc.DeleteTopicsReply:
-            before = self._applied_before(request.request_id)
-            plans = topics.plan_deletion(self._log.state, request, applied_before=before)
-            await self._carry_out_named(request.request_id, plans)
-            index = self._log.applied_index
+        def plan() -> topics.TopicPlans:
+            return topics.plan_deletion(self._ahead, request, applied_before=self._applied_before(request.request_id))
+
+        async def work() -> rpc.DeleteTopicsReply:
+            plans, index = await self._carry_out_named(request.request_id, plan)
             return rpc.DeleteTopicsReply(status=self._status(), topics=plans.results, metadata_index=index)
 
         return await self._answer(rpc.DeleteTopicsReply, work)
 
     async def CreatePartitions(self, request: rpc.CreatePartitionsRequest, context: Any) -> rpc.CreatePartitionsReply:
-        async def work(duties: ActiveController) -> rpc.CreatePartitionsReply:
+        def plan() -> topics.TopicPlans:
             before = self._applied_before(request.request_id)
-            plans = topics.plan_enlargement(self._log.state, self._config, request, applied_before=before)
-            await self._carry_out_named(request.request_id, plans)
-            index = self._log.applied_index
+            return topics.plan_enlargement(self._ahead, self._config, request, applied_before=before)
+
+        async def work() -> rpc.CreatePartitionsReply:
+            plans, index = await self._carry_out_named(request.request_id, plan)
             return rpc.CreatePartitionsReply(status=self._status(), topics=plans.results, metadata_index=index)
 
         return await self._answer(rpc.CreatePartitionsReply, work)
 
     async def AlterConfigs(self, request: rpc.AlterConfigsRequest, context: Any) -> rpc.AlterConfigsReply:
-        async def work(duties: ActiveController) -> rpc.AlterConfigsReply:
-            plans = topics.plan_configuration(self._log.state, request)
-            plans.topics += plan_node_configuration(self._log.state, request).topics
-            if not self._applied_before(request.request_id):
-                await self._carry_out_named(request.request_id, plans)
-            index = self._log.applied_index
+        def plan() -> topics.TopicPlans:
+            plans = topics.plan_configuration(self._ahead, request)
+            plans.topics += plan_node_configuration(self._ahead, request).topics
+            if self._applied_before(request.request_id):
+                for each in plans.topics:
+                    each.operation = None
+            return plans
+
+        async def work() -> rpc.AlterConfigsReply:
+            plans, index = await self._carry_out_named(request.request_id, plan)
             return rpc.AlterConfigsReply(status=self._status(), topics=plans.results, metadata_index=index)
 
         return await self._answer(rpc.AlterConfigsReply, work)
@@ -321,35 +384,31 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     def _applied_before(self, request_id: rpc.RequestId) -> bool:
         if not request_id.client_id:
             return False
-        outcome = self._log.state.was_applied(request_id.client_id, request_id.sequence)
+        outcome = self._ahead.was_applied(request_id.client_id, request_id.sequence)
         return outcome is not None and outcome.error == ErrorCode.NONE
 
-    async def _carry_out_topic(self, plan: topics.TopicPlan) -> None:
-        assert plan.operation is not None
-        command = pb.Command(controller_epoch=self._duties_term, operations=[plan.operation])
-        size = command.ByteSize()
-        if size > COMMAND_BYTES_MAX:
-            message = f"the topic's description has {size} bytes, at most {COMMAND_BYTES_MAX} can be: add partitions in steps"
-            _put_error(plan.result, ErrorCode.INVALID_REQUEST, message)
-            return
-        result = await self._propose(command)
-        if result.error != ErrorCode.NONE:
-            _put_error(plan.result, result.error, result.message)
+    async def _carry_out_named(
+        self, request_id: rpc.RequestId, plan: Callable[[], topics.TopicPlans]
+    ) -> tuple[topics.TopicPlans, int]:
+        """All operations of a request in one command under the request's id: applied once, however often it is sent.  With the
+        index up to which the metadata is applied then."""
 
-    async def _carry_out_named(self, request_id: rpc.RequestId, plans: topics.TopicPlans) -> None:
-        """All operations of a request in one command under the request's id: applied once, however often it is sent."""
-        operations = plans.operations
-        if not operations:
-            return
-        command = pb.Command(
-            proposer=request_id.client_id,
-            sequence=request_id.sequence,
-            controller_epoch=self._duties_term,
-            operations=operations,
-        )
-        if command.ByteSize() > COMMAND_BYTES_MAX:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the request is too large for one metadata command: split it")
-        self._require(await self._propose(command))
+        def plan_and_propose(duties: ActiveController) -> tuple[topics.TopicPlans, list[Proposed]]:
+            plans = plan()
+            command = pb.Command(
+                proposer=request_id.client_id,
+                sequence=request_id.sequence,
+                controller_epoch=self._planning.term,
+                operations=plans.operations,
+            )
+            if command.ByteSize() > COMMAND_BYTES_MAX:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request is too large for one metadata command: split it")
+            return plans, [self._planning.propose(command)] if command.operations else []
+
+        plans, proposed = await self._in_one_go(plan_and_propose)
+        for each in proposed:
+            self._require(await self._planning.outcome(each))
+        return plans, self._log.applied_index
 
     # ---- the metadata stream --------------------------------------------------------------------------------------------------
 
@@ -427,3 +486,11 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 def _put_error(result: rpc.TopicResult, error: ErrorCode, message: str) -> None:
     result.ClearField("topic_id")
     result.error, result.message = int(error), message
+
+
+def _itself(plan: Plan) -> Plan:
+    return plan
+
+
+def _plan_of(planned: Elections | Reassignments) -> Plan:
+    return planned.plan

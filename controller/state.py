@@ -468,6 +468,16 @@ class ClusterState:
 
     # ---- snapshots --------------------------------------------------------------------------------------------------------
 
+    def copy(self) -> ClusterState:
+        """Another state with the same contents; cheap, because what the tables hold is replaced and never changed."""
+        other = ClusterState()
+        other.index, other.term, other.cluster_id = self.index, self.term, self.cluster_id
+        other.controller_id, other.controller_epoch = self.controller_id, self.controller_epoch
+        other.next_producer_id, other.node_configs, other._features = self.next_producer_id, self.node_configs, self._features
+        other._brokers, other._topics, other._names = dict(self._brokers), dict(self._topics), dict(self._names)
+        other._proposers = ProposerTable(self._proposers.freeze())
+        return other
+
     def freeze(self) -> Callable[[], bytes]:
         """A cheap copy of the state as of now; calling what is returned encodes it, on any thread."""
         frozen = snapshot.Contents(

@@ -22,6 +22,9 @@ from .placement import Load, check_assignments, place
 from .state import ClusterState
 from .topic_settings import check_state_topic, check_stays_compacted, future_config
 
+SLICE_TOPICS_MAX = 200
+SLICE_PARTITIONS_MAX = 1000
+"""What is planned in one go of a request that makes topics (the last topic of a slice may go beyond): some 30 ms."""
 _NAMESPACE = UUID("6f9c4d0e-5a0b-4c0f-9a57-74696465672e")
 
 
@@ -36,6 +39,7 @@ class TopicPlan:
 @dataclass(slots=True)
 class TopicPlans:
     topics: list[TopicPlan] = field(default_factory=list)
+    partitions: int = 0  # that are made
 
     @property
     def operations(self) -> list[pb.Operation]:
@@ -64,20 +68,27 @@ def new_topic_id(request_id: rpc.RequestId, name: str) -> UUID:
 # ---- create ---------------------------------------------------------------------------------------------------------------
 
 
-def plan_creation(state: ClusterState, config: ControllerConfig, request: rpc.CreateTopicsRequest) -> TopicPlans:
-    """Partition assignments are made here, over the brokers that are present, and travel in the command."""
+def plan_creation(
+    state: ClusterState, config: ControllerConfig, request: rpc.CreateTopicsRequest, done: TopicPlans | None = None
+) -> TopicPlans:
+    """The next slice of the request, after what is `done` of it.
+
+    Partition assignments are made here, over the brokers that are present, and travel in the command.
+    """
+    done = done or TopicPlans()
     plans, load = TopicPlans(), Load.of(state.topics.values())
     names = Counter(topic.name for topic in request.topics)
     taken = {_metric_name(name): name for name in state.topics}
-    planned = 0
-    for topic in request.topics:
+    for topic in request.topics[len(done.topics) :]:
+        if len(plans.topics) >= SLICE_TOPICS_MAX or plans.partitions >= SLICE_PARTITIONS_MAX:
+            break
         try:
             _refuse_repetition(names, topic.name)
             count = max(config.default_partitions if topic.partitions == -1 else topic.partitions, len(topic.assignments))
             if count <= config.partitions_per_request_max:  # or else it is refused for itself
-                _check_total(config, planned + count)
+                _check_total(config, done.partitions + plans.partitions + count)
             plan = _plan_topic(state, config, request, topic, load, taken)
-            planned += count
+            plans.partitions += count
             plans.topics.append(plan)
             taken[_metric_name(topic.name)] = topic.name
         except KafkaError as error:
@@ -159,7 +170,7 @@ def _check_count(config: ControllerConfig, count: int) -> None:
 
 
 def _check_total(config: ControllerConfig, planned: int) -> None:
-    """A request is planned in one go, and nothing else happens meanwhile: no heartbeat is answered."""
+    """Whatever is planned in one go: nothing else happens meanwhile, no heartbeat is answered."""
     if planned > config.partitions_per_request_max:
         message = f"one request makes at most {config.partitions_per_request_max} partitions: send several"
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
@@ -208,7 +219,12 @@ def plan_enlargement(
     for wanted in request.topics:
         try:
             _refuse_repetition(names, wanted.name)
+            present = state.topics.get(wanted.name)
+            more = wanted.total - (0 if present is None else len(present.partitions))
+            if wanted.total <= config.partitions_per_request_max:  # or else it is refused for itself
+                _check_total(config, plans.partitions + more)
             plans.topics.append(_plan_more(state, config, request, wanted, load, applied_before))
+            plans.partitions += more
         except KafkaError as error:
             plans.topics.append(_refusal(wanted.name, error))
     return plans

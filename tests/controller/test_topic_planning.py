@@ -23,9 +23,13 @@ def office() -> Office:
 
 def create(office: Office, *wanted: rpc.NewTopic, client: str = "c", sequence: int = 1, **fields: bool) -> list[rpc.TopicResult]:
     request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id=client, sequence=sequence), topics=wanted, **fields)
-    plans = topics.plan_creation(office.state, office.config, request)
-    office.carry_out(Plan(plans.operations))
-    return plans.results
+    done = topics.TopicPlans()
+    while len(done.topics) < len(wanted):
+        part = topics.plan_creation(office.state, office.config, request, done)
+        office.carry_out(Plan(part.operations))
+        done.topics += part.topics
+        done.partitions += part.partitions
+    return done.results
 
 
 def simple(name: str = "t", partitions: int = 2, factor: int = 2, **config: str) -> rpc.NewTopic:
@@ -53,6 +57,28 @@ def test_one_request_makes_no_more_partitions_than_can_be_planned_in_one_go(offi
     errors = [ErrorCode(result.error) for result in create(office, *wanted)]
     assert errors == [ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS, ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS]
     assert sorted(office.state.topics) == ["a", "c"]
+
+
+def test_a_request_for_many_topics_is_planned_in_slices(office: Office) -> None:
+    """Heartbeats and elections come between them."""
+    small = [simple(f"small-{number}", 1, 1) for number in range(topics.SLICE_TOPICS_MAX + 1)]
+    large = [simple(f"large-{number}", topics.SLICE_PARTITIONS_MAX - 1, 1) for number in range(4)]
+    for wanted, sizes in ((small, [topics.SLICE_TOPICS_MAX, 1]), (large, [2, 2])):
+        request, done = rpc.CreateTopicsRequest(topics=wanted), topics.TopicPlans()
+        for size in sizes:
+            part = topics.plan_creation(office.state, office.config, request, done)
+            assert len(part.topics) == size and not any(result.error for result in part.results)
+            done.topics += part.topics
+            done.partitions += part.partitions
+        assert [result.name for result in done.results] == [topic.name for topic in wanted]
+
+
+def test_one_request_adds_no_more_partitions_than_can_be_planned_in_one_go(office: Office) -> None:
+    create(office, *(simple(name, 1, 1) for name in "abc"))
+    most = office.config.partitions_per_request_max
+    wanted = [rpc.PartitionsToCreate(name=name, total=total) for name, total in (("a", most - 4), ("b", 8), ("c", 6))]
+    plans = topics.plan_enlargement(office.state, office.config, rpc.CreatePartitionsRequest(topics=wanted), applied_before=False)
+    assert [result.error for result in plans.results] == [0, int(ErrorCode.INVALID_PARTITIONS), 0]
 
 
 @pytest.mark.parametrize(

@@ -197,16 +197,16 @@ def acknowledgements_outlive_the_session(patch: Patch) -> None:
 
 def lagging_controller_is_believed(patch: Patch) -> None:
     """A deposed controller calls a registration that it does not know yet superseded."""
-    broker_with_epoch = ActiveController.broker_with_epoch
+    with_epoch = ActiveController._with_epoch
 
-    def answer(controller: ActiveController, node_id: int, broker_epoch: int) -> BrokerState:
+    def answer(state: ClusterState, node_id: int, broker_epoch: int) -> BrokerState:
         try:
-            return broker_with_epoch(controller, node_id, broker_epoch)
+            return with_epoch(state, node_id, broker_epoch)
         except KafkaError as error:
             code = ErrorCode.STALE_BROKER_EPOCH if error.code is ErrorCode.NOT_CONTROLLER else error.code
             raise KafkaError(code, error.message) from None
 
-    patch.setattr(ActiveController, "broker_with_epoch", answer)
+    patch.setattr(ActiveController, "_with_epoch", staticmethod(answer))
 
 
 def registration_before_fencing(patch: Patch) -> None:

@@ -41,6 +41,7 @@ class VoterLog:
         self._quorum = quorum
         self._listener: Callable[[bool], None] = lambda _active: None
         self._applied = asyncio.Event()
+        self._submitted: asyncio.Task[ApplyResult] | None = None
 
     @property
     def leader_id(self) -> int:
@@ -67,10 +68,15 @@ class VoterLog:
         applied.set()
         return result
 
-    async def propose(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
+    def submit(self, command: bytes) -> asyncio.Future[ApplyResult]:
+        """Any number may be under way: they are committed in this order."""
         if not self.is_active:
             raise NotController(self.leader_id)
-        return await self._quorum.commit(self, command)
+        self._submitted = asyncio.get_running_loop().create_task(self._quorum.commit(self, command, self._submitted))
+        return self._submitted
+
+    async def propose(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
+        return await self.submit(command)
 
     def entries_after(self, index: int, entries_max: int, bytes_max: int) -> list[LogEntry] | None:
         return self._quorum.entries[index - FIRST_INDEX : self.state.index - FIRST_INDEX][:entries_max]
@@ -139,9 +145,11 @@ class Quorum:
 
         self._loop.world_later(ELECTION_S_MIN * (1 + self._random.random()), win)
 
-    async def commit(self, log: VoterLog, command: bytes) -> ApplyResult:
+    async def commit(self, log: VoterLog, command: bytes, after: asyncio.Future[ApplyResult] | None) -> ApplyResult:
         term = log.term
         await asyncio.sleep(0.001 + 0.01 * self._random.random() + (0.3 if self._random.random() < 0.02 else 0.0))
+        if after is not None and not after.done():
+            await asyncio.wait([after])
         if log.term != term or not log.is_active or self.leader_id != log.node_id:
             await asyncio.sleep(self._random.random())
             raise ProposalUnknown("the controller was deposed meanwhile")

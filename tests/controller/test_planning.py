@@ -1,0 +1,396 @@
+"""Plans on what is under way (`controller/planning.py`): answers rest on what is committed, and clients hold up no election.
+
+A log whose commits the test decides, or that takes its time for each, in virtual time, below the real service and office.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from random import Random
+from typing import Any, TypeVar, cast
+
+import pytest
+from controller_cluster import registration
+from tidegate.chaos.sim.replication.clock import VirtualClock
+from tidegate.chaos.sim.replication.virtual_loop import VirtualLoop
+from tidegate.controller import planning, topics
+from tidegate.controller.active import ControllerConfig
+from tidegate.controller.metadata_log import MetadataLog, NotController
+from tidegate.controller.model import ApplyResult
+from tidegate.controller.office import Office
+from tidegate.controller.planning import Planning
+from tidegate.controller.service import ControllerService
+from tidegate.controller.state import ClusterState
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.proto import metadata_pb2 as pb
+from tidegate.wire.errors import ErrorCode
+
+SESSION_S = 6.0
+T = TypeVar("T")
+
+
+class HeldLog:
+    """Commits what was submitted when it is told to; with `commit_s`, one command after the other by itself."""
+
+    node_id, leader_id, term, is_active, commit_s = 1, 1, 1, True, 0.0
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.state = ClusterState()
+        self.held: list[tuple[bytes, asyncio.Future[ApplyResult]]] = []
+        self._loop = loop
+        self._committing = False
+
+    @property
+    def applied_index(self) -> int:
+        return self.state.index
+
+    def on_role_change(self, listener: object) -> None:
+        self.listener = listener
+
+    def submit(self, command: bytes) -> asyncio.Future[ApplyResult]:
+        if not self.is_active:
+            raise NotController(self.leader_id)
+        future: asyncio.Future[ApplyResult] = self._loop.create_future()
+        self.held.append((command, future))
+        if self.commit_s and not self._committing:
+            self._committing = True
+            self._loop.call_later(self.commit_s, self._commit_next)
+        return future
+
+    async def propose(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
+        return await self.submit(command)
+
+    def _commit_next(self) -> None:
+        self.commit(1)
+        self._committing = bool(self.held)
+        if self.held:
+            self._loop.call_later(self.commit_s, self._commit_next)
+
+    def commit(self, count: int = -1) -> None:
+        """The first of them, or all."""
+        count = len(self.held) if count < 0 else count
+        ended, self.held = self.held[:count], self.held[count:]
+        for command, future in ended:
+            result = self.state.apply(self.state.index + 1, self.term, command)
+            if not future.done():
+                future.set_result(result)
+
+    def lose(self) -> None:
+        """All that is under way, with the leadership."""
+        lost, self.held, self.is_active = self.held, [], False
+        for _, future in lost:
+            future.set_exception(NotController(2))
+
+
+class Controller:
+    """The active one, with its service and timers."""
+
+    def __init__(self, config: ControllerConfig | None = None) -> None:
+        self.loop = VirtualLoop()
+        self.log = HeldLog(self.loop)
+        metadata, clock = cast(MetadataLog, self.log), VirtualClock(self.loop, Random(1))
+        config = config or ControllerConfig(session_timeout_ms=int(SESSION_S * 1000))
+        self.service = ControllerService(metadata, config, clock)
+        self.office = Office(metadata, self.service, config, clock, "blue", self._dies)
+        self.log.commit_s = 0.001
+        self.run_for(0.001)
+        self.start(self._begin())
+        self.run_for(1.0)
+        self.log.commit_s = 0.0
+        assert not self.log.held
+
+    def _dies(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    async def _begin(self) -> None:
+        self.office._role_changed(True)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        return self.loop.create_task(work)
+
+    def run_for(self, seconds: float) -> None:
+        assert not self.loop.run_until(lambda: False, self.loop.time() + seconds)
+        assert self.loop.unhandled == []
+
+    def settle(self) -> None:
+        """Everything that can happen now."""
+        self.run_for(0.0)
+
+    def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """Commits whatever comes until `work` is done."""
+        task = self.start(work)
+        for _ in range(20):
+            self.settle()
+            self.log.commit()
+        assert task.done()
+        return task.result()
+
+    def join(self, node_id: int) -> int:
+        reply = self.finish(self.service.RegisterBroker(registration(node_id), None))
+        self.finish(self.beat(node_id, reply.broker_epoch))
+        assert not self.log.state.brokers[node_id].fenced
+        return int(reply.broker_epoch)
+
+    async def beat(self, node_id: int, broker_epoch: int) -> rpc.HeartbeatReply:
+        index = self.log.applied_index
+        request = rpc.HeartbeatRequest(node_id=node_id, broker_epoch=broker_epoch, applied_index=index)
+        return await self.service.Heartbeat(request, None)
+
+    async def go_on_beating(self, node_id: int, broker_epoch: int) -> None:
+        while True:
+            await self.beat(node_id, broker_epoch)
+            await asyncio.sleep(0.5)
+
+    def create(self, *names: str, client: str = "c") -> Coroutine[Any, Any, rpc.CreateTopicsReply]:
+        wanted = [rpc.NewTopic(name=name, partitions=1, replication_factor=1) for name in names]
+        request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id=client, sequence=1), topics=wanted)
+        return self.service.CreateTopics(request, None)
+
+    def producer_ids(self, broker_epoch: int) -> Coroutine[Any, Any, rpc.AllocateProducerIdsReply]:
+        request = rpc.AllocateProducerIdsRequest(node_id=1, broker_epoch=broker_epoch)
+        return self.service.AllocateProducerIds(request, None)
+
+
+@pytest.fixture
+def controller() -> Iterator[Controller]:
+    controller = Controller()
+    yield controller
+    controller.loop.close()
+
+
+def test_requests_that_come_together_are_committed_together(controller: Controller) -> None:
+    epoch = controller.join(1)
+    asked = [controller.start(controller.producer_ids(epoch)) for _ in range(16)]
+    controller.settle()
+    assert len(controller.log.held) == 16 and not any(task.done() for task in asked)
+    controller.log.commit()
+    controller.settle()
+    firsts = [task.result().first_id for task in asked]
+    assert len(set(firsts)) == 16 and max(firsts) - min(firsts) == 15 * asked[0].result().count
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("fate", ["committed", "lost"])
+def test_a_refusal_waits_for_what_it_rests_on(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, fate: str, waits: bool
+) -> None:
+    """The topic "exists" only when its creation is committed: with the leadership it may be gone.  Ablation: nobody waits."""
+    if not waits:
+
+        async def at_once(self: Planning, rests_on: object) -> None:
+            pass
+
+        monkeypatch.setattr(Planning, "settled", at_once)
+    controller.join(1)
+    first = controller.start(controller.create("t"))
+    controller.settle()
+    second = controller.start(controller.create("t", client="another"))
+    controller.settle()
+    assert not first.done() and second.done() != waits
+    if fate == "lost":
+        controller.log.lose()
+    else:
+        controller.log.commit()
+    controller.settle()
+    reply = second.result()
+    if fate == "committed":
+        assert reply.topics[0].error == ErrorCode.TOPIC_ALREADY_EXISTS and not first.result().topics[0].error
+    else:
+        assert (reply.status.error == ErrorCode.NOT_CONTROLLER) == waits
+
+
+def test_a_repeated_request_that_is_under_way_is_one_request(controller: Controller) -> None:
+    controller.join(1)
+    asked = [controller.start(controller.create("t")) for _ in range(2)]
+    controller.settle()
+    assert len(controller.log.held) == 1
+    controller.log.commit()
+    controller.settle()
+    assert asked[0].result().topics[0].topic_id == asked[1].result().topics[0].topic_id != b""
+
+
+def test_who_is_superseded_is_told_so_only_when_that_is_committed(controller: Controller) -> None:
+    """A broker ends itself when it hears of its successor."""
+    epoch = controller.join(1)
+    controller.start(controller.service.RegisterBroker(registration(1, "second"), None))
+    controller.settle()
+    beat = controller.start(controller.beat(1, epoch))
+    controller.settle()
+    assert controller.log.held and not beat.done()
+    controller.log.lose()
+    controller.settle()
+    assert beat.result().status.error == ErrorCode.NOT_CONTROLLER
+
+
+def test_heartbeats_that_change_nothing_wait_for_nothing(controller: Controller) -> None:
+    epoch = controller.join(1)
+    controller.start(controller.create("t"))
+    controller.settle()
+    beat = controller.start(controller.beat(1, epoch))
+    controller.settle()
+    assert controller.log.held and not beat.result().fenced
+
+
+def test_a_new_broker_is_not_called_unfenced_before_that_is_committed(controller: Controller) -> None:
+    epoch = controller.finish(controller.service.RegisterBroker(registration(2), None)).broker_epoch
+    controller.start(controller.beat(2, epoch))
+    controller.settle()
+    again = controller.start(controller.beat(2, epoch))
+    controller.settle()
+    assert len(controller.log.held) == 1 and again.result().fenced
+
+
+def allocation(epoch: int) -> pb.Operation:
+    return pb.Operation(allocate_producer_ids=pb.AllocateProducerIds(node_id=1, broker_epoch=epoch, count=1))
+
+
+@pytest.fixture
+def plans(controller: Controller) -> Planning:
+    return controller.service._planning
+
+
+def test_what_comes_out_otherwise_than_foreseen_is_foreseen_anew(controller: Controller, plans: Planning) -> None:
+    """An entry that nobody here proposed (a voter returns) moves the index, which is a new broker's epoch."""
+    operation = pb.Operation(register_broker=pb.RegisterBroker(node_id=5, incarnation="first", expected_broker_epoch=-1))
+
+    async def propose() -> None:
+        plans.propose(pb.Command(operations=[operation]))
+        foreseen = plans.state.brokers[5].broker_epoch
+        later = plans.propose(pb.Command(operations=[allocation(foreseen)]))
+        controller.log.state.apply(controller.log.state.index + 1, 1, b"")
+        controller.log.commit(1)
+        epoch = plans.state.brokers[5].broker_epoch
+        assert epoch == controller.log.state.brokers[5].broker_epoch == foreseen + 1
+        assert not later.future.done() and plans.state.index == controller.log.state.index + 1
+
+    controller.finish(propose())
+    assert plans.state is controller.log.state and plans.newest is None
+
+
+def test_what_is_lost_is_foreseen_no_more(controller: Controller, plans: Planning) -> None:
+    epoch = controller.join(1)
+    before = controller.log.state.next_producer_id
+
+    async def propose() -> None:
+        proposed = [plans.propose(pb.Command(operations=[allocation(epoch)])) for _ in range(3)]
+        assert plans.state.next_producer_id == before + 3
+        proposed[0].future.set_exception(NotController(2))
+        assert plans.state.next_producer_id == before + 2
+
+    controller.finish(propose())
+
+
+def test_nothing_is_proposed_after_a_command_that_will_be_refused(controller: Controller, plans: Planning) -> None:
+    """Later commands of a plan rely on earlier ones."""
+    epoch = controller.join(1)
+
+    async def propose() -> None:
+        commands = [pb.Command(operations=[allocation(each)]) for each in (epoch, epoch + 1000, epoch)]
+        proposed = plans.propose_in_order(commands)
+        controller.log.commit()
+        errors = [(await plans.outcome(each)).error for each in proposed]
+        assert errors == [ErrorCode.NONE, ErrorCode.STALE_BROKER_EPOCH]
+
+    controller.finish(propose())
+
+
+def test_a_client_waits_for_room_and_gives_up_without_having_changed_anything(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "COMMANDS_MAX", 1)
+    controller.join(1)
+    controller.start(controller.create("a"))
+    controller.settle()
+    later = [controller.start(controller.create(name)) for name in ("b", "c")]
+    controller.run_for(planning.PROPOSAL_S_MAX + 0.1)
+    assert [task.result().status.error for task in later] == [ErrorCode.REQUEST_TIMED_OUT] * 2
+    assert "nothing was changed" in later[0].result().status.message
+    controller.log.commit()
+    assert sorted(controller.log.state.topics) == ["a"]
+
+
+def test_who_waits_for_room_hears_of_the_end_of_the_leadership(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "COMMANDS_MAX", 1)
+    controller.join(1)
+    controller.start(controller.create("a"))
+    controller.settle()
+    waiting = controller.start(controller.create("b"))
+    controller.settle()
+    controller.service.end()
+    controller.settle()
+    assert waiting.result().status.error == ErrorCode.NOT_CONTROLLER
+
+
+CREATED_AT_ONCE = 3000
+CLIENTS = 3
+COMMIT_S = 0.002
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_clients_that_create_topics_without_a_pause_do_not_hold_up_fencing(
+    monkeypatch: pytest.MonkeyPatch, bounded: bool
+) -> None:
+    """The bound: what is under way, one slice of each client, and the tick.  Ablation: everything is planned as it comes."""
+    if not bounded:
+        monkeypatch.setattr(planning, "COMMANDS_MAX", 10**9)
+        monkeypatch.setattr(planning, "BYTES_MAX", 10**12)
+        monkeypatch.setattr(topics, "SLICE_TOPICS_MAX", 10**9)
+        monkeypatch.setattr(topics, "SLICE_PARTITIONS_MAX", 10**9)
+    controller = Controller()
+    controller.start(controller.go_on_beating(1, controller.join(1)))
+    controller.join(2)
+    silent_since, controller.log.commit_s = controller.loop.time(), COMMIT_S
+
+    async def create_without_pause(client: str) -> None:
+        for number in range(100):
+            reply = await controller.create(*(f"{client}-{number}-{each}" for each in range(CREATED_AT_ONCE)), client=client)
+            assert reply.status.error == ErrorCode.NONE and not any(topic.error for topic in reply.topics)
+
+    for number in range(CLIENTS):
+        controller.start(create_without_pause(f"client{number}"))
+    ahead = planning.COMMANDS_MAX + topics.SLICE_TOPICS_MAX if bounded else 0
+    bound_s = SESSION_S + 2 * 0.25 + ahead * COMMIT_S
+    fenced = controller.loop.run_until(lambda: controller.log.state.brokers[2].fenced, silent_since + max(bound_s, SESSION_S + 2))
+    assert fenced == bounded and len(controller.log.state.topics) > 500
+    assert not controller.log.state.brokers[1].fenced
+    controller.loop.close()
+
+
+def test_a_controller_that_did_not_count_as_active_for_a_while_goes_on_fencing(controller: Controller) -> None:
+    """A flush of its journal hangs, nobody else is elected (a quorum of one): its term and its duties go on."""
+    controller.join(1)
+    controller.log.is_active = False
+    controller.run_for(2.0)
+    controller.log.is_active, controller.log.commit_s = True, COMMIT_S
+    controller.run_for(SESSION_S + 1.0)
+    assert controller.log.state.brokers[1].fenced
+
+
+def test_a_plan_of_the_ticks_is_made_once_while_it_is_under_way(controller: Controller) -> None:
+    controller.join(1)
+    controller.run_for(SESSION_S + 3.0)
+    assert len(controller.log.held) == 1
+    controller.log.commit()
+    assert controller.log.state.brokers[1].fenced
+
+
+def test_a_copy_of_the_state_is_its_own(controller: Controller) -> None:
+    epoch = controller.join(1)
+    controller.finish(controller.create("t"))
+    state = controller.log.state
+    copy = state.copy()
+    assert copy.encode() == state.encode()
+    before = state.encode()
+    for operation in (
+        allocation(epoch),
+        pb.Operation(delete_topic=pb.DeleteTopic(topic_id=state.topics["t"].topic_id.bytes)),
+        pb.Operation(set_feature_level=pb.SetFeatureLevel(name="f", level=1)),
+        pb.Operation(fence_broker=pb.FenceBroker(node_id=1, broker_epoch=epoch)),
+        pb.Operation(change_node_config=pb.ChangeNodeConfig(node_id=1, set=[pb.ConfigEntry(key="k", value="v")])),
+    ):
+        command = pb.Command(proposer="p", sequence=copy.index, operations=[operation]).SerializeToString()
+        assert copy.apply(copy.index + 1, 1, command).ok
+    assert state.encode() == before != copy.encode()
