@@ -1,7 +1,8 @@
 """The Kafka listener: from a connection's frames to handlers, and their answers back in order.
 
 Per connection: frames are taken one after the other; a handler runs to its end before the next frame is looked at, unless it
-returns a `Deferred`, whose answer is awaited aside.  Answers leave in the order of their requests, as every client expects.
+returns a `Deferred`, whose answer is awaited aside, or is `Staged`: then others of its kind ask their questions meanwhile, and do
+their work when it has done its own.  Answers leave in the order of their requests, as every client expects.
 What a connection may have in work is bounded: above `REQUESTS_IN_WORK_MAX` reading pauses.
 
 A frame that is no request of this protocol (garbage, an unknown key, a version that is not served) closes its connection with
@@ -12,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ..runtime import logs
 from ..runtime.network import ByteBudget, FrameConnection, FrameLease, FrameServer, LogLimiter, serve_frames
@@ -24,7 +25,7 @@ from ..wire.codec import RequestHeader
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.primitives import RequestTooLarge
 from .broker import Broker
-from .requests import Deferred, Encoded, Fields, RequestContext, worst_error
+from .requests import Deferred, Encoded, Fields, RequestContext, Staged, worst_error
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -41,18 +42,21 @@ COPY_BYTES_MAX: Final = 16 * 1024
 Answer = Encoded | Fields | None
 Handler = Callable[[Broker, RequestContext, Any], Awaitable[Answer | Deferred]]
 HotHandler = Callable[[Broker, RequestContext, memoryview], Awaitable[Answer | Deferred]]
+Turn = asyncio.Future[None]
+StagedHandler = Callable[[Broker, RequestContext, memoryview], Staged]
 
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """`decoded` get the message as kio's entity, `hot` get the body's bytes."""
+    """`decoded` get the message as kio's entity, `hot` and `staged` get the body's bytes."""
 
     decoded: Mapping[int, Handler]
     hot: Mapping[int, HotHandler]
+    staged: Mapping[int, StagedHandler]
 
     @property
     def keys(self) -> frozenset[int]:
-        return frozenset(self.decoded) | frozenset(self.hot)
+        return frozenset(self.decoded) | frozenset(self.hot) | frozenset(self.staged)
 
 
 class _Slot:
@@ -81,6 +85,8 @@ class ClientConnection:
         self._slots: deque[_Slot] = deque()
         self._arrived = asyncio.Event()
         self._aside: set[asyncio.Task[None]] = set()
+        self._last_turn: Turn | None = None
+        """Done when every staged request so far has done its work; None when there is none under way."""
         self._host = connection.peer.rpartition(":")[0]
         self._worker = asyncio.create_task(self._work(), name=f"connection {connection.peer}")
 
@@ -131,13 +137,17 @@ class ClientConnection:
                 except asyncio.CancelledError:
                     _release(lease)
                     raise
-                except KafkaError as error:
-                    too_large = isinstance(error, RequestTooLarge)
-                    self._refuse("request_too_large" if too_large else error.code.name.lower(), str(error), lease)
-                except Exception:
-                    # A defect of ours: this client learns it by the closed connection, the others go on.
-                    log.exception("request_failed", peer=self._connection.peer)
-                    self._refuse("internal_error", "internal error", lease)
+                except Exception as error:
+                    self._failed(error, lease)
+
+    def _failed(self, error: Exception, lease: FrameLease | None) -> None:
+        if isinstance(error, KafkaError):
+            too_large = isinstance(error, RequestTooLarge)
+            self._refuse("request_too_large" if too_large else error.code.name.lower(), str(error), lease)
+        else:
+            # A defect of ours: this client learns it by the closed connection, the others go on.
+            log.error("request_failed", peer=self._connection.peer, exc_info=error)
+            self._refuse("internal_error", "internal error", lease)
 
     async def _serve(self, frame: memoryview, lease: FrameLease | None, started: float) -> None:
         header, position = codec.parse_request_header(frame)
@@ -148,16 +158,56 @@ class ClientConnection:
             return
         context = RequestContext(header.api_key, header.api_version, header.correlation_id, header.client_id or "", self._host)
         self._slots.append(slot)
-        hot = self._handlers.hot.get(header.api_key)
-        if hot is not None:
-            outcome = await hot(self._broker, context, frame[position:])
+        staged = self._handlers.staged.get(header.api_key)
+        if staged is not None:
+            request = staged(self._broker, context, frame[position:])
+            if request.asked is not None or self._last_turn is not None:
+                self._take_turn(context, slot, request)
+                return
+            outcome = await request.work()
         else:
-            request = codec.decode_request_body(header.api_key, header.api_version, frame, position)
-            outcome = await self._handlers.decoded[header.api_key](self._broker, context, request)
+            if self._last_turn is not None:
+                await self._last_turn
+            outcome = await self._begin(context, frame, position)
         if isinstance(outcome, Deferred):
-            task = asyncio.create_task(self._await_aside(context, slot, outcome.answer))
-            self._aside.add(task)
-            task.add_done_callback(self._aside.discard)
+            self._spawn(self._await_aside(context, slot, outcome.answer))
+        else:
+            self._finish(context, slot, outcome)
+
+    async def _begin(self, context: RequestContext, frame: memoryview, position: int) -> Answer | Deferred:
+        hot = self._handlers.hot.get(context.api_key)
+        if hot is not None:
+            return await hot(self._broker, context, frame[position:])
+        message = codec.decode_request_body(context.api_key, context.api_version, frame, position)
+        return await self._handlers.decoded[context.api_key](self._broker, context, message)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
+
+    def _take_turn(self, context: RequestContext, slot: _Slot, request: Staged) -> None:
+        before, mine = self._last_turn, cast(Turn, asyncio.get_running_loop().create_future())
+        self._last_turn = mine
+        self._spawn(self._in_turn(context, slot, request, before, mine))
+
+    async def _in_turn(
+        self, context: RequestContext, slot: _Slot, request: Staged, before: Turn | None, mine: Turn
+    ) -> None:
+        try:
+            if request.asked is not None:
+                await request.asked()
+            if before is not None:
+                await before
+            outcome = await request.work()
+        except Exception as error:
+            self._failed(error, None)  # the slot has the lease
+            return  # and nobody may do its work after this one: the connection closes
+        mine.set_result(None)
+        if self._last_turn is mine:
+            self._last_turn = None
+        if isinstance(outcome, Deferred):
+            await self._await_aside(context, slot, outcome.answer)
         else:
             self._finish(context, slot, outcome)
 

@@ -4,12 +4,15 @@ A handler is `async def handle(broker, context, request) -> Fields`, one module 
 decoded message, `Fields` the response's fields, encoded for the version the client asked for.  Requests of one connection are
 handled one after another, in order; a handler that has done its work but must wait for others (an acks=all produce) returns a
 `Deferred` instead: the next request of the connection starts at once, while the answers still leave in order.
+
+A request that has to ask another node before it may do its work is `Staged`: the questions of requests that follow each other are
+asked together, and the work is still done in their order.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -47,6 +50,15 @@ class Deferred:
     """A response that is still to come; the connection goes on with its next request meanwhile."""
 
     answer: Awaitable[Encoded | Fields | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A request of which nothing is done yet.  `asked` (None: nothing to ask) may run beside those of others; `work` follows it,
+    after the work of all earlier requests of the connection."""
+
+    asked: Callable[[], Awaitable[None]] | None
+    work: Callable[[], Awaitable[Encoded | Fields | Deferred | None]]
 
 
 def gravest(codes: Iterable[ErrorCode]) -> ErrorCode:

@@ -4,10 +4,14 @@ KIP-890.  Transactions v2 (the client sends its transactional id with Produce v1
 clients enlisted it themselves; the leader *verifies* that they did, so that a late or delayed batch cannot open a transaction
 that nobody will ever end (SEMANTICS 1: KAFKA-12671).  The answer is worth only as much as the guard that was taken before the
 question and is checked again under the append.
+
+Questions of one transaction that come together are asked as one: clients send a request for each partition, and every answer
+costs the coordinator a record that has to be committed.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,6 +50,18 @@ PASSING: Final = frozenset(
 )
 
 Partition = tuple[str, int]
+Transaction = tuple[str, int, int, bool]
+"""Transactional id, producer id, producer epoch, and whether it is only to be verified."""
+
+
+class _Question:
+    """Partitions of one transaction to ask about, and who asks."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[Partition, None] = {}
+        self.before_asking: list[Callable[[], None]] = []
+        self.answer: asyncio.Task[dict[Partition, ErrorCode]] | None = None
+        self.waiting = 0
 
 
 class TransactionEnlistment:
@@ -54,6 +70,7 @@ class TransactionEnlistment:
     def __init__(self, broker: Broker, peers: Peers) -> None:
         self._broker = broker
         self._peers = peers
+        self._gathering: dict[Transaction, _Question] = {}
 
     async def ask(
         self,
@@ -69,11 +86,34 @@ class TransactionEnlistment:
         every client knows to retry.
 
         `before_asking` runs before every question: the marker of the producer's previous transaction, for which we wait here,
-        takes away the guards that were there when it came.
+        takes away the guards that were there when it came.  It must not raise: others may ask along.
         """
+        transaction = transactional_id, producer_id, producer_epoch, verify_only
+        question = self._gathering.setdefault(transaction, _Question())
+        question.partitions.update(dict.fromkeys(partitions))
+        question.before_asking.append(before_asking)
+        if question.answer is None:
+            question.answer = asyncio.create_task(self._answer(transaction, question))
+        question.waiting += 1
+        try:
+            codes = await asyncio.shield(question.answer)
+        finally:
+            question.waiting -= 1
+            if not question.waiting and not question.answer.done():  # connections were closed, and nobody is left
+                question.answer.cancel()
+                if self._gathering.get(transaction) is question:
+                    del self._gathering[transaction]
+        return {partition: codes[partition] for partition in partitions}
+
+    async def _answer(self, transaction: Transaction, question: _Question) -> dict[Partition, ErrorCode]:
+        await asyncio.sleep(0)  # whoever came with what was read from the network at once asks along
+        del self._gathering[transaction]
+        transactional_id, producer_id, producer_epoch, verify_only = transaction
+        partitions = list(question.partitions)
         deadline, pause_s = self._broker.clock.monotonic() + PATIENCE_S, RETRY_S_FIRST
         while True:
-            before_asking()
+            for before_asking in question.before_asking:
+                before_asking()
             codes = await self._ask_once(transactional_id, producer_id, producer_epoch, partitions, verify_only)
             passing = {code for code in codes.values() if code in PASSING}
             if not passing:

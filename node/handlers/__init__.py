@@ -88,5 +88,6 @@ HANDLERS = Handlers(
         ApiKey.UPDATE_FEATURES: update_features.handle,
         ApiKey.WRITE_TXN_MARKERS: write_txn_markers.handle,
     },
-    hot={ApiKey.FETCH: fetch.handle, ApiKey.PRODUCE: produce.handle},
+    hot={ApiKey.FETCH: fetch.handle},
+    staged={ApiKey.PRODUCE: produce.begin},
 )

@@ -3,13 +3,14 @@
 Order, for every partition: refuse what cannot be (state topics, a transactional batch without a transactional id); make sure that
 the coordinator knows of a transaction's first append here (KIP-890); append; and for acks=all answer when the batch is committed:
 replicated to the in-sync replicas and flushed by them.  The appends of one connection happen in the order of its requests; the
-waiting does not hold up the next request.
+waiting does not hold up the next request, neither that for the coordinator nor that for the commit.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from ...wire.records import BatchHeader, parse_header
 from ..broker import Broker
 from ..internal_topics import INTERNAL_TOPICS
 from ..refused_batches import Sender
-from ..requests import Deferred, Encoded, RequestContext, Turns, gravest
+from ..requests import Deferred, Encoded, RequestContext, Staged, Turns, gravest
 
 Key = tuple[str, int]
 
@@ -51,13 +52,14 @@ class _Part:
     info: AppendInfo | None = None
 
 
-async def handle(broker: Broker, context: RequestContext, body: memoryview) -> Encoded | Deferred | None:
+def begin(broker: Broker, context: RequestContext, body: memoryview) -> Staged:
     request = parse_produce_request(context.api_version, body)
     parts = [
         _Part(topic, partition, records, ProduceResponsePartition(partition))
         for topic, partitions in request.topics
         for partition, records in partitions
     ]
+    asked = None
     if request.acks not in (-1, 0, 1):
         for part in parts:
             _fail(part, KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: only 0, 1 and -1 (all) exist"))
@@ -66,13 +68,19 @@ async def handle(broker: Broker, context: RequestContext, body: memoryview) -> E
         for part in parts:
             _check(broker, context.api_version, request, part, times)
         if request.transactional_id is not None:
-            await _enlist(broker, request.transactional_id, context.api_version, parts)
-        turns = Turns()
-        for part in parts:
-            await turns.before_next(len(part.records))
-            if part.answer.error is ErrorCode.NONE:
-                _append(broker, request.acks, part)
-            _remember(broker, part)
+            asked = _enlist(broker, request.transactional_id, context.api_version, parts)
+    return Staged(asked, lambda: _write(broker, context, request, parts))
+
+
+async def _write(
+    broker: Broker, context: RequestContext, request: ProduceRequest, parts: list[_Part]
+) -> Encoded | Deferred | None:
+    turns = Turns()
+    for part in parts:
+        await turns.before_next(len(part.records))
+        if part.answer.error is ErrorCode.NONE:
+            _append(broker, request.acks, part)
+        _remember(broker, part)
     if request.acks == 0:
         _report_unanswered(parts)
         return None
@@ -104,8 +112,8 @@ def _check(broker: Broker, version: int, request: ProduceRequest, part: _Part, t
         _fail(part, error)
 
 
-async def _enlist(broker: Broker, transactional_id: str, version: int, parts: list[_Part]) -> None:
-    """Asks the coordinator about the partitions at which this transaction has not appended yet, in one question."""
+def _enlist(broker: Broker, transactional_id: str, version: int, parts: list[_Part]) -> Callable[[], Awaitable[None]] | None:
+    """What asks the coordinator about the partitions at which this transaction has not appended yet; None when there are none."""
     fresh: dict[Key, _Part] = {}
     producer = (-1, -1)
     for part in parts:
@@ -127,7 +135,7 @@ async def _enlist(broker: Broker, transactional_id: str, version: int, parts: li
         producer = (header.producer_id, header.producer_epoch)
         fresh[part.topic, part.partition] = part
     if not fresh:
-        return
+        return None
 
     def take_guards() -> None:
         for part in fresh.values():
@@ -140,19 +148,22 @@ async def _enlist(broker: Broker, transactional_id: str, version: int, parts: li
             except KafkaError as error:
                 _fail(part, error)
 
-    verify_only = version < ENLISTED_BY_LEADER_FROM
-    codes = await broker.enlistment.ask(
-        transactional_id, *producer, list(fresh), verify_only=verify_only, before_asking=take_guards
-    )
-    try:
-        broker.replicas.lease.require()
-    except KafkaError as error:  # "ask again" would keep the producer here, where nothing is written any more
-        for part in fresh.values():
-            _fail(part, error)
-        return
-    for key, part in fresh.items():
-        if codes[key] is not ErrorCode.NONE and part.answer.error is ErrorCode.NONE:
-            _fail(part, KafkaError(_for_producer(codes[key]), "the partition is not part of the transaction"))
+    async def ask() -> None:
+        verify_only = version < ENLISTED_BY_LEADER_FROM
+        codes = await broker.enlistment.ask(
+            transactional_id, *producer, list(fresh), verify_only=verify_only, before_asking=take_guards
+        )
+        try:
+            broker.replicas.lease.require()
+        except KafkaError as error:  # "ask again" would keep the producer here, where nothing is written any more
+            for part in fresh.values():
+                _fail(part, error)
+            return
+        for key, part in fresh.items():
+            if codes[key] is not ErrorCode.NONE and part.answer.error is ErrorCode.NONE:
+                _fail(part, KafkaError(_for_producer(codes[key]), "the partition is not part of the transaction"))
+
+    return ask
 
 
 def _for_producer(code: ErrorCode) -> ErrorCode:

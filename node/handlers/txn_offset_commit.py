@@ -51,12 +51,16 @@ async def _verified(broker: Broker, context: RequestContext, request: Any, parti
     if log.transaction_open(request.producer_id, request.producer_epoch):
         return None
     guard: VerificationGuard | None = None
+    refusal: KafkaError | None = None
     key = (CONSUMER_OFFSETS, partition)
 
     def take_guard() -> None:
-        nonlocal guard
-        log = broker.replicas.leader_log(CONSUMER_OFFSETS, partition)
-        guard = log.start_verification(request.producer_id, request.producer_epoch, -1)
+        nonlocal guard, refusal
+        try:
+            log = broker.replicas.leader_log(CONSUMER_OFFSETS, partition)
+            guard = log.start_verification(request.producer_id, request.producer_epoch, -1)
+        except KafkaError as error:
+            refusal = error
 
     codes = await broker.enlistment.ask(
         request.transactional_id,
@@ -66,6 +70,8 @@ async def _verified(broker: Broker, context: RequestContext, request: Any, parti
         verify_only=context.api_version < 5,
         before_asking=take_guard,
     )
+    if refusal is not None:
+        raise refusal
     if codes[key] is not ErrorCode.NONE:
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if codes[key] is ErrorCode.NOT_ENOUGH_REPLICAS else codes[key]
         raise KafkaError(code, "the offsets partition is not part of the transaction")

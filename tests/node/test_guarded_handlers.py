@@ -87,7 +87,9 @@ async def test_a_produce_takes_its_guard_anew_before_every_question_and_appends_
         return {("t", 0): ErrorCode.NONE}
 
     broker = cast(Any, SimpleNamespace(replicas=appends, enlistment=SimpleNamespace(ask=ask)))
-    await produce._enlist(broker, "tid", 12, [part])
+    asked = produce._enlist(broker, "tid", 12, [part])
+    assert asked is not None
+    await asked()
     produce._append(broker, -1, part)
     assert appends.guards == 4 and appends.made[0]["guard"] == "guard 4"
 
@@ -109,7 +111,9 @@ async def test_a_leader_without_a_session_sends_transactions_to_its_successor_at
 
     appends.holds_session = lost == "meanwhile"
     broker = cast(Any, SimpleNamespace(replicas=appends, enlistment=SimpleNamespace(ask=ask)))
-    await produce._enlist(broker, "tid", 12, [part])
+    question = produce._enlist(broker, "tid", 12, [part])
+    if question is not None:
+        await question()
     assert part.answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert len(asked) == (1 if lost == "meanwhile" else 0)
 
@@ -158,7 +162,9 @@ async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None
         batch = encode_batch([NewRecord(None, b"v", (), 1)], producer_id=7, producer_epoch=0, base_sequence=sequence)
         body = encode_produce_request(9, [("t", [(0, batch)])], transactional_id=None, acks=-1, timeout_ms=1000)
         context = RequestContext(0, 9, 1, "client", "127.0.0.1")
-        answer = await produce.handle(broker, context, memoryview(b"".join(bytes(part) for part in body)))
+        request = produce.begin(broker, context, memoryview(b"".join(bytes(part) for part in body)))
+        assert request.asked is None
+        answer = await request.work()
         assert isinstance(answer, Encoded)
         codes.append(answer.outcome)
     assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2

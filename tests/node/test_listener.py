@@ -15,7 +15,7 @@ from tidegate.node import listener
 from tidegate.node.broker import Broker
 from tidegate.node.listener import Handlers, listen
 from tidegate.node.metrics import Metrics, NodeView
-from tidegate.node.requests import Deferred, Encoded, RequestContext
+from tidegate.node.requests import Deferred, Encoded, RequestContext, Staged
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire import codec
 from tidegate.wire.api import ApiKey
@@ -59,6 +59,8 @@ class Served:
     def __init__(self) -> None:
         self.waiting: dict[int, asyncio.Future[Encoded | None]] = {}
         self.begun: list[int] = []
+        self.staged: list[int] = []
+        self.answers: dict[int, asyncio.Future[None]] = {}
         self.changed = asyncio.Event()
         self.clients: list[Client] = []
         self.metrics = Metrics(1, "test", lambda: EMPTY)
@@ -92,6 +94,22 @@ class Served:
     async def _fail(self) -> Encoded:
         raise RuntimeError("a late defect")
 
+    def begin(self, _broker: Broker, context: RequestContext, body: memoryview) -> Staged:
+        """A staged request (Metadata): "?" asks first, until it is answered, and then does what the next byte says."""
+        number, kind = context.correlation_id, bytes(body)
+        self.staged.append(number)
+        self.changed.set()
+
+        async def ask() -> None:
+            answer = self.answers.setdefault(number, asyncio.get_running_loop().create_future())
+            self.changed.set()
+            await answer
+
+        return Staged(ask if kind[:1] == b"?" else None, lambda: self.handle(_broker, context, body[1:]))
+
+    def told(self, correlation_id: int) -> None:
+        self.answers.setdefault(correlation_id, asyncio.get_running_loop().create_future()).set_result(None)
+
     def release(self, correlation_id: int) -> None:
         self.waiting.pop(correlation_id).set_result(Encoded([b"late"]))
 
@@ -108,7 +126,8 @@ class Served:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Served]:
-        self.server = await listen(self.broker, Handlers({}, {ApiKey.FETCH: self.handle, ApiKey.API_VERSIONS: self.handle}))
+        hot = {ApiKey.FETCH: self.handle, ApiKey.API_VERSIONS: self.handle}
+        self.server = await listen(self.broker, Handlers({}, hot, {ApiKey.METADATA: self.begin}))
         try:
             yield self
         finally:
@@ -139,6 +158,53 @@ async def test_a_request_that_waits_does_not_hold_up_the_work_on_those_behind_it
     client.send(1, body=b"i")
     await served.until(lambda: served.begun == [0, 1])
     served.release(0)
+
+
+async def test_questions_are_asked_together_and_the_work_is_done_in_order(served: Served) -> None:
+    """What comes behind waits for its turn, whatever it is, and whether or not it has to ask."""
+    client = await served.client()
+    for number, body in enumerate((b"?d", b"?i", b"-i")):
+        client.send(number, key=ApiKey.METADATA, version=4, body=body)
+    client.send(3, body=b"i")
+    client.send(4, key=ApiKey.METADATA, version=4, body=b"?i")
+    await served.until(lambda: served.staged == [0, 1, 2])  # and not 4, which stands behind another kind of request
+    served.told(1)
+    other = await served.client()
+    other.send(9, body=b"i")
+    assert await other.correlation_id() == 9
+    assert served.begun == [9]
+    served.told(0)
+    await served.until(lambda: served.begun == [9, 0, 1, 2, 3] and served.staged[-1] == 4)
+    served.told(4)
+    await served.until(lambda: 0 in served.waiting and served.begun[-1] == 4)
+    served.release(0)
+    assert [await client.correlation_id() for _ in range(5)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("body", "reason"), [(b"?k", "invalid_request"), (b"?x", "internal_error")])
+async def test_nothing_is_done_behind_a_request_that_failed_in_its_turn(served: Served, body: bytes, reason: str) -> None:
+    client = await served.client()
+    client.send(0, key=ApiKey.METADATA, version=4, body=body)
+    client.send(1, key=ApiKey.METADATA, version=4, body=b"?i")
+    client.send(2, body=b"i")
+    await served.until(lambda: served.staged == [0, 1])
+    served.told(1)
+    served.told(0)
+    assert await client.closed() == b""
+    assert served.begun == [0] and rejected(served) == {reason: 1}
+
+
+async def test_a_connection_that_goes_away_takes_its_questions_along(served: Served) -> None:
+    client = await served.client()
+    for number in range(3):
+        client.send(number, key=ApiKey.METADATA, version=4, body=b"?i")
+    client.send(3, body=b"i")
+    await served.until(lambda: len(served.answers) == 3)
+    client.writer.close()
+    async with asyncio.timeout(10):
+        while not all(answer.cancelled() for answer in served.answers.values()):
+            await asyncio.sleep(0)
+    assert served.begun == []
 
 
 async def test_a_request_without_an_answer_leaves_no_gap(served: Served) -> None:
@@ -242,7 +308,7 @@ async def test_an_unknown_version_of_api_versions_is_answered_and_the_connection
     client.send(5, ApiKey.API_VERSIONS, 77, body=b"\x00")
     correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, await client.answer())
     assert (correlation_id, answer.error_code) == (5, ErrorCode.UNSUPPORTED_VERSION)
-    assert {int(entry.api_key) for entry in answer.api_keys} == {ApiKey.FETCH, ApiKey.API_VERSIONS}
+    assert {int(entry.api_key) for entry in answer.api_keys} == {ApiKey.FETCH, ApiKey.METADATA, ApiKey.API_VERSIONS}
     client.send(6, body=b"i")
     assert await client.correlation_id() == 6
 

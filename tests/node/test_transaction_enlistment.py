@@ -161,6 +161,44 @@ async def test_old_clients_are_verified_and_new_ones_enlisted(verify_only: bool)
     assert there.asked[0]["transactions"][0]["verify_only"] is verify_only
 
 
+@pytest.mark.parametrize("local", [True, False])
+async def test_questions_of_one_transaction_that_come_together_are_one(local: bool) -> None:
+    coordinator = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE, local=local)
+    taken: list[int] = []
+
+    def ask(number: int, producer_epoch: int = 0) -> asyncio.Task[Codes]:
+        return asyncio.create_task(
+            coordinator.enlistment.ask(
+                "tid", 7, producer_epoch, [("flights", number)], verify_only=True, before_asking=lambda: taken.append(number)
+            )
+        )
+
+    together = [ask(number) for number in (0, 1, 2, 1)]
+    apart = ask(3, producer_epoch=1)
+    answers = await asyncio.gather(*together)
+    await apart
+    assert [list(answer) for answer in answers] == [[("flights", number)] for number in (0, 1, 2, 1)]
+    assert len(coordinator.asked) == 3, "one question and its repetition for four, and one of another epoch"
+    assert sorted(taken) == [0, 0, 1, 1, 1, 1, 2, 2, 3]  # everybody's guard, before every question
+    await ask(4)
+    assert len(coordinator.asked) == 4
+
+
+async def test_a_question_whose_asker_is_gone_is_nobody_elses() -> None:
+    coordinator = Coordinator(ErrorCode.NONE)
+    gone = asyncio.create_task(coordinator.enlist())
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert await coordinator.enlist() is ErrorCode.NONE
+    assert len(coordinator.asked) == 1
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    first, second = asyncio.create_task(coordinator.enlist()), asyncio.create_task(coordinator.enlist())
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second is ErrorCode.NONE, "one of two that asked together went away"
+
+
 async def test_the_guard_is_taken_before_every_question() -> None:
     coordinator = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE)
     order: list[int] = []
