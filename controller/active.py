@@ -21,9 +21,8 @@ from ..proto import controller_pb2 as rpc
 from ..proto import metadata_pb2 as pb
 from ..wire.errors import ErrorCode, KafkaError
 from .elections import Settler, Wanted, change_operations, eligible_leaders, forget_disk, preferred_leader
-from .features import level_problem, ranges_of
+from .features import level_problem, ranges_of, require_level
 from .model import (
-    METADATA_VERSION,
     MOVES_LEVEL,
     NO_BROKER_EPOCH,
     PRODUCER_ID_BLOCK,
@@ -217,12 +216,10 @@ class ActiveController:
 
     def unregister(self, node_id: int) -> Plan:
         """A broker that will not come back is forgotten.  Raises KafkaError while something may still rely on it."""
-        level, broker = self._state.features.get(METADATA_VERSION, 0), self._state.brokers.get(node_id)
+        broker = self._state.brokers.get(node_id)
         if broker is None:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} is not registered")
-        if level < MOVES_LEVEL:
-            message = f"{METADATA_VERSION} is {level}, this needs {MOVES_LEVEL}: `tidegate features upgrade`"
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+        require_level(self._state.features, MOVES_LEVEL)
         if not broker.fenced:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"broker {node_id} is alive: stop it first")
         held = self._state.replicas_of(node_id, HELD_SHOWN_MAX + 1)

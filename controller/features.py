@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..proto import controller_pb2 as rpc
-from .model import FEATURE_LEVEL_MIN, SUPPORTED_FEATURES
+from ..wire.errors import ErrorCode, KafkaError
+from .model import FEATURE_LEVEL_MIN, METADATA_VERSION, SUPPORTED_FEATURES
 
 Ranges = Mapping[str, tuple[int, int]]
 """Feature -> (lowest, highest) level that a node knows."""
@@ -42,6 +43,14 @@ def check_known(node_id: int, finalised: Mapping[str, int]) -> None:
     problem = level_problem(f"node {node_id}", SUPPORTED, finalised)
     if problem is not None:
         raise UnknownLevel(problem)
+
+
+def require_level(finalised: Mapping[str, int], level: int) -> None:
+    """Raises UNSUPPORTED_VERSION: what is asked for came with this level of metadata.version, and not every node may know it."""
+    present = finalised.get(METADATA_VERSION, 0)
+    if present < level:
+        message = f"{METADATA_VERSION} is {present}, this needs {level}: `tidegate features upgrade`"
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
 
 
 def ranges_of(features: Iterable[rpc.FeatureRange]) -> Ranges:

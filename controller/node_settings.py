@@ -13,7 +13,8 @@ from typing import Final
 from ..proto import controller_pb2 as rpc
 from ..proto import metadata_pb2 as pb
 from ..wire.errors import ErrorCode, KafkaError
-from .model import METADATA_VERSION, MOVES_LEVEL
+from .features import require_level
+from .model import NODE_SETTINGS_LEVEL
 from .state import ALL_NODES, ClusterState
 from .topics import TopicPlan, TopicPlans
 
@@ -65,10 +66,7 @@ def plan_node_configuration(state: ClusterState, request: rpc.AlterConfigsReques
 
 
 def _plan(state: ClusterState, change: rpc.ConfigChange) -> pb.Operation | None:
-    level = state.features.get(METADATA_VERSION, 0)
-    if level < MOVES_LEVEL:
-        message = f"{METADATA_VERSION} is {level}, this needs {MOVES_LEVEL}: `tidegate features upgrade`"
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+    require_level(state.features, NODE_SETTINGS_LEVEL)
     node_id = _node_id(state, change.name)
     if change.append or change.subtract:
         raise KafkaError(ErrorCode.INVALID_CONFIG, "none of these settings is a list")

@@ -12,7 +12,8 @@ from ..proto import controller_pb2 as rpc
 from ..wire.errors import ErrorCode, KafkaError
 from .active import Plan
 from .elections import Wanted, change_operations
-from .model import METADATA_VERSION, MIN_IN_SYNC_REPLICAS_CONFIG, MOVES_LEVEL, PartitionState, TopicState
+from .features import require_level
+from .model import MIN_IN_SYNC_REPLICAS_CONFIG, MOVES_LEVEL, PartitionState, TopicState
 from .moves import reassigned
 from .state import ClusterState
 
@@ -46,10 +47,7 @@ class Reassignments:
 
 def plan_reassignments(state: ClusterState, request: rpc.ReassignPartitionsRequest) -> Reassignments:
     """One result a partition.  Raises UNSUPPORTED_VERSION while not every node can know of moves."""
-    level = state.features.get(METADATA_VERSION, 0)
-    if level < MOVES_LEVEL:
-        message = f"{METADATA_VERSION} is {level}, moving partitions needs {MOVES_LEVEL}: `tidegate features upgrade`"
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+    require_level(state.features, MOVES_LEVEL)
     planned = Reassignments()
     present = {broker.node_id for broker in state.brokers.values() if broker.active}
     asked = Counter((wanted.topic, wanted.partition) for wanted in request.partitions)

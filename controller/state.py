@@ -32,9 +32,9 @@ from . import snapshot
 from .model import (
     INTERNAL_TOPICS,
     METADATA_VERSION,
-    MOVES_LEVEL,
     NO_BROKER_EPOCH,
     NO_LEADER,
+    OPERATION_LEVELS,
     PRODUCER_ID_BLOCK,
     ApplyResult,
     BrokerState,
@@ -212,6 +212,7 @@ class ClusterState:
             if kind is None or handler is None:
                 return changes.result(ErrorCode.UNSUPPORTED_VERSION, "an operation that this version does not know", value)
             try:
+                self._require_level(OPERATION_LEVELS.get(kind, 0))
                 value = handler(self, getattr(operation, kind), changes)
             except _Refused as refused:
                 return changes.result(refused.error, refused.message, value)
@@ -330,7 +331,6 @@ class ClusterState:
 
     def _unregister_broker(self, op: pb.UnregisterBroker, changes: _Changes) -> Value:
         broker = self._broker_with_epoch(op.node_id, op.broker_epoch)
-        self._require_level(MOVES_LEVEL)
         if not broker.fenced:
             raise _Refused(ErrorCode.POLICY_VIOLATION, f"broker {op.node_id} is alive")
         if self.replicas_of(op.node_id, 1):

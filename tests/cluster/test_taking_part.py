@@ -123,7 +123,7 @@ async def test_an_older_node_that_does_not_know_a_finalised_level_does_not_start
         await node.wait_ready()
     said = (output + errors).decode()
     assert older.returncode in (3, 70), said
-    assert "the cluster runs metadata.version=2" in said and "knows at most 1: upgrade it" in said
+    assert "the cluster runs metadata.version=3" in said and "knows at most 1: upgrade it" in said
     assert "Traceback" not in said
 
 
@@ -131,7 +131,7 @@ async def test_levels_are_described_raised_and_lowered_where_that_is_safe(roomy_
     from kafka.admin import KafkaAdminClient
 
     described = {each.name: (each.level, each.lowest, each.highest) for each in await admin.describe_features()}
-    assert described == {"metadata.version": (2, 1, 2), "transaction.version": (2, 0, 2)}
+    assert described == {"metadata.version": (3, 1, 3), "transaction.version": (2, 0, 2)}
 
     async def run(*arguments: str, fails: bool = False) -> str:
         return await asyncio.to_thread(lambda: command(roomy_cluster, "features", *arguments, fails=fails))

@@ -11,12 +11,17 @@ from tidegate.controller import features, metadata_log
 from tidegate.controller.feature_updates import plan_update
 from tidegate.controller.features import SUPPORTED, Ranges, UnknownLevel, check_known, level_problem
 from tidegate.controller.metadata_log import MetadataLogUnusable
-from tidegate.controller.model import METADATA_VERSION
+from tidegate.controller.model import METADATA_VERSION, OPERATION_LEVELS
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 TRANSACTIONS = "transaction.version"
+FIRST_LEVEL = {
+    "bootstrap", "become_controller", "register_broker", "fence_broker", "unfence_broker", "begin_controlled_shutdown",
+    "set_offline_replicas", "create_topic", "delete_topic", "create_partitions", "change_topic_config", "change_partitions",
+    "allocate_producer_ids", "set_feature_level",
+}  # fmt: skip
 OLD: Ranges = {METADATA_VERSION: (1, 1), TRANSACTIONS: (0, 2)}
 
 
@@ -35,7 +40,7 @@ def update(office: Office, name: str, level: int, *, voters: dict[int, Ranges | 
 
 
 PROBLEMS = [
-    ({METADATA_VERSION: 3}, SUPPORTED, "the cluster runs metadata.version=3, broker 7 knows at most 2: upgrade it"),
+    ({METADATA_VERSION: 4}, SUPPORTED, "the cluster runs metadata.version=4, broker 7 knows at most 3: upgrade it"),
     ({"new.thing": 1}, SUPPORTED, "the cluster runs new.thing=1, broker 7 does not know it: upgrade it"),
     ({METADATA_VERSION: 1}, {METADATA_VERSION: (2, 3)}, "broker 7 needs at least 2: first run `tidegate features upgrade`"),
     ({METADATA_VERSION: 2, "gone": 0}, SUPPORTED, None),
@@ -79,7 +84,7 @@ def old_broker(office: Office, node_id: int) -> None:
 
 REFUSED = [
     ("nothing.such", 1, {}, ErrorCode.INVALID_REQUEST, "unknown feature"),
-    (METADATA_VERSION, 9, {}, ErrorCode.INVALID_UPDATE_VERSION, "the controller knows 1 to 2"),
+    (METADATA_VERSION, 9, {}, ErrorCode.INVALID_UPDATE_VERSION, "the controller knows 1 to 3"),
     (METADATA_VERSION, 2, {"voters": {1: SUPPORTED, 2: OLD}}, ErrorCode.INVALID_UPDATE_VERSION, "controller 2 (1)"),
     (METADATA_VERSION, 2, {"voters": {1: SUPPORTED, 2: {}}}, ErrorCode.INVALID_UPDATE_VERSION, "controller 2 (0)"),
     (METADATA_VERSION, 2, {"voters": {1: SUPPORTED, 3: None}}, ErrorCode.FEATURE_UPDATE_FAILED, "controllers 3 did not say"),
@@ -157,11 +162,11 @@ async def test_a_controller_that_meets_an_unknown_level_stops_and_does_not_start
     cluster = ControllerCluster(tmp_path, 1)
     await cluster.start()
     log = (await cluster.active()).metadata
-    raise_it = pb.SetFeatureLevel(name=METADATA_VERSION, level=9, expected_level=2)
+    raise_it = pb.SetFeatureLevel(name=METADATA_VERSION, level=9, expected_level=3)
     command = pb.Command(operations=[pb.Operation(set_feature_level=raise_it)])
     await log.propose(command.SerializeToString())
     await until(lambda: cluster.deaths)
-    assert cluster.deaths == ["the cluster runs metadata.version=9, node 1 knows at most 2: upgrade it"]
+    assert cluster.deaths == ["the cluster runs metadata.version=9, node 1 knows at most 3: upgrade it"]
     await cluster.stop()
 
     monkeypatch.setattr(metadata_log, "check_known", lambda *_: None)  # the newer version goes on, and makes a snapshot
@@ -172,10 +177,16 @@ async def test_a_controller_that_meets_an_unknown_level_stops_and_does_not_start
     monkeypatch.undo()
     with pytest.raises(MetadataLogUnusable) as refused:
         await cluster.start()
-    assert "metadata.version=9" in str(refused.value) and "knows at most 2" in str(refused.value)
+    assert "metadata.version=9" in str(refused.value) and "knows at most 3" in str(refused.value)
 
 
 def test_a_reader_of_the_metadata_that_meets_an_unknown_level_stops() -> None:
-    with pytest.raises(UnknownLevel, match="node 4 knows at most 2"):
-        check_known(4, {METADATA_VERSION: 3})
-    check_known(4, {METADATA_VERSION: 2, TRANSACTIONS: 0})
+    with pytest.raises(UnknownLevel, match="node 4 knows at most 3"):
+        check_known(4, {METADATA_VERSION: 4})
+    check_known(4, {METADATA_VERSION: 3, TRANSACTIONS: 0})
+
+
+def test_every_operation_of_the_log_has_the_level_that_it_came_with() -> None:
+    """A new one belongs into `OPERATION_LEVELS`, under a level of its own: nodes that do not know it take part below that."""
+    kinds = {field.name for field in pb.Operation.DESCRIPTOR.oneofs_by_name["kind"].fields}
+    assert kinds == FIRST_LEVEL | OPERATION_LEVELS.keys()

@@ -91,11 +91,25 @@ def test_validation_changes_nothing_and_one_node_twice_is_refused(office: Office
     assert {result.error for result in plans.results} == {ErrorCode.INVALID_REQUEST}
 
 
-def test_a_cluster_at_an_older_level_has_none(office: Office) -> None:
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_cluster_at_an_older_level_has_none(office: Office, level: int) -> None:
     """A node of the older version would not know the operation: it must not come into the log."""
-    office.state._features = {METADATA_VERSION: 1}
+    office.state._features = {METADATA_VERSION: level}
     result = change(office, "", set={CATCH_UP_SETTING: "1"})
-    assert result.error == ErrorCode.UNSUPPORTED_VERSION and "features upgrade" in result.message
+    assert result.error == ErrorCode.UNSUPPORTED_VERSION
+    assert f"metadata.version is {level}, this needs 3: `tidegate features upgrade`" in result.message
+
+
+@pytest.mark.parametrize(("level", "error"), [(2, ErrorCode.UNSUPPORTED_VERSION), (3, ErrorCode.NONE)])
+def test_an_entry_that_came_into_the_log_all_the_same_changes_nothing_below_its_level(
+    office: Office, level: int, error: ErrorCode
+) -> None:
+    """Whoever proposed it may have planned it before; all nodes must make the same of it."""
+    office.state._features = {METADATA_VERSION: level}
+    entry = pb.ChangeNodeConfig(node_id=ALL_NODES, set=[pb.ConfigEntry(key=CATCH_UP_SETTING, value="1")])
+    command = pb.Command(operations=[pb.Operation(change_node_config=entry)]).SerializeToString()
+    assert office.state.apply(office.state.index + 1, 1, command).error == error
+    assert bool(office.state.node_configs) == (error == ErrorCode.NONE)
 
 
 def test_a_value_that_is_no_number_is_left_out_by_who_reads_it(office: Office) -> None:
