@@ -2,27 +2,28 @@
 
 The group's leader (a client, not the broker) runs an assignor; the broker only passes the bytes on.  Hence these bytes, and
 the result, must be what other clients in the same group expect: `range` and `roundrobin` give exactly the shares that Kafka's
-Java client and kafka-python give.
+Java client and kafka-python give; `cooperative-sticky` keeps to KIP-429, where any balanced result will do.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from ..wire.errors import ErrorCode, KafkaError
 
 TopicPartitions = dict[str, list[int]]
-SUBSCRIPTION_VERSION: Final = 1
+Partition = tuple[str, int]
+SUBSCRIPTION_VERSION: Final = 2
 ASSIGNMENT_VERSION: Final = 0
 COUNT_MAX: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member asks for.  `owned` is what it holds now (used by cooperative assignors).
+    """What a member asks for.  `owned` is what it holds now, since `generation` (used by cooperative assignors; -1: not known).
 
     `group_instance_id` travels outside these bytes (JoinGroup has it): static members go first, so that their partitions stay
     theirs when others come and go (KIP-345).
@@ -31,6 +32,7 @@ class Subscription:
     topics: tuple[str, ...]
     user_data: bytes = b""
     owned: TopicPartitions = field(default_factory=dict)
+    generation: int = -1
     group_instance_id: str | None = None
 
 
@@ -97,14 +99,87 @@ def _in_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
     return sorted(subscriptions, key=place)
 
 
-ASSIGNORS: Final[dict[str, Assignor]] = {"range": RangeAssignor(), "roundrobin": RoundRobinAssignor()}
+class CooperativeStickyAssignor:
+    """Everybody keeps what it has, as far as the shares stay even; and what is to change hands is given to nobody at first
+    (KIP-429): its owner learns that it has to give it up, and joins again when it has.
+
+    Two shares differ by at most one where all ask for the same topics.
+    """
+
+    name = "cooperative-sticky"
+
+    def assign(
+        self, partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]
+    ) -> dict[str, TopicPartitions]:
+        members = _in_order(subscriptions)
+        wanted = {member: set(subscriptions[member].topics) for member in members}
+        owners = _owners(partition_counts, subscriptions)
+        shares: dict[str, set[Partition]] = {member: set() for member in members}
+        for partition, member in owners.items():
+            shares[member].add(partition)
+        for topic in sorted(set().union(*wanted.values())):
+            for number in range(partition_counts.get(topic, 0)):
+                if (topic, number) not in owners:
+                    takers = [member for member in members if topic in wanted[member]]
+                    shares[min(takers, key=lambda member: len(shares[member]))].add((topic, number))
+        while _even_out(members, wanted, shares):
+            pass
+        given = {member: {p for p in share if owners.get(p, member) == member} for member, share in shares.items()}
+        return {member: by_topic(share) for member, share in given.items()}
+
+
+def _owners(partition_counts: Mapping[str, int], subscriptions: Mapping[str, Subscription]) -> dict[Partition, str]:
+    """Who holds which partition now.  Of two who say so, the one that heard of it later; of two that know no better, neither."""
+    claims: dict[Partition, list[tuple[int, str]]] = {}
+    for member, subscription in subscriptions.items():
+        for topic, numbers in subscription.owned.items():
+            if topic in subscription.topics:
+                for number in numbers:
+                    if 0 <= number < partition_counts.get(topic, 0):
+                        claims.setdefault((topic, number), []).append((subscription.generation, member))
+    owners: dict[Partition, str] = {}
+    for partition, claimed in claims.items():
+        newest = max(generation for generation, _ in claimed)
+        members = {member for generation, member in claimed if generation == newest}
+        if len(members) == 1:
+            owners[partition] = members.pop()
+    return owners
+
+
+def _even_out(members: Sequence[str], wanted: Mapping[str, set[str]], shares: Mapping[str, set[Partition]]) -> bool:
+    """Moves one partition from whoever has most to one that has at least two less; False when there is none to move."""
+    lightest = sorted(members, key=lambda member: len(shares[member]))
+    for giver in reversed(lightest):
+        for taker in lightest:
+            if len(shares[giver]) - len(shares[taker]) < 2:
+                break
+            moveable = [partition for partition in shares[giver] if partition[0] in wanted[taker]]
+            if moveable:
+                moved = max(moveable)
+                shares[giver].remove(moved)
+                shares[taker].add(moved)
+                return True
+    return False
+
+
+def by_topic(partitions: Iterable[Partition]) -> TopicPartitions:
+    share: TopicPartitions = {}
+    for topic, number in sorted(partitions):
+        share.setdefault(topic, []).append(number)
+    return share
+
+
+ASSIGNORS: Final[dict[str, Assignor]] = {
+    each.name: each for each in (RangeAssignor(), RoundRobinAssignor(), CooperativeStickyAssignor())
+}
+COOPERATIVE: Final = CooperativeStickyAssignor.name
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """ConsumerProtocolSubscription, version 1."""
+    """ConsumerProtocolSubscription, version 2."""
     parts = [struct.pack(">hi", SUBSCRIPTION_VERSION, len(subscription.topics))]
     parts += [_string(topic) for topic in sorted(subscription.topics)]
-    parts += [_bytes(subscription.user_data), _topic_partitions(subscription.owned)]
+    parts += [_bytes(subscription.user_data), _topic_partitions(subscription.owned), struct.pack(">i", subscription.generation)]
     return b"".join(parts)
 
 
@@ -115,7 +190,8 @@ def decode_subscription(data: bytes) -> Subscription:
     topics = tuple(reader.text() for _ in range(reader.count()))
     user_data = reader.data()
     owned = reader.topic_partitions() if version >= 1 else {}
-    return Subscription(topics, user_data, owned)
+    generation = reader.number(">i") if version >= 2 else -1
+    return Subscription(topics, user_data, owned, generation)
 
 
 def encode_assignment(partitions: TopicPartitions) -> bytes:

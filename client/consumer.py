@@ -22,6 +22,7 @@ from typing import Final
 from ..runtime import logs
 from ..runtime.clock import Clock, SystemClock
 from ..wire.errors import ErrorCode
+from .assignors import by_topic
 from .cluster import Cluster
 from .errors import FatalError, GroupChanged, NoOffset, RequestError, RetriableError
 from .fetched import ConsumerRecord
@@ -40,7 +41,8 @@ RESETS: Final[dict[str, int | None]] = {"earliest": EARLIEST, "latest": LATEST, 
 
 @dataclass(slots=True)
 class RebalanceListener:
-    """Called from within `poll`.  `revoked`: before partitions go (commit here); `lost`: they are gone already; `assigned`."""
+    """Called from within `poll`.  `revoked`: before partitions go (commit here); `lost`: they are gone already; `assigned`: those
+    that have come (with a cooperative assignor the others stay, and are in neither call)."""
 
     assigned: Callable[[Partitions], Awaitable[None]] | None = None
     revoked: Callable[[Partitions], Awaitable[None]] | None = None
@@ -51,6 +53,8 @@ class Consumer:
     """See the module's text.  Partitions are `(topic, number)`.  All methods belong to one task at a time.
 
     `auto_offset_reset` (earliest, latest, none) says where to begin when nothing is committed or the position is out of the log.
+    `assignors` are those that this member can work with, in its order of preference: range, roundrobin, cooperative-sticky.  With
+    the last alone, partitions that stay are read on through a rebalance (KIP-429).
     `rack` names where this consumer runs: it then reads from an in-sync replica there, if there is one (KIP-392).
     """
 
@@ -231,31 +235,44 @@ class Consumer:
             await self._cluster.refresh(self._cluster.view.topics)
         if self._membership is not None:
             self._membership.polled()
-            if self._membership.rejoin_needed:
+            while self._membership.rejoin_needed:
                 await self._rebalance(self._membership)
         await self._commit_automatically(now=False)
         if self._fetcher.without_position():
             await self._find_positions()
 
     async def _rebalance(self, membership: GroupMembership) -> None:
-        """Eager: everything is given up before the group is joined again."""
-        owned = self.assignment()
+        """Eager: everything is given up before the group is joined again.  Cooperative: what the new share leaves out is given up
+        afterwards, and then the group is joined once more, so that somebody else gets it (KIP-429)."""
         if membership.lost:
-            if owned and self._listener.lost is not None:
-                await self._listener.lost(owned)
+            await self._give_up(self.assignment(), lost=True)
         else:
             await self._commit_automatically(now=True)
-            if owned and self._listener.revoked is not None:
-                await self._listener.revoked(owned)
-        self._fetcher.assign((), keep=False)
-        shares = await membership.rejoin()
-        partitions = [(topic, number) for topic, numbers in shares.items() for number in numbers]
-        await self._know_topics({topic for topic, _ in partitions})
-        self._fetcher.assign(partitions, keep=False)
-        self._committed.clear()
+            if not membership.is_cooperative:
+                await self._give_up(self.assignment())
+        owned = self.assignment()
+        shares, kept = await membership.rejoin(by_topic(owned))
+        if not kept:
+            await self._give_up(owned, lost=True)
+        share = {TopicPartition(topic, number) for topic, numbers in shares.items() for number in numbers}
+        added = share - self.assignment()
+        if revoked := self.assignment() - share:
+            membership.rejoin_needed = True
+            await self._give_up(revoked)
+        await self._know_topics({topic for topic, _ in added})
+        self._fetcher.assign(share, keep=True)
         self._next_auto_commit_s = self._clock.monotonic() + self._auto_commit_interval_s
         if self._listener.assigned is not None:
-            await self._listener.assigned(self.assignment())
+            await self._listener.assigned(added)
+
+    async def _give_up(self, partitions: set[TopicPartition], *, lost: bool = False) -> None:
+        """Tells the listener, while the positions are still known, and forgets them."""
+        tell = self._listener.lost if lost else self._listener.revoked
+        if partitions and tell is not None:
+            await tell(partitions)
+        self._fetcher.assign(self.assignment() - partitions, keep=True)
+        for key in partitions:
+            self._committed.pop(key, None)
 
     async def _know_topics(self, topics: set[str]) -> None:
         if any(topic not in self._cluster.view.topics for topic in topics):

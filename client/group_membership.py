@@ -8,6 +8,9 @@ Who does what, and when:
   under which the application got its records, and offsets sent with it are refused if the group moved on (KIP-447).
 
 A member id is kept over rebalances, and given up only when the coordinator does not know it any more.
+
+With the cooperative assignor alone (KIP-429) a member joins with what it holds, and goes on holding it until its new share says
+otherwise; with any other, it gives everything up before it joins.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode, KafkaError
 from .assignors import (
     ASSIGNORS,
+    COOPERATIVE,
     Assignor,
     Subscription,
     TopicPartitions,
@@ -74,6 +78,7 @@ class GroupMembership:
         self.rejoin_needed = True
         self.lost = False  # this member was removed: its partitions may already be somebody else's
         self.failure: KafkaError | None = None
+        self.is_cooperative = set(settings.assignors) == {COOPERATIVE}
         cluster.on_metadata(self._metadata_changed)
 
     # ------------------------------------------------------------------ what the consumer asks
@@ -94,21 +99,24 @@ class GroupMembership:
         if self.failure is not None:
             raise self.failure
 
-    async def rejoin(self) -> TopicPartitions:
-        """Joins the group and returns this member's partitions.  Retries until it is in; raises FatalError when it cannot be."""
+    async def rejoin(self, owned: TopicPartitions) -> tuple[TopicPartitions, bool]:
+        """Joins the group and returns this member's partitions, and whether what it `owned` was still its own by then.  Retries
+        until it is in; raises FatalError when it cannot be."""
         backoff = Backoff(self._cluster.clock)
         self._stop_heartbeats()
+        kept = not self.lost
         while True:
             self.rejoin_needed = False
             try:
-                joined = await self._join()
+                joined = await self._join(owned if kept else {})
                 if joined is not None:
                     assignment = await self._sync(joined)
                     if assignment is not None:
                         self.lost = False
                         self._polled_at_s = self._cluster.clock.monotonic()
                         self._heartbeats = asyncio.create_task(self._heartbeat_loop(), name="consumer-heartbeat")
-                        return assignment
+                        return assignment, kept
+                kept = kept and not self.lost
             except BaseException:
                 self.rejoin_needed = True
                 raise
@@ -133,10 +141,10 @@ class GroupMembership:
 
     # ------------------------------------------------------------------ joining
 
-    async def _join(self) -> Any | None:
+    async def _join(self, owned: TopicPartitions) -> Any | None:
         """One JoinGroup; None: try again."""
         settings = self._settings
-        subscription = encode_subscription(Subscription(self._topics))
+        subscription = encode_subscription(Subscription(self._topics, owned=owned, generation=self.generation))
         fields = {
             "group_id": settings.group_id,
             "session_timeout": settings.session_timeout_ms,
@@ -154,7 +162,7 @@ class GroupMembership:
             return answer
         if code is ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id  # KIP-394: come back with it
-            return await self._join()
+            return await self._join(owned)
         self._refused(code, "joining")
         return None
 

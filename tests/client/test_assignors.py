@@ -108,3 +108,77 @@ def test_garbage_of_another_member_is_refused_and_never_crashes(garbage: bytes) 
 def test_a_huge_count_is_refused_before_it_is_believed() -> None:
     with pytest.raises(KafkaError, match="consumer protocol"):
         decode_assignment(b"\x00\x00\x7f\xff\xff\xff")
+
+
+COOP = ASSIGNORS["cooperative-sticky"]
+Shares = dict[str, dict[str, list[int]]]
+
+
+def rebalanced(counts: dict[str, int], members: dict[str, set[str]], held: Shares, generation: int = 1) -> tuple[Shares, int]:
+    """Rebalances until nothing changes any more; every member gives up what is taken from it before it joins again."""
+    for round_ in range(1, 10):
+        wanted = {
+            member: Subscription(tuple(sorted(topics)), owned=held.get(member, {}), generation=generation)
+            for member, topics in members.items()
+        }
+        given = COOP.assign(counts, wanted)
+        owned_elsewhere = {
+            (other, topic, number)
+            for other, share in held.items() if other in members
+            for topic, numbers in share.items() if topic in members[other]
+            for number in numbers if number < counts.get(topic, 0)
+        }  # fmt: skip
+        for member, share in given.items():
+            for topic, numbers in share.items():
+                for number in numbers:
+                    owners = {other for other, t, n in owned_elsewhere if (t, n) == (topic, number)}
+                    assert owners <= {member}, "given away before its owner has given it up"
+        if given == held:
+            return given, round_
+        held = given
+    raise AssertionError("it does not come to rest")
+
+
+def places(share: dict[str, list[int]]) -> set[tuple[str, int]]:
+    return {(topic, number) for topic, numbers in share.items() for number in numbers}
+
+
+@given(COUNTS, MEMBERS, MEMBERS)
+def test_cooperative_shares_change_hands_by_way_of_nobody_and_come_to_rest(
+    counts: dict[str, int], before: dict[str, set[str]], after: dict[str, set[str]]
+) -> None:
+    """KIP-429, whoever comes and goes and whatever they ask for."""
+    held, _ = rebalanced(counts, before, {})
+    shares, _ = rebalanced(counts, after, held)
+    wanted = {(topic, number) for topics in after.values() for topic in topics for number in range(counts.get(topic, 0))}
+    assert sorted(place for share in shares.values() for place in places(share)) == sorted(wanted)
+    assert all(topic in after[member] for member, share in shares.items() for topic in share)
+
+
+@given(COUNTS, st.integers(1, 6), st.integers(1, 6))
+def test_cooperative_shares_are_even_and_move_no_more_than_they_must(counts: dict[str, int], before: int, after: int) -> None:
+    topics = set(counts)
+    held, _ = rebalanced(counts, {f"m{n}": topics for n in range(before)}, {})
+    shares, rounds = rebalanced(counts, {f"m{n}": topics for n in range(after)}, held)
+    sizes = [len(places(share)) for share in shares.values()]
+    assert max(sizes) - min(sizes) <= 1 and rounds <= 3
+    stayed = sum(len(places(held[member]) & places(shares[member])) for member in set(held) & set(shares))
+    total = sum(counts.values())
+    if after >= before:  # what the old members keep is all that their new shares hold
+        assert stayed == sum(len(places(shares[member])) for member in held)
+    else:
+        assert stayed == total - sum(len(places(held[member])) for member in set(held) - set(shares))
+
+
+def test_of_two_that_claim_a_partition_the_later_generation_holds_it() -> None:
+    old = Subscription(("a",), owned={"a": [0]}, generation=3)
+    new = Subscription(("a",), owned={"a": [0]}, generation=4)
+    assert COOP.assign({"a": 1}, {"one": old, "two": new}) == {"one": {}, "two": {"a": [0]}}
+    assert COOP.assign({"a": 1}, {"one": new, "two": new}) == {"one": {"a": [0]}, "two": {}}, "neither, so anybody"
+
+
+def test_what_a_member_owns_and_since_when_can_be_read_by_others() -> None:
+    data = encode_subscription(Subscription(("a", "b"), owned={"a": [1, 2]}, generation=7))
+    assert decode_subscription(data) == Subscription(("a", "b"), owned={"a": [1, 2]}, generation=7)
+    theirs = ConsumerProtocolSubscription.decode(data)
+    assert [(each.topic, list(each.partitions)) for each in theirs.owned_partitions] == [("a", [1, 2])]
