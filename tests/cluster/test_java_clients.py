@@ -91,3 +91,157 @@ class TestTransactions:
         """SEMANTICS 35: an older generation, and a member that left."""
         refused = "CommitFailedException "
         assert saw == {"older generation": refused, "member that left": refused, "offsets": 0, "committed": []}
+
+
+class TestGroups:
+    def test_an_eager_group_gives_up_everything_to_share(self, saw: dict[str, Any]) -> None:
+        assert saw == {"assignor": "range", "events": ["+0,1,2,3", "-0,1,2,3", "+0,1", "-0,1", "+0,1,2,3"]}
+
+    def test_a_cooperative_group_gives_up_only_what_moves(self, saw: dict[str, Any]) -> None:
+        """KIP-429: in two rebalances, and what stays is read on meanwhile."""
+        assert saw == {"assignor": "cooperative-sticky", "events": ["+0,1,2,3", "-2,3", "+2,3"]}
+
+    def test_a_group_moves_to_the_cooperative_assignor_while_it_runs(self, saw: dict[str, Any]) -> None:
+        """The coordinator chooses what all members know."""
+        assert saw == {"assignors": ["sticky", "sticky", "cooperative-sticky"]}
+
+    def test_a_static_member_comes_back_without_a_rebalance(self, saw: dict[str, Any]) -> None:
+        """KIP-345; and the older of two with one name is fenced."""
+        quiet = {"same partitions": True, "same generation": True, "the other noticed nothing": True}
+        assert saw == quiet | {"replaced": "FencedInstanceIdException"}
+
+    def test_nothing_is_lost_while_members_come_and_go(self, saw: dict[str, Any]) -> None:
+        assert saw["lost"] == [] and saw["sent"] > 200
+
+    def test_nothing_is_doubled_while_members_come_and_go(self, saw: dict[str, Any]) -> None:
+        """Transactions with offsets; one member stood still inside one until the group had gone on without it."""
+        assert saw["lost"] == [] and saw["read"] == saw["sent"] > 200 and saw["aborted"] > 0
+
+
+class TestOffsets:
+    def test_committed_offsets_are_found_by_the_next_reader(self, saw: dict[str, Any]) -> None:
+        assert saw == {
+            "before": [None, None],
+            "asynchronous": "null",
+            "offsets": [3, 7],
+            "metadata": "half way",
+            "positions": [3, 7],
+            "rest": 10,
+        }
+
+    def test_a_reader_without_an_offset_is_reset(self, saw: dict[str, Any]) -> None:
+        assert saw == {
+            "earliest": 0,
+            "latest": 10,
+            "none": "NoOffsetForPartitionException",
+            "earliest out of range": 4,
+            "latest out of range": 10,
+            "none out of range": "OffsetOutOfRangeException",
+        }
+
+    def test_offsets_are_found_by_time(self, saw: dict[str, Any]) -> None:
+        """The first record that is not older; the sixth of ten is the newest."""
+        assert saw == {
+            "0": "0@1000000",
+            "1003000": "3@1003000",
+            "1003001": "4@1004000",
+            "1009000": "5@9000000",
+            "9000001": "none",
+            "newest": "5@9000000",
+        }
+
+    def test_the_end_depends_on_the_isolation(self, saw: dict[str, Any]) -> None:
+        """SEMANTICS 18: for a reader of committed records it is the last stable offset.  Committed, all, earliest."""
+        committed = ["before-000", "before-001", "before-002", "behind-000", "open-000", "open-001"]
+        assert saw == {"open": [3, 6, 0], "committed": committed, "decided": [7, 7, 0]}
+
+
+class TestAdministration:
+    def test_topics_are_made_described_grown_and_deleted(self, saw: dict[str, Any]) -> None:
+        assert saw == {
+            "only tried": "UnknownTopicOrPartitionException",
+            "made": [2, 3],
+            "made again": "TopicExistsException",
+            "bad name": "InvalidTopicException",
+            "nine replicas": "InvalidReplicationFactorException",
+            "no partitions": "InvalidPartitionsException",
+            "bad setting": "InvalidConfigurationException",
+            "fewer": "InvalidPartitionsException",
+            "name by its id": True,
+            "deleted again": "UnknownTopicOrPartitionException",
+        }
+
+    def test_settings_are_set_appended_subtracted_and_taken_back(self, saw: dict[str, Any]) -> None:
+        changed, untouched = "DYNAMIC_TOPIC_CONFIG", "DEFAULT_CONFIG"
+
+        def sources(policy: str, retention: str, size: str) -> dict[str, str]:
+            return {"cleanup.policy": policy, "retention.ms": retention, "segment.bytes": size}
+
+        assert saw == {
+            "made": sources(untouched, changed, untouched),
+            "set and appended": sources(changed, changed, changed),
+            "subtracted, taken back, only tried": sources(changed, untouched, changed),
+            "bad value": "InvalidConfigurationException",
+            "no such setting": "InvalidConfigurationException",
+            "no such topic": "UnknownTopicOrPartitionException",
+            "a broker's": "900000",
+        }
+
+    def test_groups_are_listed_described_and_deleted(self, saw: dict[str, Any]) -> None:
+        assert saw == {
+            "live": ["Stable", "range", ["reader i 2"], True],
+            "listed": ["Stable", "Stable"],
+            "offsets of a live one": "UnknownMemberIdException",
+            "delete a live one": "GroupNotEmptyException",
+            "delete offsets in use": "GroupSubscribedToTopicException",
+            "empty": ["Empty", "", [], True],
+            "offsets": {"0": 5, "1": 6},
+            "one deleted": {"1": 6},
+            "deleted": [],
+            "deleted again": "GroupIdNotFoundException",
+        }
+
+    def test_records_are_deleted(self, saw: dict[str, Any]) -> None:
+        left = numbered("value", 10)[4:]
+        assert saw == {"low watermark": 4, "read": left, "beyond the end": "OffsetOutOfRangeException", "all of them": 10}
+
+    def test_the_cluster_is_described(self, saw: dict[str, Any], shared_cluster: LocalCluster) -> None:
+        """DescribeQuorum is the one of these requests that Tidegate does not have; the client is told so."""
+        assert saw == {
+            "nodes": [1, 2, 3],
+            "the controller is one of them": True,
+            "cluster id": shared_cluster.cluster_id,
+            "transaction.version": 2,
+            "folders": True,
+            "quorum": "UnsupportedVersionException",
+        }
+
+    def test_transactions_and_producers_are_described(self, saw: dict[str, Any]) -> None:
+        assert saw == {
+            "new": "Empty",
+            "open": ["Ongoing", 45000, 2],
+            "started": True,
+            "producers": [[True, True, 1, 0]],
+            "listed open": ["Ongoing"],
+            "listed of this producer": ["Ongoing"],
+            "listed older than an hour": [],
+            "listed": ["CompleteCommit"],
+            "no such id": "TransactionalIdNotFoundException",
+        }
+
+    def test_producers_are_fenced_by_the_operator(self, saw: dict[str, Any]) -> None:
+        assert saw == {"commit": "ProducerFencedException", "committed": ["plain"]}
+
+    def test_a_transaction_is_aborted_by_the_operator(self, saw: dict[str, Any]) -> None:
+        """KIP-664: readers go on behind a transaction that hangs."""
+        assert saw == {"aborted": "", "committed": ["plain"]}
+
+    def test_replicas_move_and_leaders_are_elected(self, saw: dict[str, Any]) -> None:
+        """Leaderships also return by themselves, perhaps before the election that was asked for."""
+        assert saw.pop("elected") in ("", "ElectionNotNeededException")
+        assert saw == {
+            "unknown node": "InvalidReplicaAssignmentException",
+            "nothing to cancel": "NoReassignmentInProgressException",
+            "elected again": "ElectionNotNeededException",
+            "values": 20,
+        }

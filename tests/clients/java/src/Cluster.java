@@ -63,11 +63,12 @@ final class Cluster implements AutoCloseable {
         return new KafkaProducer<>(all, new StringSerializer(), new StringSerializer());
     }
 
-    /** Without a reset policy of its own it begins at the first record. */
+    /** Without a reset policy of its own it begins at the first record; it hears of a rebalance soon. */
     KafkaConsumer<String, String> consumer(Object... settings) {
         Map<String, Object> all = new HashMap<>(Map.of(
             "bootstrap.servers", bootstrap,
             "enable.auto.commit", "false",
+            "heartbeat.interval.ms", "300",
             "auto.offset.reset", "earliest",
             "isolation.level", "read_committed"));
         put(all, settings);

@@ -17,8 +17,10 @@ import java.util.concurrent.TimeUnit;
  * in CASES; it is given the cluster and returns what the client saw, which is printed as one line of JSON.
  */
 public final class Main {
-    private static final List<Class<?>> CASES = List.of(Transactions.class);
-    private static final int CASES_AT_A_TIME = 6;
+    private static final List<Class<?>> CASES = List.of(
+        Transactions.class, Groups.class, Offsets.class,
+        Administration.class, GroupAdministration.class, TransactionAdministration.class);
+    private static final int CASES_AT_A_TIME = 8;
 
     public static void main(String[] arguments) throws Exception {
         endWithTheTests();

@@ -1,0 +1,278 @@
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.kafka.clients.consumer.CommitFailedException;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.CooperativeStickyAssignor;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.RangeAssignor;
+import org.apache.kafka.clients.consumer.StickyAssignor;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.RebalanceInProgressException;
+
+/** Groups: who reads what, and what happens to the records while that changes. */
+final class Groups {
+    public static Object anEagerGroupGivesUpEverythingToShare(Cluster cluster) throws Exception {
+        return shared(cluster, RangeAssignor.class);
+    }
+
+    public static Object aCooperativeGroupGivesUpOnlyWhatMoves(Cluster cluster) throws Exception {
+        return shared(cluster, CooperativeStickyAssignor.class);
+    }
+
+    private static Object shared(Cluster cluster, Class<?> assignor) throws Exception {
+        String topic = cluster.topic(4);
+        String group = Cluster.fresh("group");
+        Object[] settings = {"group.id", group, "partition.assignment.strategy", assignor.getName()};
+        try (Member first = new Member(cluster.consumer(settings), topic)) {
+            Member.untilTheyShare(4, first);
+            try (Member second = new Member(cluster.consumer(settings), topic)) {
+                Member.untilTheyShare(4, first, second);
+            }
+            Member.untilTheyShare(4, first);
+            return Map.of("events", first.events(), "assignor", assignorOf(cluster, group));
+        }
+    }
+
+    /** From an eager to a cooperative assignor, one member after the other, as the documentation of Kafka prescribes. */
+    public static Object aGroupMovesToTheCooperativeAssignorWhileItRuns(Cluster cluster) throws Exception {
+        String topic = cluster.topic(4);
+        String group = Cluster.fresh("group");
+        String eager = StickyAssignor.class.getName();
+        String both = CooperativeStickyAssignor.class.getName() + "," + eager;
+        List<String> assignors = new ArrayList<>();
+        Member one = new Member(cluster.consumer("group.id", group, "partition.assignment.strategy", eager), topic);
+        Member.untilTheyShare(4, one);
+        assignors.add(assignorOf(cluster, group));
+        Member two = new Member(cluster.consumer("group.id", group, "partition.assignment.strategy", both), topic);
+        Member.untilTheyShare(4, one, two);
+        assignors.add(assignorOf(cluster, group));
+        one.close();
+        one = new Member(cluster.consumer("group.id", group, "partition.assignment.strategy", both), topic);
+        Member.untilTheyShare(4, one, two);
+        assignors.add(assignorOf(cluster, group));
+        one.close();
+        two.close();
+        return Map.of("assignors", assignors);
+    }
+
+    private static String assignorOf(Cluster cluster, String group) throws Exception {
+        return Cluster.done(cluster.admin.describeConsumerGroups(List.of(group)).all()).get(group).partitionAssignor();
+    }
+
+    public static Object aStaticMemberComesBackWithoutARebalance(Cluster cluster) throws Exception {
+        String topic = cluster.topic(4);
+        String group = Cluster.fresh("group");
+        Map<String, Object> saw = new HashMap<>();
+        try (Member other = new Member(cluster.consumer("group.id", group, "group.instance.id", "b"), topic)) {
+            Member before = new Member(cluster.consumer("group.id", group, "group.instance.id", "a"), topic);
+            Member.untilTheyShare(4, before, other);
+            Set<Integer> had = before.assigned;
+            List<String> events = other.events();
+            int generation = other.generation;
+            before.close();
+            Member after = new Member(cluster.consumer("group.id", group, "group.instance.id", "a"), topic);
+            Member.untilTheyShare(4, after, other);
+            saw.put("same partitions", after.assigned.equals(had));
+            saw.put("same generation", after.generation == generation && other.generation == generation);
+            saw.put("the other noticed nothing", other.events().equals(events));
+            try (Member usurper = new Member(cluster.consumer("group.id", group, "group.instance.id", "a"), topic)) {
+                Cluster.until("the older of two with one name is fenced", () -> after.failure != null);
+                saw.put("replaced", after.failureName());
+                Member.untilTheyShare(4, usurper, other);
+            }
+            after.close();
+        }
+        return saw;
+    }
+
+    /** A feeder writes without a pause while members join and leave; who handles a record commits its offset afterwards. */
+    public static Object nothingIsLostWhileMembersComeAndGo(Cluster cluster) throws Exception {
+        String topic = cluster.topic(6);
+        String group = Cluster.fresh("group");
+        Set<String> handled = ConcurrentHashMap.newKeySet();
+        Member.Work work = (records, from) -> {
+            records.forEach(each -> handled.add(each.value()));
+            try {
+                from.commitSync();
+            } catch (CommitFailedException | RebalanceInProgressException moved) {
+                // somebody else reads these records again
+            }
+        };
+        List<String> sent;
+        try (Feeder feeder = new Feeder(cluster, topic, 6)) {
+            comeAndGo(
+                assignor -> new Member(cluster.consumer("group.id", group, "partition.assignment.strategy", assignor), topic, work),
+                () -> {
+                    feeder.stop();
+                    Cluster.until("every record is handled", () -> handled.containsAll(feeder.acknowledged));
+                });
+            sent = feeder.acknowledged;
+        }
+        return Map.of("sent", sent.size(), "lost", missing(sent, handled));
+    }
+
+    /** The same with transactions, and with a member that stands still within one until the group has gone on without it. */
+    public static Object nothingIsDoubledWhileMembersComeAndGo(Cluster cluster) throws Exception {
+        String source = cluster.topic(6);
+        String target = cluster.topic(6);
+        String group = Cluster.fresh("group");
+        AtomicInteger aborted = new AtomicInteger();
+        List<KafkaProducer<String, String>> producers = Collections.synchronizedList(new ArrayList<>());
+        int sent;
+        List<String> read;
+        List<String> wanted;
+        try (Feeder feeder = new Feeder(cluster, source, 6)) {
+            comeAndGo(
+                assignor -> {
+                    KafkaProducer<String, String> producer = cluster.producer("transactional.id", Cluster.fresh("txn"));
+                    producers.add(producer);
+                    producer.initTransactions();
+                    boolean stalls = producers.size() == 2;
+                    AtomicBoolean stalled = new AtomicBoolean();
+                    return new Member(
+                        cluster.consumer(
+                            "group.id", group, "partition.assignment.strategy", assignor, "max.poll.interval.ms", stalls ? 1500 : 60000),
+                        source,
+                        (records, from) -> {
+                            var next = Transactions.transform(records, producer, target, "out");
+                            if (stalls && stalled.compareAndSet(false, true)) {
+                                untilTheGroupWentOnWithout(cluster, group, from.groupMetadata().memberId());
+                            }
+                            if (!commit(producer, from, next)) {
+                                aborted.incrementAndGet();
+                            }
+                        });
+                },
+                () -> {
+                    feeder.stop();
+                    Cluster.until("every record is handled", () -> {
+                        var offsets = Cluster.done(cluster.admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata());
+                        long handled = offsets.values().stream().mapToLong(OffsetAndMetadata::offset).sum();
+                        return handled >= feeder.acknowledged.size();
+                    });
+                });
+            wanted = feeder.acknowledged.stream().map(value -> "out" + value.substring(value.indexOf('-'))).sorted().toList();
+            read = cluster.read(target, "read_committed", wanted.size());
+            sent = wanted.size();
+        }
+        producers.forEach(KafkaProducer::close);
+        Map<String, Object> saw = new LinkedHashMap<>();
+        saw.put("sent", sent);
+        saw.put("lost", missing(wanted, new HashSet<>(read)));
+        saw.put("read", read.size());
+        saw.put("aborted", aborted.get());
+        return saw;
+    }
+
+    /** False: the group had moved on; the output is aborted, and reading goes on at the committed offsets. */
+    private static boolean commit(KafkaProducer<String, String> producer, KafkaConsumer<String, String> consumer,
+            Map<TopicPartition, OffsetAndMetadata> next) {
+        try {
+            producer.sendOffsetsToTransaction(next, consumer.groupMetadata());
+            producer.commitTransaction();
+            return true;
+        } catch (CommitFailedException moved) {
+            producer.abortTransaction();
+            for (TopicPartition each : consumer.assignment()) {
+                OffsetAndMetadata committed = consumer.committed(Set.of(each)).get(each);
+                consumer.seek(each, committed == null ? 0 : committed.offset());
+            }
+            return false;
+        }
+    }
+
+    private static void untilTheGroupWentOnWithout(Cluster cluster, String group, String memberId) throws Exception {
+        Cluster.until("the group goes on without " + memberId, () -> {
+            var described = Cluster.done(cluster.admin.describeConsumerGroups(List.of(group)).all()).get(group);
+            return described.members().stream().noneMatch(each -> each.consumerId().equals(memberId));
+        });
+    }
+
+    private static void comeAndGo(NewMember create, Step atTheEnd) throws Exception {
+        String assignor = CooperativeStickyAssignor.class.getName();
+        Member one = create.with(assignor);
+        Member.untilTheyShare(6, one);
+        Member two = create.with(assignor);
+        Member three = create.with(assignor);
+        Member.untilTheyShare(6, one, two, three);
+        one.close();
+        Member.untilTheyShare(6, two, three);
+        Member four = create.with(assignor);
+        Member.untilTheyShare(6, two, three, four);
+        two.close();
+        three.close();
+        Member.untilTheyShare(6, four);
+        atTheEnd.run();
+        four.close();
+    }
+
+    private static List<String> missing(List<String> wanted, Set<String> found) {
+        return wanted.stream().filter(each -> !found.contains(each)).limit(10).toList();
+    }
+
+    interface NewMember {
+        Member with(String assignor) throws Exception;
+    }
+
+    interface Step {
+        void run() throws Exception;
+    }
+
+    /** Writes numbered records until it is stopped. */
+    private static final class Feeder implements AutoCloseable {
+        private final KafkaProducer<String, String> producer;
+        private final Thread thread;
+        private volatile boolean running = true;
+        private volatile Exception failure;
+        final List<String> acknowledged = Collections.synchronizedList(new ArrayList<>());
+
+        Feeder(Cluster cluster, String topic, int partitions) {
+            producer = cluster.producer();
+            thread = new Thread(() -> {
+                for (int number = 0; running; number++) {
+                    String value = "in-" + number;
+                    producer.send(new ProducerRecord<>(topic, number % partitions, null, value), (where, error) -> {
+                        if (error == null) {
+                            acknowledged.add(value);
+                        } else {
+                            failure = error;
+                        }
+                    });
+                    try {
+                        Thread.sleep(2); // a steady trickle
+                    } catch (InterruptedException stop) {
+                        return;
+                    }
+                }
+            });
+            thread.start();
+        }
+
+        void stop() throws Exception {
+            running = false;
+            thread.join();
+            producer.flush();
+            if (failure != null) {
+                throw failure;
+            }
+        }
+
+        @Override
+        public void close() {
+            running = false;
+            producer.close();
+        }
+    }
+}
