@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from .assignors import TopicPartitions, decode_assignment
 from .cluster import Backoff, Cluster, CoordinatorKind, require_none, top_level_code
 from .describe_transactions import decode_described_transactions
 from .errors import ConnectionFailed, RequestError, error_for
+from .hanging_transactions import IDLE_MS, HangingTransaction, abort_hanging, find_hanging
 from .metadata import BrokerAddress, PartitionView, TopicView
 from .offset_requests import EARLIEST, LATEST, OffsetAtTime, committed_offsets, list_offsets
 from .operations import FeatureLevel, PartitionMove, RegisteredBroker
@@ -489,6 +490,16 @@ class Admin:
                     require_none(top_level_code(entry), f"producers of {topic.name}-{entry.partition_index}", entry.error_message)
                     found += [_producer(topic.name, int(entry.partition_index), state) for state in entry.active_producers]
         return found
+
+    async def hanging_transactions(
+        self, partitions: Collection[tuple[str, int]], *, idle_ms: int = IDLE_MS
+    ) -> list[HangingTransaction]:
+        """Open transactions of these partitions that no coordinator will end (KIP-664)."""
+        return await find_hanging(self, partitions, self._clock.wall_ms(), idle_ms)
+
+    async def abort_hanging_transaction(self, hanging: HangingTransaction) -> None:
+        """Ends one that `hanging_transactions` has found; its records are aborted."""
+        await abort_hanging(self._cluster, hanging)
 
     # ------------------------------------------------------------------ cluster and offsets
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
@@ -41,6 +41,7 @@ from .consumer import Consumer as AsyncConsumer
 from .consumer import RebalanceListener
 from .errors import CommitOutcomeUnknown, RequestError
 from .fetched import ConsumerRecord
+from .hanging_transactions import IDLE_MS, HangingTransaction
 from .metadata import TopicView
 from .offset_requests import OffsetAtTime, TopicPartition
 from .operations import FeatureLevel, PartitionMove, RegisteredBroker
@@ -472,6 +473,14 @@ class Admin:
 
     def describe_producers(self, partitions: Iterable[tuple[str, int]]) -> list[ProducerDescription]:
         return self._thread.call(self._admin.describe_producers(partitions))
+
+    def hanging_transactions(
+        self, partitions: Collection[tuple[str, int]], *, idle_ms: int = IDLE_MS
+    ) -> list[HangingTransaction]:
+        return self._thread.call(self._admin.hanging_transactions(partitions, idle_ms=idle_ms))
+
+    def abort_hanging_transaction(self, hanging: HangingTransaction) -> None:
+        self._thread.call(self._admin.abort_hanging_transaction(hanging))
 
     def reassign_partitions(self, targets: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
         self._thread.call(self._admin.reassign_partitions(targets))

@@ -17,9 +17,10 @@ import typer
 from .. import __version__
 from .cluster_commands import cluster, dev
 from .command_output import complain
-from .listing_commands import groups, status, topics, txns
+from .listing_commands import groups, status, topics
 from .operator_commands import brokers, features, partitions
 from .record_commands import consume, produce
+from .transaction_commands import txns
 
 ENTRY_POINT_GROUP: Final = "tidegate.commands"
 _USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # all mistakes in arguments; typer has no public name for it

@@ -1,4 +1,4 @@
-"""`tidegate topics`, `groups`, `txns` and `status`: looking at a cluster, and changing its topics."""
+"""`tidegate topics`, `groups` and `status`: looking at a cluster, and changing its topics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 topics = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.")
 groups = typer.Typer(no_args_is_help=True, help="Look at consumer groups.")
-txns = typer.Typer(no_args_is_help=True, help="Look at transactions.")
 
 Bootstrap = Annotated[
     str, typer.Option("--bootstrap", envvar="TIDEGATE_BOOTSTRAP", help="Brokers as host:port,host:port.", show_envvar=True)
@@ -32,10 +31,6 @@ PARTITIONS_MAX = 200_000
 INT16_MAX = (1 << 15) - 1
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
-# As ListTransactions names them; a broker passes over a name that it does not know.
-TRANSACTION_STATES = (
-    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",
-)  # fmt: skip
 
 
 def connect(bootstrap: str) -> Admin:
@@ -282,65 +277,6 @@ def groups_describe(group: Annotated[str, typer.Argument()], bootstrap: Bootstra
         show_table(columns, [[row[column] for column in columns] for row in partitions], empty="no committed offsets")
 
     run(work())
-
-
-# ---------------------------------------------------------------------- transactions
-
-
-@txns.command("list")
-def txns_list(
-    state: Annotated[list[str], typer.Option("--state", help="Only these states, for example Ongoing; may be repeated.")] = [],  # noqa: B006
-    bootstrap: Bootstrap = LOCAL,
-    json: Json = False,
-) -> None:
-    """List transactional ids and their states."""
-
-    async def work() -> None:
-        names = {name.lower(): name for name in TRANSACTION_STATES}
-        for unknown in [name for name in state if name.lower() not in names]:
-            raise ValueError(f"--state {unknown}: choose from {', '.join(TRANSACTION_STATES)}")
-        async with connect(bootstrap) as admin:
-            found = await admin.list_transactions([names[name.lower()] for name in state])
-        if json:
-            show_json(found)
-        else:
-            rows = [[entry.transactional_id, entry.state, entry.producer_id, entry.coordinator] for entry in found]
-            show_table(("transactional id", "state", "producer id", "coordinator"), rows, empty="no transactional ids")
-
-    run(work())
-
-
-@txns.command("describe")
-def txns_describe(
-    transactional_id: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False
-) -> None:
-    """Show one transactional id with its open transaction."""
-
-    async def work() -> None:
-        async with connect(bootstrap) as admin:
-            found = await admin.describe_transaction(transactional_id)
-        if json:
-            show_json(found)
-            return
-        rows: list[tuple[str, object]] = [
-            ("transactional id", found.transactional_id),
-            ("state", found.state),
-            ("producer id, epoch", f"{found.producer_id}, {found.producer_epoch}"),
-            ("timeout", f"{found.timeout_ms / 1000:g} s"),
-            ("started", _when(found.started_ms)),
-            ("coordinator", f"node {found.coordinator}"),
-        ]
-        for topic, numbers in sorted(found.partitions.items()):
-            rows.append((f"partitions of {topic}", sorted(numbers)))
-        show_table(("", ""), rows)
-
-    run(work())
-
-
-def _when(milliseconds: int) -> str:
-    from datetime import UTC, datetime
-
-    return "-" if milliseconds < 0 else datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 # ---------------------------------------------------------------------- status

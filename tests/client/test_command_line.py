@@ -123,7 +123,8 @@ class FakeAdmin:
 
 
 def test_lists_are_tables_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.client.listing_commands.connect", lambda bootstrap: FakeAdmin())
+    for module in ("listing_commands", "transaction_commands"):
+        monkeypatch.setattr(f"tidegate.client.{module}.connect", lambda bootstrap: FakeAdmin())
     table = tidegate("groups", "list").stdout
     assert "billing" in table and "Stable" in table and "group" in table.splitlines()[0]
     found = json.loads(tidegate("groups", "list", "--json").stdout)
@@ -295,7 +296,7 @@ def test_a_state_that_does_not_exist_is_refused_with_those_that_do() -> None:
 
 
 def test_the_states_are_those_of_the_coordinator() -> None:
-    from tidegate.client.listing_commands import TRANSACTION_STATES
+    from tidegate.client.transaction_commands import TRANSACTION_STATES
     from tidegate.coordinator.transaction.state import TransactionState
 
     assert sorted(TRANSACTION_STATES) == sorted(state.display_name for state in TransactionState)
