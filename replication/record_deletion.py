@@ -33,7 +33,8 @@ class RecordDeletions:
         self._waiting: dict[Replica, set[asyncio.Event]] = {}
 
     async def delete_before(self, replica: Replica, offset: int, timeout_ms: int) -> int:
-        """Removes the records below `offset` (-1: all that are committed); returns the least log start of the in-sync replicas.
+        """Removes the records below `offset` (-1: all that are committed); returns the least log start that the in-sync replicas
+        have noted.
 
         Raises KafkaError NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (a topic that is only compacted),
         REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
@@ -66,7 +67,7 @@ class RecordDeletions:
         if leader.is_under_min_isr():
             return -1  # an eligible replica outside the ISR (KIP-966), which nobody can ask, may lead next
         followers = (leader.follower(node).log_start_offset for node in leader.maximal_isr if node != leader.node_id)
-        return min((replica.log.log_start_offset, *followers))
+        return min((replica.log.noted_start_offset, *followers))  # the log start itself may be a later deletion's, not noted yet
 
     async def _change_of(self, replica: Replica, wait_s: float) -> bool:
         """Waits for news of the replica's followers or its role; False when time is up."""

@@ -17,6 +17,7 @@ from ..controller.model import INTERNAL_TOPICS
 from ..runtime import logs
 from ..storage.log import FlushPolicy, Log
 from ..wire.errors import ErrorCode, KafkaError
+from ..wire.records import iterate_headers
 from .assignment import NO_LEADER, Assignment
 from .delayed import AckWaiters, FetchWatchers
 from .follower import Append, FetchPosition, PartitionFollower, Restart, Truncate
@@ -306,6 +307,7 @@ class Replica:
                 if records:
                     if may_have_holes:
                         log.allow_holes()
+                    self._begin_within(records, leader_log_start)
                     log.append_follower(records)
                 if high_watermark > log.high_watermark:
                     log.set_high_watermark(min(high_watermark, log.log_end_offset))
@@ -315,6 +317,17 @@ class Replica:
                     log.start_note.want(leader_log_start)
                 return bool(records) or log.start_note.is_due
         return False
+
+    def _begin_within(self, records: bytes | memoryview, leader_log_start: int) -> None:
+        """The leader's log begins in the middle of the batch that it sends (KIP-107), and so that begins before our end.  What we
+        have of that batch's offsets, if anything, is of a history that the leader never had, or has deleted: our log begins
+        anew, with this batch.  The log start moves up again once it is there."""
+        log = self.log
+        if int.from_bytes(records[:8], "big", signed=True) >= log.log_end_offset:
+            return
+        first = next((header for _, header in iterate_headers(records)), None)
+        if first is not None and first.base_offset < leader_log_start <= log.log_end_offset < first.next_offset:
+            log.truncate_fully_and_start_at(first.base_offset)
 
     # -- the high watermark --------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tidegate.replication.leader import PartitionLeader
 from tidegate.replication.replica import Replica
-from tidegate.storage.log import AppendOrigin
+from tidegate.storage.log import AppendOrigin, Log
 from tidegate.storage.log_start import LogStart
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -215,4 +215,87 @@ async def test_ablation_when_the_leader_does_not_wait_a_new_leader_still_shows_t
     cluster.cut |= {(2, 1), (1, 2)}
     await cluster.managers[1].delete_records("t", 0, 4, 5_000)
     assert starts(cluster)[2] == 0
+    await cluster.stop_all()
+
+
+async def replica_added_after_a_deletion_within_a_batch(tmp_path: Path) -> Cluster:
+    """Node 3 begins with nothing; the leader's log begins at 4, in the middle of its batch [3, 6)."""
+    cluster = Cluster(tmp_path, wait_max_ms=50)
+    for node in (1, 2):
+        cluster.start(node)
+    cluster.create(isr=(1, 2))
+    for _ in range(2):
+        cluster.managers[1].append_now("t", 0, batch_of("a", "b", "c"), origin=AppendOrigin.CLIENT, required_acks=-1)
+    assert await cluster.managers[1].wait_committed("t", 0, 1, 6, 5_000) is ErrorCode.NONE
+    assert await cluster.managers[1].delete_records("t", 0, 4, 5_000) == 4
+    cluster.start(3)
+    cluster.publish(cluster.partitions.values(), to=[3])
+    return cluster
+
+
+async def test_a_new_replica_takes_the_batch_that_was_deleted_up_to_its_middle(tmp_path: Path) -> None:
+    """Its log begins anew at the leader's log start, and the first batch that it is sent begins before that."""
+    cluster = await replica_added_after_a_deletion_within_a_batch(tmp_path)
+    await eventually(lambda: 3 in cluster.partitions["t", 0].isr, "the new replica is in sync")
+    assert starts(cluster) == {1: 4, 2: 4, 3: 4}
+    assert cluster.log(3).noted_start_offset == 4 and cluster.log(3).log_end_offset == 6
+    await cluster.stop(3, clean=False)
+    cluster.start(3)
+    cluster.elect(3, isr=(1, 2, 3))
+    assert cluster.log(3).log_start_offset == 4, "not even a crash shows what was deleted"
+    await cluster.stop_all()
+
+
+async def test_a_replica_with_another_history_below_the_leaders_log_start_takes_that_batch_as_well(tmp_path: Path) -> None:
+    """Where the leader's log begins now it says that older epochs end there, and cannot say any more that they ended before."""
+    cluster = Cluster(tmp_path, wait_max_ms=50)
+    for node in (1, 2, 3):
+        cluster.start(node)
+    cluster.create(replicas=(1, 3), isr=(1, 3), leader=3, min_isr=1, flush_policy="os")
+    cluster.cut |= {(1, 3)}
+    cluster.managers[3].append_now("t", 0, batch_of("lost"), origin=AppendOrigin.CLIENT, required_acks=1)
+    for lost in ("lost, too", "even so", "and so"):
+        cluster.managers[3].append_now("t", 0, batch_of(lost), origin=AppendOrigin.CLIENT, required_acks=1)
+    cluster.elect(1, isr=(1,), to=[1])
+    cluster.managers[1].append_now("t", 0, batch_of("a", "b", "c"), origin=AppendOrigin.CLIENT, required_acks=1)
+    await eventually(lambda: cluster.log(1).high_watermark == 3, "the batch is committed")
+    assert await cluster.managers[1].delete_records("t", 0, 2, 5_000) == 2
+    cluster.publish(cluster.partitions.values(), to=[3])
+    await eventually(lambda: 3 in cluster.partitions["t", 0].isr, "it is in sync")
+    assert cluster.log(3).log_start_offset == 2 and cluster.log(3).log_end_offset == 3
+    await cluster.stop_all()
+
+
+async def test_ablation_a_log_that_must_begin_with_its_first_offset_is_never_in_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Replica, "_begin_within", lambda replica, records, leader_log_start: None)
+    cluster = await replica_added_after_a_deletion_within_a_batch(tmp_path)
+    await eventually(lambda: cluster.managers[3]._fetchers[1]._followed["t", 0].failures > 5, "it is refused again and again")
+    assert cluster.log(3).log_end_offset == 4 and 3 not in cluster.partitions["t", 0].isr
+    await cluster.stop_all()
+
+
+async def test_the_answer_names_no_log_start_that_a_crash_could_take_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later deletion has moved the leader's log start on, and its note is not on the disk yet."""
+    cluster = await cluster_with_records(tmp_path, isr=(1,), min_isr=1)
+    leader, log, noted = cluster.managers[1], cluster.log(1), asyncio.Event()
+
+    async def note_start(target: Log) -> None:
+        if target.log_start_offset == 4:
+            target.start_note.write()
+            await noted.wait()
+        else:
+            await asyncio.Event().wait()  # the disk is slow
+
+    monkeypatch.setattr(leader._deletions, "_note_start", note_start)
+    first = asyncio.ensure_future(leader.delete_records("t", 0, 4, 5_000))
+    await eventually(lambda: log.noted_start_offset == 4, "the first is noted")
+    second = asyncio.ensure_future(leader.delete_records("t", 0, 7, 5_000))
+    await eventually(lambda: log.log_start_offset == 7, "the second has begun")
+    noted.set()
+    assert await first == 4
+    second.cancel()
     await cluster.stop_all()

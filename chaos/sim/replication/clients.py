@@ -1,4 +1,4 @@
-"""Producers with acks=1 and acks=all, idempotent or not, and consumers that track leader epochs (KIP-320).
+"""Producers with acks=1 and acks=all, idempotent or not, consumers that track leader epochs (KIP-320), and who deletes records.
 
 They believe old metadata for a while, ask deposed leaders, give up waiting and try again, as clients do.
 """
@@ -14,7 +14,7 @@ from uuid import UUID
 from ....wire.errors import ErrorCode, KafkaError
 from ....wire.fetch import FetchPartition, FetchRequest
 from ....wire.records import NewRecord, encode_batch, iterate_headers
-from .contents import Record
+from .contents import GONE, Record
 from .network import Network
 from .node import Fetched, Produced, SimulatedNode
 from .truth import Truth
@@ -143,6 +143,7 @@ class Consumer:
         leader, epoch, topic_id = known
         position, last_epoch = len(self.records), self._epochs[-1] if self._epochs else -1
         part = FetchPartition(self._partition, position, clients.random.choice((1, 500, 1 << 20)), epoch, last_epoch, 0)
+        deleted_below = clients.truth.deleted_below((topic_id, self._partition))
         request = FetchRequest(max_wait_ms=clients.random.choice((0, 200)), topics=[(clients.topic, [part])])
         target = clients.nodes[leader]
         work = clients.network.call(
@@ -156,9 +157,9 @@ class Consumer:
         except (TimeoutError, OSError, KafkaError):
             return
         if answer is not None and len(self.records) == position:
-            self._take(answer, topic_id, position)
+            self._take(answer, topic_id, position, deleted_below)
 
-    def _take(self, answer: Fetched, asked: UUID, position: int) -> None:
+    def _take(self, answer: Fetched, asked: UUID, position: int, deleted_below: int) -> None:
         if answer.topic_id != asked or self.topic_id != asked:
             self.topic_id = asked  # another topic of the same name: from the beginning
             self._cut(0)
@@ -166,10 +167,13 @@ class Consumer:
         part = answer.response.topics[0][1][0]
         if part.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._cut(0)
+            self.records.extend([GONE] * part.log_start_offset)
+            self._epochs.extend([-1] * part.log_start_offset)
         elif part.diverging_epoch is not None:
             self._cut(min(part.diverging_epoch[1], self._end_of(part.diverging_epoch[0])))
         elif part.error is ErrorCode.NONE and part.records:
-            found = self._clients.truth.consumed((asked, self._partition), answer.leader_epoch, position, part.records)
+            truth, key = self._clients.truth, (asked, self._partition)
+            found = truth.consumed(key, answer.leader_epoch, position, part.records, deleted_below)
             if found is not None:
                 self.records.extend(found)
                 epochs = batch_epochs(part.records)
@@ -181,6 +185,49 @@ class Consumer:
     def _cut(self, length: int) -> None:
         del self.records[length:]
         del self._epochs[length:]
+
+
+class Deleter:
+    """Deletes records of one partition now and then."""
+
+    def __init__(self, clients: Clients, partition: int, pause_s: float) -> None:
+        self._clients = clients
+        self._partition = partition
+        self._pause_s = pause_s
+
+    async def run(self) -> None:
+        random = self._clients.random
+        while True:
+            await asyncio.sleep(self._pause_s * 2 * random.random())
+            if not self._clients.quiet:
+                await self.delete(random.choice((-1, random.randrange(20), random.randrange(100))))
+
+    async def delete(self, before_offset: int) -> bool:
+        """Once; true when it is answered.  -1: all that is committed."""
+        clients = self._clients
+        known = clients.leader(self._partition)
+        if known is None:
+            return False
+        target = clients.nodes[known[0]]
+        work = clients.network.call(
+            CLIENTS,
+            target.node_id,
+            lambda _process: target.delete_records(clients.topic, self._partition, before_offset, ANSWER_S)
+            if target.serving
+            else None,
+        )
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await work
+                return True
+        except (TimeoutError, OSError, KafkaError):
+            return False
+
+    async def delete_until_answered(self, before_offset: int, seconds: float) -> None:
+        """Raises TimeoutError."""
+        async with asyncio.timeout(seconds):
+            while not await self.delete(before_offset):
+                await asyncio.sleep(0.2)
 
 
 def batch_epochs(records: bytes | memoryview) -> dict[int, int]:

@@ -17,8 +17,9 @@ from ....controller.state import ClusterState
 from ....replication.replica import Replica
 from ....wire.errors import ErrorCode, KafkaError
 from ..runs import Broken
-from .clients import CLIENTS, Clients, Consumer, Producer
+from .clients import CLIENTS, Clients, Consumer, Deleter, Producer
 from .clock import VirtualClock
+from .contents import agree
 from .faults import Faults
 from .network import Network, Weather
 from .node import SimulatedNode, Surroundings
@@ -37,11 +38,11 @@ LOOK_S = 0.25
 class History:
     """See the module's text."""
 
-    def __init__(self, seed: int, options: Options | None = None) -> None:
+    def __init__(self, seed: int, options: Options | None = None, *, drawn_by: Callable[[Random], Options] = draw) -> None:
         self.seed = seed
         self.seen: Counter[str] = Counter()
         self._random = random = Random(seed)
-        self.options = options or draw(random)
+        self.options = options or drawn_by(random)
         self.loop = loop = VirtualLoop()
         self.network = Network(loop, random, self.seen)
         self.quorum = Quorum(loop, random, self._committed)
@@ -54,8 +55,9 @@ class History:
             process.run(self.quorum.add_controller, node_id, process, VirtualClock(loop, random), config)
         for node_id in range(1, self.options.replicas + 1):
             self.nodes[node_id] = SimulatedNode(
-                node_id, around, self.nodes.__getitem__, self._appended, self._acknowledged, self._progressed, self._leaving
-            )
+                node_id, around, self.nodes.__getitem__, self._appended, self._acknowledged, self._deleted, self._progressed,
+                self._leaving,
+            )  # fmt: skip
         self.network.processes[CLIENTS] = Process(loop, "clients")
         self.faults = Faults(
             loop, random, self.options, self.nodes, self.network, self.quorum, self.truth, self.seen, TOPIC
@@ -76,6 +78,10 @@ class History:
     def _acknowledged(self, node: SimulatedNode, replica: Replica, next_offset: int, batch_id: int) -> None:
         self._guard(lambda: self.truth.look_at(node))
         self._guard(lambda: self.truth.acknowledged(node, replica, next_offset, batch_id, self.loop.time()))
+
+    def _deleted(self, node: SimulatedNode, replica: Replica, low: int) -> None:
+        self._guard(lambda: self.truth.look_at(node))
+        self._guard(lambda: self.truth.deleted(node, replica, low))
 
     def _progressed(self, node: SimulatedNode) -> None:
         self._guard(lambda: self.truth.look_at(node))
@@ -146,6 +152,9 @@ class History:
         self.consumers = [Consumer(self.clients, number, 0.3) for number in range(self.options.partitions)]
         for consumer in self.consumers:
             clients.spawn(consumer.run())
+        if self.options.delete_pause_s:
+            for number in range(self.options.partitions):
+                clients.spawn(Deleter(self.clients, number, self.options.delete_pause_s).run())
 
     def _live(self) -> None:
         self.loop.world_task(self._strike())
@@ -186,9 +195,22 @@ class History:
         self._wait(lambda: all(task.done() for task in work), deadline_s - self.loop.time() + 5.0, "no new record is committed")
         if not all(task.result() for task in work):
             raise Broken("no new record is acknowledged")
+        self._delete_again()
         # In one look: a request of a client that has given up may arrive late, and is replicated like any other.
         self._wait(lambda: not self._unsettled() and self._consumed(), 20.0, "what is committed does not reach all")
         self.truth.check_all(self.clients.idempotent)
+
+    def _delete_again(self) -> None:
+        """What somebody asked for, and perhaps was not answered: now it must be done."""
+        clients = self.network.processes[CLIENTS]
+        work = [
+            clients.spawn(Deleter(self.clients, number, 0.0).delete_until_answered(truth.gone_below, 15.0))
+            for (_topic_id, number), truth in self.truth.partitions.items()
+            if truth.gone_below
+        ]
+        self._wait(lambda: all(task.done() for task in work), 16.0, "records are not deleted")
+        if any(task.exception() for task in work):
+            raise Broken("a DeleteRecords is not answered")
 
     def _unsettled(self) -> str:
         leaving = [node.node_id for node in self.nodes.values() if node.leaving or not node.alive]
@@ -196,8 +218,10 @@ class History:
 
     def _consumed(self) -> bool:
         for number, consumer in enumerate(self.consumers):
-            found = [truth for (topic_id, place), truth in self.truth.partitions.items() if place == number]
-            if not found or consumer.records != found[0].committed:
+            truth = next((truth for (_topic_id, place), truth in self.truth.partitions.items() if place == number), None)
+            if truth is None or len(consumer.records) != len(truth.committed):
+                return False
+            if not agree(consumer.records, truth.committed, len(truth.committed), truth.gone_below):
                 return False
         return True
 
@@ -211,7 +235,7 @@ class History:
 
     def counts(self) -> dict[str, int]:
         """What a run of many histories sums up."""
-        names = ("elections", "unclean elections", "appended", "acknowledged")
+        names = ("elections", "unclean elections", "appended", "acknowledged", "deleted")
         faults = sum(count for name, count in self.seen.items() if name.startswith("fault "))
         return {"faults": faults, **{name: self.seen[name] for name in names}}
 

@@ -126,6 +126,7 @@ class SimulatedNode:
     peers: Callable[[int], SimulatedNode]
     on_appended: Callable[[SimulatedNode, Replica], None]
     on_acknowledged: Callable[[SimulatedNode, Replica, int, int], None]
+    on_deleted: Callable[[SimulatedNode, Replica, int], None]
     on_progress: Callable[[SimulatedNode], None]
     on_leaving: Callable[[SimulatedNode], None]
     disk: LyingDisk = field(default_factory=LyingDisk)
@@ -320,6 +321,13 @@ class SimulatedNode:
         if code is ErrorCode.NONE:
             self.on_acknowledged(self, replica, next_offset, batch_id)
         return Produced(code, replica.topic_id, next_offset)
+
+    async def delete_records(self, topic: str, partition: int, before_offset: int, timeout_s: float) -> int:
+        """As `node/handlers/delete_records.py`.  Raises KafkaError."""
+        replica = self.replicas.replica(topic, partition)
+        low = await self.replicas.delete_records(topic, partition, before_offset, int(timeout_s * 1000))
+        self.on_deleted(self, replica, low)
+        return low
 
     async def consume(self, topic: str, partition: int, request: FetchRequest) -> Fetched | None:
         """None: this node does not know the partition."""

@@ -7,7 +7,7 @@ others: of these at most `min.insync.replicas - 1` nodes are without their data 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from .network import Weather
@@ -30,6 +30,7 @@ class Options:
     duration_s: float
     producers: tuple[tuple[int, bool], ...]  # acks, idempotent
     produce_pause_s: float
+    delete_pause_s: float = 0.0  # between deletions of records, on average; 0: none
 
     @property
     def losable(self) -> int:
@@ -53,6 +54,14 @@ FAULTS = (
 
 def draw(random: Random) -> Options:
     """The options of a history; each fault is missing, rare or frequent, so that histories differ in kind."""
+    return replace(
+        draw_first(random),
+        delete_pause_s=random.choice((0.0, 0.0, 0.3, 1.5)),
+    )
+
+
+def draw_first(random: Random) -> Options:
+    """Without what histories know since: seeds from before mean the same with it."""
     replicas = random.choice((1, 2, 3, 3, 3, 3, 4, 5))
     faults = {name: random.choice((0.0, 0.3, 1.0, 3.0)) for name in FAULTS}
     for rare in ("power_cut_all", "recreate_topic", "failing_sync", "change_minimum"):

@@ -10,6 +10,8 @@
   answered heartbeat was sent.  Nor once the controller has fenced the node for its silence: then at most a deposed controller
   may have kept the lease up, for `LEADER_FALLBACK_S`.
 * Consumers are given committed records only.
+* What a DeleteRecords was answered for stays away: no leader is elected that would show it again, and every replica that may be
+  elected without losing data has noted so, durably.  No log begins where nobody asked for it.
 * The controller's state holds its own invariants (`ClusterState.violations`: the leader is in the ISR, ...).
 
 An unclean election is a topic's choice to lose records.  It loses what its winner lacks (`_rebase`), once: from its leader
@@ -29,7 +31,7 @@ from ....controller.state import ClusterState
 from ....replication.replica import Replica
 from ....wire.records import iterate_headers
 from ..runs import Broken
-from .contents import Contents, Record
+from .contents import Contents, Record, agree
 from .node import SimulatedNode
 from .quorum import LEADER_FALLBACK_S
 
@@ -43,6 +45,8 @@ class PartitionTruth:
     name: str
     committed: list[Record] = field(default_factory=list)
     acknowledged: list[tuple[int, int]] = field(default_factory=list)  # next offset, batch id
+    deleted_below: int = 0  # somebody was told so
+    gone_below: int = 0  # somebody wished so
     leaders: dict[int, int] = field(default_factory=dict)
     state: PartitionState | None = None
     flushed: bool = True
@@ -162,14 +166,18 @@ class Truth:
                 continue
             leader = replica.leader
             watermark = -1 if leader is None else leader.high_watermark
-            now = (log, leader, watermark, log.high_watermark, log.log_end_offset, log.flushed_end_offset, log.cuts)
+            starts = log.log_start_offset, log.noted_start_offset
+            now = (log, leader, watermark, log.high_watermark, log.log_end_offset, log.flushed_end_offset, log.cuts, starts)
             looked_at = self._looked_at.setdefault(key, {})
             before = looked_at.get(node.node_id)
             if before == now:
                 continue
             looked_at[node.node_id] = now
             self.contents.of(log)  # while it can be read: the power may go in the middle of the next change
+            if leader is None and log.log_start_offset > truth.gone_below:
+                raise Broken(f"{truth.name}: node {node.node_id} begins at {starts[0]}, and nobody deleted so much")
             if leader is not None:
+                truth.gone_below = max(truth.gone_below, log.log_start_offset)
                 if before is None or before[1] is not leader:
                     self._on_leader(truth, node, replica)
                 if before is None or before[1:3] != now[1:3]:
@@ -187,16 +195,22 @@ class Truth:
             self._rebase(truth, replica)
         if truth.counts(epoch) and truth.state is not None and epoch == truth.state.leader_epoch:
             self._check_prefix(truth, replica, len(truth.committed), f"the new leader {node.node_id} of epoch {epoch}")
+            if replica.log.log_start_offset < truth.deleted_below:
+                raise Broken(
+                    f"{truth.name}: the new leader {node.node_id} of epoch {epoch} begins at {replica.log.log_start_offset},"
+                    f" and records below {truth.deleted_below} were deleted"
+                )
 
     def _rebase(self, truth: PartitionTruth, replica: Replica) -> None:
         held = self.contents.of(replica.log)
-        kept = 0
+        kept = min(replica.log.log_start_offset, len(truth.committed))
         while kept < min(len(held), len(truth.committed)) and held[kept] == truth.committed[kept]:
             kept += 1
         self._seen["records lost by choice"] += len(truth.committed) - kept
         # What the winner believed to be committed is so again, whoever else had it.
         truth.committed[kept:] = held[kept : replica.require_leader().high_watermark]
         truth.acknowledged = [(next_offset, batch) for next_offset, batch in truth.acknowledged if next_offset <= kept]
+        truth.deleted_below = min(truth.deleted_below, replica.log.noted_start_offset)
         truth.awaits_lossy_leader = False
         flushed_end = replica.log.flushed_end_offset
         if truth.flushed and flushed_end < len(truth.committed):
@@ -235,7 +249,7 @@ class Truth:
         held = self.contents.of(replica.log)
         if len(held) < length:
             raise Broken(f"{truth.name}: {who} ends at {len(held)}, but {length} records are committed")
-        if held[:length] != truth.committed[:length]:
+        if not agree(held, truth.committed, length, truth.gone_below, replica.log.log_start_offset):
             raise Broken(f"{truth.name}: {who} differs from what was committed")
 
     # ---- who holds what -------------------------------------------------------------------------------------------------------
@@ -252,14 +266,20 @@ class Truth:
                     f"{truth.name}: node {node_id} is in the {kind} {state.isr if kind == 'ISR' else state.elr}"
                     f" and does not hold all {truth.durable_length} committed records"
                 )
+            kept_start = self.contents.kept_start(self._nodes[node_id], self._key(truth))
+            if node_id not in self._dirty and kept_start < truth.deleted_below:
+                raise Broken(f"{truth.name}: node {node_id} may lead, and would show records below {truth.deleted_below} again")
 
     def _holds(self, node: SimulatedNode, truth: PartitionTruth, length: int) -> bool:
         """Whether the node would still have the first `length` committed records after the power went."""
-        key = next(key for key, each in self.partitions.items() if each is truth)
+        key = self._key(truth)
         held = self.contents.kept_by(node, key, truth.flushed)
         if held is None:
             return length == 0
-        return held[:length] == truth.committed[:length]
+        return agree(held, truth.committed, length, truth.gone_below, self.contents.kept_start(node, key))
+
+    def _key(self, truth: PartitionTruth) -> Key:
+        return next(key for key, each in self.partitions.items() if each is truth)
 
     # ---- what clients are told ------------------------------------------------------------------------------------------------
 
@@ -288,16 +308,35 @@ class Truth:
         if len(truth.committed) < next_offset or truth.committed[next_offset - 1][0] != batch_id:
             raise Broken(f"{truth.name}: batch {batch_id}, acknowledged up to {next_offset}, is not what is committed there")
 
-    def consumed(self, key: Key, leader_epoch: int, offset: int, records: bytes | memoryview) -> list[Record] | None:
-        """The records of an answer, from `offset` on; None when nothing can be said of its topic or epoch."""
+    def deleted(self, node: SimulatedNode, replica: Replica, low: int) -> None:
+        """A DeleteRecords was answered: `low` is the least log start of the in-sync replicas."""
+        truth = self.partitions.get((replica.topic_id, replica.partition))
+        if truth is None or not truth.counts(replica.leader_epoch):
+            return
+        self._seen["deleted"] += 1
+        truth.deleted_below = max(truth.deleted_below, low)
+        self.check_members(truth)
+
+    def deleted_below(self, key: Key) -> int:
+        """Who asks for records below from now on, and asks the present leader, is given none."""
+        truth = self.partitions.get(key)
+        return 0 if truth is None else truth.deleted_below
+
+    def consumed(
+        self, key: Key, leader_epoch: int, offset: int, records: bytes | memoryview, deleted_below: int
+    ) -> list[Record] | None:
+        """The records of an answer, from `offset` on; None when nothing can be said of its topic or epoch.  `deleted_below`: what
+        was so when it was asked."""
         truth = self.partitions.get(key)
         if truth is None or not truth.counts(leader_epoch):
             return None
+        if offset < deleted_below and truth.state is not None and leader_epoch == truth.state.leader_epoch:
+            raise Broken(f"{truth.name}: a consumer was given records at {offset}, and those below {deleted_below} were deleted")
         found: list[Record] = []
         for _, header in iterate_headers(records):
             first = max(0, offset - header.base_offset)
             found.extend((header.base_timestamp, place) for place in range(first, header.last_offset_delta + 1))
-        if truth.committed[offset : offset + len(found)] != found:
+        if not agree(truth.committed[offset : offset + len(found)], found, len(found), max(0, truth.gone_below - offset)):
             raise Broken(f"{truth.name}: a consumer was given records at {offset} that are not committed")
         return found
 
@@ -312,8 +351,11 @@ class Truth:
             assert state is not None
             if set(state.isr) != set(state.replicas):
                 return f"{truth.name} has ISR {state.isr} of {state.replicas}, leader {state.leader}"
+            leading = self.contents.log_of(self._nodes[state.leader], (topic_id, number)) if state.leader in self._nodes else None
             for node_id in state.replicas:
                 log = self.contents.log_of(self._nodes[node_id], (topic_id, number))
+                if log is not None and leading is not None and log.noted_start_offset < leading.noted_start_offset:
+                    return f"{truth.name}: node {node_id} has noted {log.noted_start_offset}, not {leading.noted_start_offset}"
                 if log is None or log.log_end_offset != len(truth.committed) or log.high_watermark != len(truth.committed):
                     return f"{truth.name}: node {node_id} has {log and dict(log.describe())} of {len(truth.committed)} committed"
         return ""
@@ -325,7 +367,10 @@ class Truth:
             assert truth.state is not None
             for node_id in truth.state.replicas:
                 log = self.contents.log_of(self._nodes[node_id], (topic_id, number))
-                if log is None or self.contents.of(log) != truth.committed:
+                length = len(truth.committed)
+                if log is None or len(held := self.contents.of(log)) != length or not agree(
+                    held, truth.committed, length, truth.gone_below, log.log_start_offset
+                ):
                     raise Broken(f"{truth.name}: node {node_id} differs from what is committed, after healing")
             for next_offset, batch_id in truth.acknowledged:
                 self.check_acknowledged(truth, next_offset, batch_id)
