@@ -371,7 +371,7 @@ class ReplicaManager:
             offline = replica is not None and replica.role is Role.OFFLINE
             callback(ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
-        code = leader.commit_state(next_offset) if self.lease.is_good else None
+        code = leader.commit_state(next_offset) if self.lease.is_good else ErrorCode.NOT_LEADER_OR_FOLLOWER
         if code is None and (timeout_ms <= 0 or self._waiting_acks >= self._config.waiting_acks_max):
             code = ErrorCode.REQUEST_TIMED_OUT
         if code is not None:
@@ -425,8 +425,9 @@ class ReplicaManager:
             self._isr_changes.submit(replica, replica.leader.propose_join(node_id))
 
     def _settled(self, replica: Replica) -> None:
-        """The ISR changed: the high watermark may move, and the next replica may be waiting to join."""
+        """The ISR changed: the high watermark may move, a deletion be done, and the next replica may be waiting to join."""
         self._progress(replica)
+        self._deletions.progressed(replica)
         if replica.leader is not None:
             self._isr_changes.submit(replica, replica.leader.propose_next_join())
             if replica.leader.has_paused_joins:

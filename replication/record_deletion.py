@@ -70,7 +70,7 @@ class RecordDeletions:
         return min((replica.log.noted_start_offset, *followers))  # the log start itself may be a later deletion's, not noted yet
 
     async def _change_of(self, replica: Replica, wait_s: float) -> bool:
-        """Waits for news of the replica's followers or its role; False when time is up."""
+        """Waits for news of the replica's followers, its ISR or its role; False when time is up."""
         waiting = self._waiting.setdefault(replica, set())
         if wait_s <= 0 or len(waiting) >= WAITING_MAX:
             return False
@@ -87,6 +87,6 @@ class RecordDeletions:
                 del self._waiting[replica]
 
     def progressed(self, replica: Replica) -> None:
-        """A follower fetched, or the replica changed its role."""
+        """A follower fetched, the ISR changed, or the replica changed its role."""
         for event in tuple(self._waiting.get(replica, ())):
             event.set()

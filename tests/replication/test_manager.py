@@ -156,6 +156,19 @@ async def test_suspended_leadership_appends_nothing(cluster: Cluster) -> None:
     assert await write(manager, "a") is ErrorCode.NONE
 
 
+async def test_who_asks_for_an_acknowledgement_while_leadership_is_suspended_is_sent_away_at_once(cluster: Cluster) -> None:
+    """Also for what is committed already, and for what was appended just before: nobody ends such a wait before its deadline."""
+    cluster.create()
+    manager = cluster.managers[1]
+    assert await write(manager, "a") is ErrorCode.NONE
+    cluster.cut |= {(2, 1), (3, 1)}
+    append(manager, "b")
+    manager.suspend_leadership("session expired")
+    for next_offset in (1, 2):
+        waiting = manager.wait_committed("t", 0, 1, next_offset, 60_000)
+        assert await asyncio.wait_for(waiting, 5) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 async def test_nothing_is_acknowledged_while_the_session_is_over(tmp_path: Path) -> None:
     """Not even what is committed meanwhile: clients may be writing to another leader, and are told to look for it."""
     cluster = Cluster(tmp_path)

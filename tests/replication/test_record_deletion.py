@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tidegate.replication.leader import PartitionLeader
+from tidegate.replication.leader import PartitionLeader, ReplicaProgress
+from tidegate.replication.offsets import EARLIEST
+from tidegate.replication.record_deletion import RecordDeletions
 from tidegate.replication.replica import Replica
 from tidegate.storage.log import AppendOrigin, Log
 from tidegate.storage.log_start import LogStart
@@ -17,8 +19,11 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 from .cluster import Cluster, batch_of, eventually
 
 
-async def cluster_with_records(tmp_path: Path, count: int = 10, wait_max_ms: int = 60_000, **config: str) -> Cluster:
-    cluster = Cluster(tmp_path, wait_max_ms=wait_max_ms)  # a follower that waits for records must be told of the log start
+async def cluster_with_records(
+    tmp_path: Path, count: int = 10, wait_max_ms: int = 60_000, lag_max_ms: int = 30_000, **config: str
+) -> Cluster:
+    # A follower that waits for records must be told of the log start.
+    cluster = Cluster(tmp_path, wait_max_ms=wait_max_ms, lag_max_ms=lag_max_ms)
     for node in (1, 2, 3):
         cluster.start(node)
     cluster.create(**config)
@@ -202,19 +207,95 @@ async def test_a_deletion_that_waits_ends_with_the_leadership_and_with_its_deadl
     await cluster.stop_all()
 
 
-async def test_ablation_when_the_leader_does_not_wait_a_new_leader_still_shows_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("who", ["controller", "leader"])
+async def test_a_deletion_is_answered_when_the_follower_that_it_waits_for_leaves_the_isr(tmp_path: Path, who: str) -> None:
+    """It died; whoever may lead from then on has let go of the records."""
+    cluster = await cluster_with_records(tmp_path, lag_max_ms=60_000 if who == "controller" else 500)
+    await cluster.stop(3)
+    if who == "leader":  # it takes out whoever lacks something
+        cluster.managers[1].append_now("t", 0, batch_of("v10"), origin=AppendOrigin.CLIENT, required_acks=-1)
+    waiting = asyncio.ensure_future(cluster.managers[1].delete_records("t", 0, 4, 60_000))
+    leader = cluster.managers[1].replica("t", 0).leader
+    assert leader is not None
+    await eventually(lambda: leader.follower(2).log_start_offset == 4, "the other one has moved")
+    events = cluster.managers[1]._deletions._waiting[cluster.managers[1].replica("t", 0)]
+    await eventually(lambda: events and not any(event.is_set() for event in events), "the deletion waits for more")
+    if who == "controller":
+        assert not waiting.done()
+        now = cluster.partitions["t", 0]
+        now = cluster.partitions["t", 0] = replace(now, isr=(1, 2), partition_epoch=now.partition_epoch + 1)
+        cluster.publish([now])
+    assert await asyncio.wait_for(waiting, 20) == 4
+    await cluster.stop_all()
+
+
+@pytest.mark.parametrize("insists", [True, False])
+async def test_who_cannot_note_what_was_deleted_does_not_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, insists: bool
 ) -> None:
-    from tidegate.replication.record_deletion import RecordDeletions
+    """Ablation: it joins when it has the records, and brings the deleted ones back when it is elected after a crash of all."""
+    cluster = await cluster_with_records(tmp_path, wait_max_ms=100)  # after that a follower without room tries again
+    await cluster.stop(3)
+    cluster.elect(1, isr=(1, 2))
+    await cluster.managers[1].delete_records("t", 0, 5, 5_000)
+    write, may_join = LogStart.write, PartitionLeader._may_join
 
-    def at_once(replica: Replica, _leader: object) -> int:
-        return replica.log.log_start_offset
+    def refusing(self: LogStart) -> None:
+        if self._path.parts[-3] == "node-3":
+            raise OSError(28, "no space left on the device")
+        write(self)
 
-    monkeypatch.setattr(RecordDeletions, "_low_watermark", staticmethod(at_once))
+    def joins_with_anything(self: PartitionLeader, progress: ReplicaProgress) -> bool:
+        deleted_below, self.deleted_below = self.deleted_below, 0
+        try:
+            return may_join(self, progress)
+        finally:
+            self.deleted_below = deleted_below
+
+    monkeypatch.setattr(LogStart, "write", refusing)
+    if not insists:
+        monkeypatch.setattr(PartitionLeader, "_may_join", joins_with_anything)
+    cluster.start(3)
+    cluster.publish([cluster.partitions["t", 0]])
+    leader = cluster.managers[1].replica("t", 0).leader
+    assert leader is not None
+    await eventually(lambda: leader.follower(3).fetch_offset == 10, "it has every record")
+    if insists:
+        fetches = cluster.fetches
+        await eventually(lambda: cluster.fetches > fetches + 10, "it goes on asking")
+        assert 3 not in cluster.partitions["t", 0].isr
+    else:
+        await eventually(lambda: 3 in cluster.partitions["t", 0].isr, "it is in sync")
+        for node in (1, 2, 3):
+            await cluster.stop(node, clean=False)
+        cluster.start(3)
+        cluster.elect(3)
+        assert starts(cluster)[3] == 0
+    await cluster.stop_all()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_new_leader_shows_nothing_that_was_said_to_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """Ablation: the leader answers without waiting for followers, dies, and one that it had not reached leads."""
+    if not waits:
+        monkeypatch.setattr(
+            RecordDeletions, "_low_watermark", staticmethod(lambda replica, _leader: replica.log.log_start_offset)
+        )
     cluster = await cluster_with_records(tmp_path)
-    cluster.cut |= {(2, 1), (1, 2)}
-    await cluster.managers[1].delete_records("t", 0, 4, 5_000)
-    assert starts(cluster)[2] == 0
+    cluster.cut |= {(2, 1), (3, 1)}
+    answered = True
+    try:
+        await cluster.managers[1].delete_records("t", 0, 4, 300)
+    except KafkaError as late:
+        answered = late.code is not ErrorCode.REQUEST_TIMED_OUT
+    await cluster.stop(1, clean=False)
+    cluster.elect(2, isr=(2, 3))
+    await eventually(lambda: cluster.managers[2].replica("t", 0).is_leader, "the new leader")
+    await eventually(lambda: cluster.log(2).high_watermark == 10, "the new leader commits")
+    earliest = cluster.managers[2].list_offsets("t", 0, EARLIEST, None).offset
+    assert (answered, earliest) == (not waits, 0)
     await cluster.stop_all()
 
 
