@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ..wire.errors import KafkaError
 
@@ -35,9 +35,8 @@ class ProducerIdentity:
     producer_epoch: int
 
 
-@dataclass(slots=True, frozen=True)
-class ReplayedRecord:
-    """A record with its place in the log; `producer` is set when its batch is transactional."""
+class ReplayedRecord(NamedTuple):
+    """A record with its place in the log; `producer` is set when its batch is transactional.  A load makes a million of them."""
 
     offset: int
     timestamp_ms: int

@@ -1,6 +1,6 @@
 """What transactions and groups cost on a cluster of real processes: commits, a dead coordinator, readers, rebalances.
 
-    python bench/txn [commits] [coordinator] [lag] [rebalance]
+    python bench/txn [commits] [coordinator] [lag] [rebalance] [loading]
                      [--directory DIR] [--nodes 3] [--seconds 4] [--rounds 5] [--members 100]
 
 Without a name, all of them.  Producers and consumers of `commits` and `lag` are librdkafka's, as it comes (TV1); the others are
@@ -24,12 +24,13 @@ sys.path.append(str(Path(__file__).parents[1] / "cluster"))
 from commits import bench_commits
 from killed_coordinator import bench_coordinator
 from lag import bench_lag
+from loading import bench_loading
 from members import bench_rebalance
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("parts", nargs="*", metavar="part", help="commits, coordinator, lag, rebalance")
+    arguments.add_argument("parts", nargs="*", metavar="part", help="commits, coordinator, lag, rebalance, loading")
     arguments.add_argument("--directory", type=Path, help="a folder on the disk to measure (default: the temporary one)")
     arguments.add_argument("--nodes", type=int, default=3, help="nodes of the cluster, and replicas of every partition")
     arguments.add_argument("--seconds", type=float, default=4.0, help="of each row of the commits, and of the lag")
@@ -40,6 +41,7 @@ def main() -> None:
         "commits": lambda root: bench_commits(root, chosen.nodes, chosen.seconds),
         "coordinator": lambda root: bench_coordinator(root, chosen.rounds),
         "lag": lambda root: bench_lag(root, chosen.nodes, chosen.seconds),
+        "loading": bench_loading,
         "rebalance": lambda root: bench_rebalance(root, chosen.nodes, chosen.members, chosen.rounds),
     }
     unknown = [part for part in chosen.parts if part not in parts]
