@@ -70,6 +70,7 @@ CLIENTS = {
     for client in (
         Client("java-3.9", "java", "[3.9,3.10-alpha)", ("mvn", "java", "javac")),
         Client("java-4", "java", "[4,5-alpha)", ("mvn", "java", "javac")),
+        Client("kafkajs", "kafkajs", "", ("npm", "node")),
     )
 }
 

@@ -6,6 +6,7 @@ Version 8 asks for several groups.  With `require_stable` an undecided transacti
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ...coordinator.group.events import FetchedOffset, OffsetFetch
@@ -30,17 +31,19 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 
 async def _fetch(broker: Broker, group_id: str, topics: Any, require_stable: bool) -> dict[str, Any]:
     wanted = None if topics is None else tuple((t.name, index) for t in topics for index in t.partition_indexes)
+    names = () if topics is None else tuple(topic.name for topic in topics)
     try:
         offsets = (await broker.groups.ask(group_id, OffsetFetch(group_id, wanted, require_stable))).offsets
     except KafkaError as error:
         failed = FetchedOffset(error=error.code)
-        return {"error_code": error.code, "topics": _by_topic(dict.fromkeys(wanted or (), failed))}
+        return {"error_code": error.code, "topics": _by_topic(dict.fromkeys(wanted or (), failed), names)}
     found = dict(offsets) if wanted is None else {key: offsets.get(key, FetchedOffset()) for key in wanted}
-    return {"error_code": ErrorCode.NONE, "topics": _by_topic(found)}
+    return {"error_code": ErrorCode.NONE, "topics": _by_topic(found, names)}
 
 
-def _by_topic(offsets: dict[tuple[str, int], FetchedOffset]) -> list[dict[str, Any]]:
-    topics: dict[str, list[dict[str, Any]]] = {}
+def _by_topic(offsets: dict[tuple[str, int], FetchedOffset], asked: Iterable[str]) -> list[dict[str, Any]]:
+    """Every topic that was asked for is in the answer, also one of which no partition was named."""
+    topics: dict[str, list[dict[str, Any]]] = {name: [] for name in asked}
     for (name, index), found in offsets.items():
         topics.setdefault(name, []).append(
             {

@@ -9,13 +9,16 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from foreign_clients import Program
 from tidegate.client.admin import Admin, NewTopic
 from tidegate.client.local_cluster import LocalCluster
 from tidegate.wire.api import ApiKey
 
 from .conformance import Asker
+from .programs import CASE_TIMEOUT_S, case_of
 from .protocol_cases import World, produce, records
 from .witness import kept_up
 
@@ -102,3 +105,9 @@ async def world(conformance_node: LocalCluster, world_without_connection: World)
     async with Asker(conformance_node.node(1).kafka_address) as asker:
         world_without_connection.asker = asker
         yield world_without_connection
+
+
+@pytest.fixture
+def saw(program: Program, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What a foreign client saw in the case of this test's name; the module says which `program`."""
+    return program.saw(case_of(request.node), CASE_TIMEOUT_S)

@@ -465,10 +465,11 @@ async def _offset_commit(world: World, version: int) -> Any:
 @case(ApiKey.OFFSET_FETCH)
 async def _offset_fetch(world: World, version: int) -> Any:
     name = await group_with_offset(world)
-    topics = [{"name": world.topic, "partition_indexes": [0, 1]}]
+    topics = [{"name": world.topic, "partition_indexes": [0, 1]}, {"name": "unnamed", "partition_indexes": []}]
     committed = {"partition_index": 0, "committed_offset": 3, "committed_leader_epoch": 0, "metadata": "note", "error_code": 0}
     absent = {"partition_index": 1, "committed_offset": -1, "committed_leader_epoch": -1, "metadata": "", "error_code": 0}
-    answer = {"error_code": 0, "topics": [{"name": world.topic, "partitions": [committed, absent]}]}
+    empty = {"name": "unnamed", "partitions": []}
+    answer = {"error_code": 0, "topics": [{"name": world.topic, "partitions": [committed, absent]}, empty]}
     group = {"group_id": name, "topics": topics}
     fields = group | {"groups": [group], "require_stable": True}
     return fields, {"throttle_time": 0, "groups": [answer | {"group_id": name}], **answer}

@@ -5,54 +5,29 @@ What it does is in tests/clients/java/src, a case for each test here, of the sam
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from foreign_clients import Broken, Missing, Program
+from foreign_clients import Program
 from tidegate.client.local_cluster import LocalCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("java-clients"), pytest.mark.timeout(180)]
+from .programs import at_work, numbered
 
-CASE_TIMEOUT_S = 90
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("java-clients"), pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module", params=["java-3.9", "java-4"])
 def program(
     request: pytest.FixtureRequest, shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Program]:
-    """One JVM for each version, at work on the cases of all tests that were chosen."""
-    chosen = {case_of(item) for item in request.session.items if item.module is request.module}
-    log = tmp_path_factory.mktemp("java") / f"{request.param}.log"
-    try:
-        program = Program(request.param, shared_cluster.bootstrap, sorted(chosen), log)
-    except Missing as reason:
-        pytest.skip(str(reason))
-    except Broken as error:
-        pytest.fail(str(error))
-    yield program
-    program.close()
+    with at_work(request.param, shared_cluster, request, tmp_path_factory) as program:
+        yield program
 
 
 @pytest.fixture
 def version(program: Program) -> str:
     return program.name
-
-
-@pytest.fixture
-def saw(program: Program, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the client saw in the case of this test's name."""
-    return program.saw(case_of(request.node), CASE_TIMEOUT_S)
-
-
-def case_of(item: Any) -> str:
-    """test_aborted_records_are_never_read -> abortedRecordsAreNeverRead"""
-    return re.sub(r"_(\w)", lambda letter: letter[1].upper(), item.originalname.removeprefix("test_"))
-
-
-def numbered(what: str, count: int) -> list[str]:
-    return [f"{what}-{number:03}" for number in range(count)]
 
 
 class TestTransactions:

@@ -1,0 +1,40 @@
+"""Programs of foreign clients, at work on the cases of a whole test module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from foreign_clients import Broken, Missing, Program
+from tidegate.client.local_cluster import LocalCluster
+
+CASE_TIMEOUT_S = 90
+
+
+@contextmanager
+def at_work(
+    name: str, cluster: LocalCluster, request: pytest.FixtureRequest, folders: pytest.TempPathFactory
+) -> Iterator[Program]:
+    """One process for all tests of the module that were chosen.  Skips them when the client is not there, and says why."""
+    cases = sorted({case_of(item) for item in request.session.items if item.module is request.module})
+    try:
+        program = Program(name, cluster.bootstrap, cases, folders.mktemp(name) / "program.log")
+    except Missing as reason:
+        pytest.skip(str(reason))
+    except Broken as error:
+        pytest.fail(str(error))
+    yield program
+    program.close()
+
+
+def case_of(item: Any) -> str:
+    """test_aborted_records_are_never_read -> abortedRecordsAreNeverRead"""
+    return re.sub(r"_(\w)", lambda letter: letter[1].upper(), item.originalname.removeprefix("test_"))
+
+
+def numbered(what: str, count: int) -> list[str]:
+    """What the programs call their records."""
+    return [f"{what}-{number:03}" for number in range(count)]
