@@ -6,6 +6,7 @@ import asyncio
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,15 +43,21 @@ async def _fill(bootstrap: str) -> None:
             await producer.send("numbers", str(number), key=str(number))
 
 
-async def committed(bootstrap: str, topic: str) -> list[tuple[str, str]]:
-    """(key, value) of everything that is committed, sorted."""
+async def committed(bootstrap: str, topic: str, count: int = 0) -> list[tuple[str, str]]:
+    """(key, value) of everything that is committed, sorted.  A commit is answered before its markers (SEMANTICS 25): the last of
+    `count` records may come a moment later."""
+    deadline = time.monotonic() + 20
     async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
         places = [(topic, partition) for partition in range(3)]
         consumer.assign(places)
-        ends, found = await consumer.end_offsets(places), []
-        while any(consumer.positions().get(place, 0) < end for place, end in ends.items()):
-            found += [((each.key or b"").decode(), (each.value or b"").decode()) for each in await consumer.poll()]
-    return sorted(found)
+        found: list[tuple[str, str]] = []
+        while True:
+            ends = await consumer.end_offsets(places)
+            while any(consumer.positions().get(place, 0) < end for place, end in ends.items()):
+                found += [((each.key or b"").decode(), (each.value or b"").decode()) for each in await consumer.poll()]
+            if len(found) >= count or time.monotonic() > deadline:
+                return sorted(found)
+            await asyncio.sleep(0.02)
 
 
 def run(name: str, *arguments: str) -> str:
@@ -66,14 +73,14 @@ def test_records_of_two_topics_are_there_together_or_not_at_all(cluster: LocalCl
     said = run(f"transaction_{client}.py", cluster.bootstrap)
     assert said == "transaction 1 was aborted: changed my mind\n"
     for topic, name in (("debits", "alice"), ("credits", "bob")):
-        found = asyncio.run(committed(cluster.bootstrap, topic))
+        found = asyncio.run(committed(cluster.bootstrap, topic, before[topic] + 2))
         assert len(found) == before[topic] + 2 and {key for key, _value in found} == {f"{name}-0", f"{name}-2"}
 
 
 @pytest.mark.parametrize("client", ["confluent", "tidegate"])
 def test_every_record_is_transformed_exactly_once(cluster: LocalCluster, client: str) -> None:
     run(f"transform_{client}.py", cluster.bootstrap, str(len(NUMBERS)))
-    found = asyncio.run(committed(cluster.bootstrap, f"doubled-{client}"))
+    found = asyncio.run(committed(cluster.bootstrap, f"doubled-{client}", len(NUMBERS)))
     assert found == sorted((str(number), str(2 * number)) for number in NUMBERS)
 
 
