@@ -526,10 +526,12 @@ class Admin:
         return {key: entry.offset for key, entry in found.items()}
 
     async def offsets_for_times(
-        self, times: Mapping[tuple[str, int], int], *, read_committed: bool = False
+        self, times: Mapping[tuple[str, int], int], *, read_committed: bool = False, within_s: float | None = None
     ) -> dict[tuple[str, int], OffsetAtTime]:
-        """The first record at or after a time in milliseconds (offset -1: none)."""
-        return await list_offsets(self._cluster, times, read_committed=read_committed, timeout_s=self._timeout_s)
+        """The first record at or after a time in milliseconds (offset -1: none).  With `within_s`, partitions whose leaders have
+        not answered by then are left out; without it that is an error."""
+        timeout_s, partly = (self._timeout_s, False) if within_s is None else (within_s, True)
+        return await list_offsets(self._cluster, times, read_committed=read_committed, timeout_s=timeout_s, partly=partly)
 
     # ------------------------------------------------------------------ how
 

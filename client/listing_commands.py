@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..wire.errors import ErrorCode
-from .command_output import run, settings_of, show_json, show_table
+from .command_output import run, settings_of, show_json, show_table, warn
 from .errors import error_for
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from .admin import Admin
     from .metadata import TopicView
@@ -27,16 +28,49 @@ Bootstrap = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 LOCAL = "127.0.0.1:9092"
+SHOWN_MAX = 5
 PARTITIONS_MAX = 200_000
 INT16_MAX = (1 << 15) - 1
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
 
 
+READ_S_MAX = 10.0
+"""How long a command that only looks may take; where leaders or coordinators are away for longer, it says so."""
+OFFSETS_S_MAX = 3.0
+"""How long the offsets of partitions are asked for; those that nobody has told by then are not shown."""
+
+
 def connect(bootstrap: str) -> Admin:
     from .admin import Admin
 
     return Admin(bootstrap)
+
+
+def connect_to_read(bootstrap: str) -> Admin:
+    from .admin import Admin
+
+    return Admin(bootstrap, timeout_s=READ_S_MAX)
+
+
+async def offsets_to_show(
+    admin: Admin, partitions: Collection[tuple[str, int]], times: Sequence[int], *, read_committed: bool = False
+) -> list[dict[tuple[str, int], int]]:
+    """Offsets for each of the times, as far as leaders tell them soon; says so on standard error when some do not."""
+    asked = (
+        admin.offsets_for_times(dict.fromkeys(partitions, time), read_committed=read_committed, within_s=OFFSETS_S_MAX)
+        for time in times
+    )
+    answers = await asyncio.gather(*asked)
+    missing = sorted(key for key in partitions if any(key not in answer for answer in answers))
+    if missing:
+        names = ", ".join(f"{topic}-{number}" for topic, number in missing[:SHOWN_MAX])
+        more = f" and {len(missing) - SHOWN_MAX} more" if len(missing) > SHOWN_MAX else ""
+        warn(
+            f"the leaders of {names}{more} did not answer within {OFFSETS_S_MAX:g} s: their offsets are not shown, and the rest "
+            "is what another node knew last: are enough nodes running? try `tidegate status`"
+        )
+    return [{key: entry.offset for key, entry in answer.items()} for answer in answers]
 
 
 def joining_replicas(moves: Iterable[PartitionMove]) -> Joining:
@@ -124,11 +158,12 @@ def topics_describe(names: Annotated[list[str], typer.Argument()], bootstrap: Bo
     """Show partitions, leaders, replicas, offsets and settings."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        from .offset_requests import EARLIEST, LATEST
+
+        async with connect_to_read(bootstrap) as admin:
             described = await admin.describe_topics(names)
             led = [(topic.name, part.partition) for topic in described for part in topic.partitions if part.leader >= 0]
-            ends = await admin.end_offsets(led)
-            starts = await admin.beginning_offsets(led)
+            starts, ends = await offsets_to_show(admin, led, (EARLIEST, LATEST))
         if json:
             show_json(
                 [
@@ -246,12 +281,14 @@ def groups_describe(group: Annotated[str, typer.Argument()], bootstrap: Bootstra
     """Show a group's members, offsets and lag."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        from .offset_requests import LATEST
+
+        async with connect_to_read(bootstrap) as admin:
             described = await admin.describe_group(group)
             if described.state == "Dead":  # what a coordinator says of a group that it does not have
                 raise error_for(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group!r} does not exist")
             offsets = await admin.group_offsets(group)
-            ends = await admin.end_offsets(offsets, read_committed=True)
+            (ends,) = await offsets_to_show(admin, offsets, (LATEST,), read_committed=True)
         owner = {
             (topic, number): member.client_id
             for member in described.members
@@ -263,8 +300,8 @@ def groups_describe(group: Annotated[str, typer.Argument()], bootstrap: Bootstra
                 "topic": topic,
                 "partition": number,
                 "committed": stored.offset,
-                "end": ends[topic, number],
-                "lag": max(0, ends[topic, number] - stored.offset),
+                "end": ends.get((topic, number)),
+                "lag": max(0, ends[topic, number] - stored.offset) if (topic, number) in ends else None,
                 "member": owner.get((topic, number)),
             }
             for (topic, number), stored in sorted(offsets.items())

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode, KafkaError
 from .cluster import Backoff, Cluster, CoordinatorKind
-from .errors import ConnectionFailed, FatalError, GroupChanged, error_for, sentence
+from .errors import ConnectionFailed, FatalError, GroupChanged, RetriableError, error_for, sentence
 from .metadata import NO_LEADER
 from .transaction_requests import CommittedOffset, GroupMetadata, Offsets, offset_topics, worst_offset_code
 
@@ -43,12 +43,31 @@ class OffsetAtTime:
 
 
 async def list_offsets(
-    cluster: Cluster, times: Mapping[tuple[str, int], int], *, read_committed: bool, timeout_s: float
+    cluster: Cluster, times: Mapping[tuple[str, int], int], *, read_committed: bool, timeout_s: float, partly: bool = False
 ) -> dict[tuple[str, int], OffsetAtTime]:
-    """The offset for each partition and time (milliseconds, EARLIEST or LATEST).  Raises the partition's error."""
-    deadline_s = cluster.clock.monotonic() + timeout_s
-    backoff = Backoff(cluster.clock)
+    """The offset for each partition and time (milliseconds, EARLIEST or LATEST).  Raises the partition's error.
+
+    `partly`: what no leader has answered within the time is left out; for showing, never for deciding.
+    """
     found: dict[tuple[str, int], OffsetAtTime] = {}
+    try:
+        async with asyncio.timeout(timeout_s if partly else None):
+            await _find_offsets(cluster, times, found, read_committed, cluster.clock.monotonic() + timeout_s)
+    except (TimeoutError, RetriableError):
+        if not partly:
+            raise
+    return found
+
+
+async def _find_offsets(
+    cluster: Cluster,
+    times: Mapping[tuple[str, int], int],
+    found: dict[tuple[str, int], OffsetAtTime],
+    read_committed: bool,
+    deadline_s: float,
+) -> None:
+    """Fills `found`, until it has all or the deadline is over."""
+    backoff = Backoff(cluster.clock)
     left = dict(times)
     while True:
         by_leader: defaultdict[int, dict[tuple[str, int], int]] = defaultdict(dict)
@@ -75,7 +94,7 @@ async def list_offsets(
                     else:
                         raise error_for(result, f"offsets of {key[0]}-{key[1]}")
         if not left:
-            return found
+            return
         await cluster.pause(backoff, deadline_s, code, f"offsets of {_names(left)}", said)
         if without_leader or left:
             await cluster.refresh({topic for topic, _ in left})

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .command_output import CommandError, run, show_json, show_table
-from .listing_commands import INT32_MAX, INT64_MAX, LOCAL, Bootstrap, Json, connect
+from .listing_commands import INT32_MAX, INT64_MAX, LOCAL, Bootstrap, Json, connect, connect_to_read
 
 txns = typer.Typer(no_args_is_help=True, help="Look at transactions, and abort those that hang.")
 # As ListTransactions names them; a broker passes over a name that it does not know.
@@ -46,7 +46,7 @@ def txns_describe(
     """Show one transactional id with its open transaction."""
 
     async def work() -> None:
-        async with connect(bootstrap) as admin:
+        async with connect_to_read(bootstrap) as admin:
             found = await admin.describe_transaction(transactional_id)
         if json:
             show_json(found)

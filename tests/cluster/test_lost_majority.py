@@ -17,6 +17,7 @@ from .witness import Witness, batch, eventually, raw_fetch, raw_produce
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("lost-majority"), pytest.mark.timeout(180)]
 
+LOOK_S_MAX = 25.0  # the longest of them waits for 10 s; the machine may be busy
 RETURNED = "quorum_voter_returned"
 QUICK = {"broker.session.timeout.ms": 2000, "broker.heartbeat.interval.ms": 300}
 
@@ -53,6 +54,8 @@ async def test_a_majority_that_comes_back_brings_everything_and_one_that_does_no
         fetched = await raw_fetch(survivor.kafka_address, witness.topic, 0)
         assert fetched.error is ErrorCode.NONE and b"record-19" in bytes(fetched.records), "what is committed can be read"
 
+        await looked_at_without_a_majority(survivor, witness.topic)
+
         # No majority is made of one survivor and an empty folder.
         lost.data_path.rename(tmp_path / "lost disk")
         await lost.start()
@@ -69,6 +72,26 @@ async def test_a_majority_that_comes_back_brings_everything_and_one_that_does_no
     finally:
         await cluster.down()
     await saved(survivor.data_path, witness, tmp_path)
+
+
+async def looked_at_without_a_majority(survivor: LocalNode, topic: str) -> None:
+    """Commands that only look say what the node knows, or soon that nobody does."""
+
+    async def look(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tidegate.client.command_line", *arguments, "--bootstrap", survivor.kafka_address]
+        return await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=LOOK_S_MAX, check=False
+        )
+
+    described, listed, group = await asyncio.gather(
+        look("topics", "describe", topic, "--json"), look("topics", "list"), look("groups", "describe", "g")
+    )
+    assert described.returncode == listed.returncode == 0, described.stderr + listed.stderr
+    (shown,) = json.loads(described.stdout)
+    ends = {part["partition"]: part["high_watermark"] for part in shown["partitions"]}
+    assert ends == {0: 20, 1: None, 2: None} and shown["config"] and topic in listed.stdout
+    assert f"the leaders of {topic}-1, {topic}-2 did not answer" in described.stderr and "tidegate status" in described.stderr
+    assert group.returncode == 1 and "coordinator of group 'g'" in group.stderr
 
 
 async def saved(folder: Path, witness: Witness, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from .witness import eventually, log_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("roomy"), pytest.mark.timeout(180)]
 
+TRANSACTIONS = "transaction.version"
 # A node that knows no more than level 1 of metadata.version, as the version before this one.
 OLDER = """
 from tidegate.controller import model
@@ -125,6 +127,51 @@ async def test_an_older_node_that_does_not_know_a_finalised_level_does_not_start
     assert older.returncode in (3, 70), said
     assert "the cluster runs metadata.version=3" in said and "knows at most 1: upgrade it" in said
     assert "Traceback" not in said
+
+
+def test_a_foreign_client_raises_and_lowers_levels(roomy_cluster: LocalCluster) -> None:
+    """kafka-python, as it is: what it may do it does, and each refusal is the error that it names."""
+    from kafka.admin import KafkaAdminClient, UpdateFeatureType
+    from kafka.errors import FeatureUpdateFailedError, InvalidRequestError, InvalidUpdateVersionError
+
+    client = KafkaAdminClient(bootstrap_servers=roomy_cluster.bootstrap)
+
+    def levels() -> dict[str, int]:
+        return {name: each["finalized"][0] for name, each in client.describe_features().items()}
+
+    def become(expected: int) -> bool:
+        """Any node may be asked, and hears of a new level a little later."""
+        deadline = time.monotonic() + 10
+        while (found := levels()[TRANSACTIONS]) != expected and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return found == expected
+
+    def lower(kind: UpdateFeatureType) -> dict[str, tuple[UpdateFeatureType, int]]:
+        return {TRANSACTIONS: (kind, 1)}
+
+    try:
+        assert levels() == {"metadata.version": 3, TRANSACTIONS: 2}
+        supported = {name: each["supported"] for name, each in client.describe_features().items()}
+        assert supported == {"metadata.version": (1, 3), TRANSACTIONS: (0, 2)}
+        assert client.update_features(lower(UpdateFeatureType.SAFE_DOWNGRADE), validate_only=True) == {TRANSACTIONS: "OK"}
+        assert levels()[TRANSACTIONS] == 2, "validation changes nothing"
+        for refused, error in (
+            (lower(UpdateFeatureType.UPGRADE), InvalidUpdateVersionError),
+            (lower(UpdateFeatureType.UNSAFE_DOWNGRADE), InvalidUpdateVersionError),
+            ({"metadata.version": (UpdateFeatureType.SAFE_DOWNGRADE, 1)}, InvalidUpdateVersionError),
+            ({TRANSACTIONS: 9}, InvalidUpdateVersionError),
+            ({"no.such.feature": 1}, InvalidRequestError),
+        ):
+            with pytest.raises((error, FeatureUpdateFailedError)) as raised:
+                client.update_features(refused)
+            assert raised.type is error, refused
+        assert levels()[TRANSACTIONS] == 2
+        assert client.update_features(lower(UpdateFeatureType.SAFE_DOWNGRADE)) == {TRANSACTIONS: "OK"}
+        assert become(1)
+    finally:
+        assert client.update_features({TRANSACTIONS: 2}) == {TRANSACTIONS: "OK"}
+        assert become(2)
+        client.close()
 
 
 async def test_levels_are_described_raised_and_lowered_where_that_is_safe(roomy_cluster: LocalCluster, admin: Admin) -> None:
