@@ -192,11 +192,14 @@ class Segment:
         except FileNotFoundError:
             return -1
 
-    def unseal(self) -> None:
-        """What vouches for more than is to be left goes; durable with the folder's next sync.  Raises OSError."""
-        for suffix in ("seal", "countindex"):  # other batches may come to the same size, with the same one at the last entry
-            if self._disk.exists(self.path(suffix)):
-                self._disk.remove(self.path(suffix))
+    def unseal(self) -> bool:
+        """What vouches for more than is to be left goes, durable with the folder's next sync; whether there was anything.  Raises
+        OSError."""
+        # Counts as well: other batches may come to the same size, with the same one at the last entry.
+        there = [path for suffix in ("seal", "countindex") if self._disk.exists(path := self.path(suffix))]
+        for path in there:
+            self._disk.remove(path)
+        return bool(there)
 
     def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Reads both index files; when they are not those that the seal vouches for, both are built again from the headers."""

@@ -164,14 +164,16 @@ class Segments(Sequence[Segment]):
         self._count()
 
     def _remove(self, gone: Sequence[Segment], unsealed: Segment | None = None) -> None:
-        """From the back, durably.  Seals go first, also that of the segment in front (`unsealed`), which is to be cut and knows
-        where the next one begins: what they vouch for and is not there would look like a loss."""
-        for segment in gone if unsealed is None else (unsealed, *gone):
-            segment.unseal()
-        self._disk.sync_directory(self._directory)
-        if gone:
-            for segment in reversed(gone):
-                segment.remove()
+        """From the back, and durably one by one: a crash leaves the front of what was there, and vouches for no more than that.
+
+        All seals go first, also that of the segment in front (`unsealed`), which is to be cut and knows where the next one begins:
+        what they vouch for and is not there would look like a loss.  And a seal proves that all before it was flushed, with the
+        holes that only the seals of cleaned segments explain."""
+        for segment in (*reversed(gone), *(() if unsealed is None else (unsealed,))):
+            if segment.unseal():
+                self._disk.sync_directory(self._directory)
+        for segment in reversed(gone):
+            segment.remove()
             self._disk.sync_directory(self._directory)
 
     def prepare_restart(self, offset: int) -> None:
