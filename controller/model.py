@@ -21,6 +21,7 @@ CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 
 METADATA_VERSION = "metadata.version"
+GROUP_VERSION = "group.version"  # 1: consumer groups (KIP-848)
 # What came with which level of metadata.version: until every node knows it, no entry of the log may hold it.
 MOVES_LEVEL = 2  # partitions that move, brokers that are unregistered
 NODE_SETTINGS_LEVEL = 3  # settings of nodes that change while they run
@@ -28,10 +29,10 @@ NODE_SETTINGS_LEVEL = 3  # settings of nodes that change while they run
 # `partition_changes` looks at.)
 OPERATION_LEVELS: dict[str, int] = {"unregister_broker": MOVES_LEVEL, "change_node_config": NODE_SETTINGS_LEVEL}
 # The feature levels that this version of Tidegate knows, and the ones a fresh cluster starts with.
-SUPPORTED_FEATURES: dict[str, int] = {METADATA_VERSION: 3, "transaction.version": 2}
+SUPPORTED_FEATURES: dict[str, int] = {METADATA_VERSION: 3, "transaction.version": 2, GROUP_VERSION: 1}
 # The lowest levels that it still knows; 0: the feature may be off.
-FEATURE_LEVEL_MIN: dict[str, int] = {METADATA_VERSION: 1, "transaction.version": 0}
-INITIAL_FEATURES: dict[str, int] = {METADATA_VERSION: 3, "transaction.version": 2}
+FEATURE_LEVEL_MIN: dict[str, int] = {METADATA_VERSION: 1, "transaction.version": 0, GROUP_VERSION: 0}
+INITIAL_FEATURES: dict[str, int] = {METADATA_VERSION: 3, "transaction.version": 2, GROUP_VERSION: 1}
 
 TOPIC_NAME_LENGTH_MAX = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")

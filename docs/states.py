@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tidegate.client import transaction_manager as producer
 from tidegate.coordinator.group import state as group
+from tidegate.coordinator.group.consumer import state as consumer
 from tidegate.coordinator.transaction import state as transaction
 
 PAGE = Path(__file__).with_name("states.md")
@@ -28,10 +29,17 @@ counts as Dead. While markers are on their way, requests that Kafka answers with
 a second.
 """
 GROUP = """
+## Classic groups
+
+The protocol of JoinGroup and SyncGroup (SEMANTICS 32). Member id, instance id and generation are judged first. A group of which
+nothing is known counts as Dead.
+"""
+CONSUMERS = """
 ## Consumer groups
 
-The classic protocol (SEMANTICS 32). Member id, instance id and generation are judged first. A group of which nothing is known
-counts as Dead.
+The protocol of ConsumerGroupHeartbeat (KIP-848). The diagram is a member's: how it gets from what it owns to what the target
+assignment gives it. The table says what a request does, by what its sender is to the group; *left* is a static member that left
+for a while.
 """
 PRODUCER = """
 ## The producer of `tidegate.client`
@@ -86,6 +94,21 @@ def groups() -> str:
     return GROUP + diagram(edges) + table("", [state.value for state in group.GroupState], rows)
 
 
+def consumer_groups() -> str:
+    stable, unrevoked, unreleased = consumer.MemberState
+    edges = [
+        (stable.name, "the target takes partitions that it reads", unrevoked.name),
+        (unrevoked.name, "given up, and that was all", stable.name),
+        (unrevoked.name, "given up, others hold what it shall get", unreleased.name),
+        (unrevoked.name, "given up, a newer target takes more", unrevoked.name),
+        (stable.name, "others hold what the target gives", unreleased.name),
+        (unreleased.name, "released", stable.name),
+        (unreleased.name, "a newer target takes partitions that it reads", unrevoked.name),
+    ]
+    rows = [(each.value, [consumer.RULES[it, each].value for it in consumer.Situation]) for each in consumer.MemberRequest]
+    return CONSUMERS + diagram(edges) + table("", [situation.value for situation in consumer.Situation], rows)
+
+
 def producers() -> str:
     moves = producer.TRANSITIONS.items()
     edges = [
@@ -103,7 +126,7 @@ def _cell(state: producer.State | None) -> str:
 
 
 def main() -> int:
-    fresh = HEAD + transactions() + groups() + producers()
+    fresh = HEAD + transactions() + groups() + consumer_groups() + producers()
     if "--check" in sys.argv[1:]:
         if not PAGE.exists() or PAGE.read_text() != fresh:
             print("docs/states.md is out of date: run `python docs/states.py`", file=sys.stderr)

@@ -111,6 +111,8 @@ class Broker:
         for topic in result.deleted_topics:
             for partition in topic.partitions:
                 self.replicas.delete(topic.name, partition, topic.topic_id)
+        if result.deleted_topics or result.changed_topics:
+            self.groups.topics_changed()
         if result.deleted_topics:
             self.groups.topics_deleted(topic.name for topic in result.deleted_topics)
         changed = set(result.changed_partitions)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..coordinator.group.consumer.assignors import ASSIGNORS
 from ..runtime.tls import TlsFiles
 
 ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
@@ -103,6 +104,10 @@ SETTINGS: Final[dict[str, Setting]] = {
     "group.min.session.timeout.ms": _int(6000, "The shortest session timeout that a member may ask for.", 1),
     "group.max.session.timeout.ms": _int(1800000, "The longest session timeout that a member may ask for.", 1),
     "group.max.size": _int(2**31 - 1, "Most members of one group.", 1),
+    "group.consumer.session.timeout.ms": _int(45000, "A consumer group's member (KIP-848) that is silent so long is removed.", 1),
+    "group.consumer.heartbeat.interval.ms": _int(5000, "How often a consumer group's members are to say that they live.", 1),
+    "group.consumer.max.size": _int(2**31 - 1, "Most members of one consumer group.", 1),
+    "group.consumer.assignors": Setting(list, ["uniform", "range"], "Who assigns; the first for groups whose members name none."),
     "log.retention.check.interval.ms": _int(300000, "How often segments are looked at that may be too old or too many.", 10),
     "log.damaged.retention.ms": _int(604800000, "How long a damaged log is kept that was set aside; -1: for ever.", -1),
     "log.damaged.retention.bytes": _int(10 << 30, "How much of them is kept in a data folder, besides the newest; -1: all.", -1),
@@ -161,6 +166,9 @@ class Configuration:
 
     def text(self, key: str) -> str:
         return str(self.values[key])
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        return tuple(self.values[key])
 
     def flag(self, key: str) -> bool:
         return bool(self.values[key])
@@ -305,6 +313,7 @@ def _resolve(values: dict[str, Any], hostname: str) -> Configuration:
         raise ConfigurationError(f"mutual TLS of the quorum needs all of {', '.join(QUORUM_TLS)}; missing: {', '.join(missing)}")
     if values["broker.heartbeat.interval.ms"] * 2 > values["broker.session.timeout.ms"]:
         raise ConfigurationError("broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms")
+    _check_consumer_groups(values)
     if values["log.format"] not in ("text", "json"):
         raise ConfigurationError(f"log.format = {values['log.format']!r}: text or json")
     if values["log.level"].upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
@@ -322,6 +331,15 @@ def _resolve(values: dict[str, Any], hostname: str) -> Configuration:
         advertised_grpc=_advertised(values, "grpc", address),
         quorum_tls=None if missing else TlsFiles(*(Path(filled(key, values[key])) for key in QUORUM_TLS)),
     )
+
+
+def _check_consumer_groups(values: Mapping[str, Any]) -> None:
+    assignors = values["group.consumer.assignors"]
+    if not assignors or not set(assignors) <= ASSIGNORS.keys():
+        raise ConfigurationError(f"group.consumer.assignors = {assignors!r}: choose from {', '.join(sorted(ASSIGNORS))}")
+    if values["group.consumer.heartbeat.interval.ms"] * 2 > values["group.consumer.session.timeout.ms"]:
+        message = "group.consumer.session.timeout.ms must be at least twice group.consumer.heartbeat.interval.ms"
+        raise ConfigurationError(message)
 
 
 def _advertised(values: Mapping[str, Any], name: str, address: Any) -> Address:

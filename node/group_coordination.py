@@ -6,19 +6,44 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ..controller.model import GROUP_VERSION
+from ..coordinator.group.consumer.events import ConsumerGroupConfig, TopicShape
 from ..coordinator.group.events import GroupConfig, GroupEvent, GroupReply, TopicsDeleted
 from ..coordinator.group.shard import GroupShard
 from ..coordinator.runtime import CoordinatorRuntime, Phase, ProducerIdentity, RuntimeConfig
 from ..storage.log import Log
 from ..wire.errors import ErrorCode, KafkaError
 from .coordinator_host import CoordinatorHost, ReplicatedStateLog
-from .internal_topics import CONSUMER_OFFSETS, partition_for
+from .internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, partition_for
 
 if TYPE_CHECKING:
     from .broker import Broker
 
 # How long the writer of a marker waits for it to be replicated; then the transaction coordinator asks again.
 MARKER_WAIT_S = 30.0
+
+
+def check_consumer_groups_enabled(broker: Broker) -> None:
+    """Raises KafkaError UNSUPPORTED_VERSION until the cluster has agreed on consumer groups: a node that does not know their
+    records could become the coordinator."""
+    if broker.state.features.get(GROUP_VERSION, 0) < 1:
+        message = f"{GROUP_VERSION} is 0, consumer groups need 1: `tidegate features upgrade`"
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+
+
+class ClusterTopics:
+    """The metadata as the groups' catalog of topics."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.version = 0
+
+    def shapes(self, names: Iterable[str]) -> dict[str, TopicShape]:
+        topics = self._broker.state.topics
+        return {name: TopicShape(topics[name].topic_id, len(topics[name].partitions)) for name in names if name in topics}
+
+    def names(self) -> Iterable[str]:
+        return (name for name in self._broker.state.topics if name not in INTERNAL_TOPICS)
 
 
 class GroupCoordination:
@@ -34,10 +59,17 @@ class GroupCoordination:
             max_size=configuration.integer("group.max.size"),
             offset_metadata_max_bytes=configuration.integer("offset.metadata.max.bytes"),
             offsets_retention_ms=configuration.integer("offsets.retention.minutes") * 60_000,
+            consumer=ConsumerGroupConfig(
+                session_timeout_ms=configuration.integer("group.consumer.session.timeout.ms"),
+                heartbeat_interval_ms=configuration.integer("group.consumer.heartbeat.interval.ms"),
+                max_size=configuration.integer("group.consumer.max.size"),
+                assignors=configuration.texts("group.consumer.assignors"),
+            ),
         )
+        self._topics = ClusterTopics(broker)
         runtime: CoordinatorRuntime[GroupEvent, GroupReply, None] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
-            lambda _partition, _epoch: GroupShard(self._config, self._missing_topics),
+            lambda _partition, _epoch: GroupShard(self._config, self._topics),
             ReplicatedStateLog(CONSUMER_OFFSETS, broker.replicas),
             lambda _partition, _epoch, _effect: None,  # groups have no effects outside their log
             config=RuntimeConfig(),
@@ -79,14 +111,15 @@ class GroupCoordination:
         partitions = [partition for partition, phase, _ in self._host.runtime.shards() if phase is not Phase.FAILED]
         return list(await asyncio.gather(*(self._host.ask_partition(p, event) for p in partitions)))
 
+    def topics_changed(self) -> None:
+        """Topics were made, deleted, or given partitions: consumer groups look at theirs again."""
+        self._topics.version += 1
+
     def topics_deleted(self, names: Iterable[str]) -> None:
         """The offsets of these topics are of no use any more."""
         event = TopicsDeleted(frozenset(names))
         for partition, _, _ in list(self._host.runtime.shards()):
             self._host.runtime.submit(partition, event, None, self._broker.clock.steady_ms())
-
-    def _missing_topics(self, names: frozenset[str]) -> frozenset[str]:
-        return names - self._broker.state.topics.keys()
 
     def accepts_markers(self, partition: int, leader_epoch: int) -> bool:
         """Whether this node's shard of the partition follows its log: a marker may only be appended when it is told of it."""

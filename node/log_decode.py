@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from ..coordinator.fields import RecordFormatError
 from ..coordinator.group import records as group_records
+from ..coordinator.group.consumer import records as consumer_records
+from ..coordinator.group.consumer.events import Partitions
 from ..coordinator.transaction import records as transaction_records
 from ..storage.inspection.dump import Row
 
@@ -58,5 +60,30 @@ def _group(key: bytes, value: bytes | None, _offset: int) -> dict[str, Any]:
                 "group_id": group_id, "generation": group.generation, "protocol": group.protocol, "leader": group.leader,
                 "members": members,
             }  # fmt: skip
-        case _:
-            return {"kind": "of a later release"}
+        case None:
+            return _consumer_group(key, value)
+
+
+def _consumer_group(key: bytes, value: bytes | None) -> dict[str, Any]:
+    about = consumer_records.decode_key(key)
+    if about is None:
+        return {"kind": "of a later release"}
+    said = {"kind": about.kind.name.lower()} | {name: text for name, text in about._asdict().items() if name != "kind" and text}
+    if value is None:
+        return said | {"forgotten": True}
+    match consumer_records.decode_value(about.kind, value):
+        case int() as epoch:
+            return said | {"epoch": epoch}
+        case dict() as topics:
+            return said | {"topics": {name: f"{shape.topic_id} ({shape.partitions})" for name, shape in sorted(topics.items())}}
+        case consumer_records.MemberMetadata() as member:
+            return said | {field.name: getattr(member, field.name) for field in fields(member)}
+        case consumer_records.CurrentAssignment() as current:
+            epochs = {"epoch": current.epoch, "previous_epoch": current.previous_epoch, "state": current.state.name}
+            return said | epochs | {"assigned": _named(current.assigned), "revoking": _named(current.revoking)}
+        case frozenset() as partitions:
+            return said | {"partitions": _named(partitions)}
+
+
+def _named(partitions: Partitions) -> list[str]:
+    return [f"{topic_id}-{number}" for topic_id, numbers in consumer_records.by_topic(partitions) for number in numbers]

@@ -62,6 +62,8 @@ class ApiKey(IntEnum):
     UNREGISTER_BROKER = 64
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +89,15 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.FETCH: _api(4, 12, 12, "fetch"),
     ApiKey.LIST_OFFSETS: _api(1, 7, 6, "list_offsets"),
     ApiKey.METADATA: _api(0, 12, 9, "metadata"),
-    ApiKey.OFFSET_COMMIT: _api(2, 8, 8, "offset_commit"),
-    ApiKey.OFFSET_FETCH: _api(1, 8, 6, "offset_fetch"),
+    ApiKey.OFFSET_COMMIT: _api(2, 9, 8, "offset_commit"),
+    ApiKey.OFFSET_FETCH: _api(1, 9, 6, "offset_fetch"),
     ApiKey.FIND_COORDINATOR: _api(0, 4, 3, "find_coordinator"),
     ApiKey.JOIN_GROUP: _api(0, 9, 6, "join_group"),
     ApiKey.HEARTBEAT: _api(0, 4, 4, "heartbeat"),
     ApiKey.LEAVE_GROUP: _api(0, 5, 4, "leave_group"),
     ApiKey.SYNC_GROUP: _api(0, 5, 4, "sync_group"),
     ApiKey.DESCRIBE_GROUPS: _api(0, 5, 5, "describe_groups"),
-    ApiKey.LIST_GROUPS: _api(0, 4, 3, "list_groups"),
+    ApiKey.LIST_GROUPS: _api(0, 5, 3, "list_groups"),
     ApiKey.API_VERSIONS: _api(0, 4, 3, "api_versions"),
     ApiKey.CREATE_TOPICS: _api(2, 7, 5, "create_topics"),
     ApiKey.DELETE_TOPICS: _api(1, 6, 4, "delete_topics"),
@@ -123,6 +125,8 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.DESCRIBE_PRODUCERS: _api(0, 0, 0, "describe_producers"),
     ApiKey.DESCRIBE_TRANSACTIONS: _api(0, 0, 0, "describe_transactions"),
     ApiKey.LIST_TRANSACTIONS: _api(0, 1, 0, "list_transactions"),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _api(0, 1, 0, "consumer_group_heartbeat"),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _api(0, 1, 0, "consumer_group_describe"),
 }
 
 SUPPORTED: Mapping[ApiKey, tuple[int, int]] = {key: (spec.low, spec.high) for key, spec in TABLE.items()}

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 
 from ...wire.errors import ErrorCode
+from .consumer.events import ConsumerGroupConfig, ConsumerGroupEvent, ConsumerGroupReply
+from .consumer.state import ConsumerGroupState
 from .state import GroupState
 
 TopicPartition = tuple[str, int]
+
+
+class GroupType(Enum):
+    """By which protocol a group is kept, with the names that ListGroups shows (KIP-848)."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
 
 
 @dataclass(slots=True, frozen=True)
@@ -76,7 +86,10 @@ class OffsetToCommit:
 
 @dataclass(slots=True, frozen=True)
 class OffsetCommit:
-    """generation -1 and an empty member id: a consumer that manages its partitions itself, or an administrator."""
+    """generation -1 and an empty member id: a consumer that manages its partitions itself, or an administrator.
+
+    In a consumer group the generation is the member epoch; knows_member_epochs: version 9, whose callers understand its errors.
+    """
 
     group_id: str
     offsets: tuple[OffsetToCommit, ...]
@@ -84,6 +97,7 @@ class OffsetCommit:
     member_id: str = ""
     group_instance_id: str | None = None
     retention_ms: int = -1
+    knows_member_epochs: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -103,11 +117,14 @@ class TxnOffsetCommit:
 
 @dataclass(slots=True, frozen=True)
 class OffsetFetch:
-    """partitions None: all of the group's.  require_stable: UNSTABLE_OFFSET_COMMIT while a transaction is undecided."""
+    """partitions None: all of the group's.  require_stable: UNSTABLE_OFFSET_COMMIT while a transaction is undecided.
+    member_id None: not asked as a member of a consumer group."""
 
     group_id: str
     partitions: tuple[TopicPartition, ...] | None
     require_stable: bool = False
+    member_id: str | None = None
+    member_epoch: int = -1
 
 
 @dataclass(slots=True, frozen=True)
@@ -130,9 +147,10 @@ class TopicsDeleted:
 
 @dataclass(slots=True, frozen=True)
 class ListGroups:
-    """States by display name; empty for all."""
+    """States and types by display name, in lower case; empty for all."""
 
     states: frozenset[str] = frozenset()
+    types: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True, frozen=True)
@@ -169,6 +187,7 @@ GroupEvent = (
     | DescribeGroup
     | GroupTimer
     | ExpireOffsets
+    | ConsumerGroupEvent
 )
 
 
@@ -233,7 +252,8 @@ class OffsetFetchReply:
 class GroupListing:
     group_id: str
     protocol_type: str
-    state: GroupState
+    state: GroupState | ConsumerGroupState
+    type: GroupType = GroupType.CLASSIC
 
 
 @dataclass(slots=True, frozen=True)
@@ -269,7 +289,15 @@ class Acknowledged:
 
 
 GroupReply = (
-    JoinReply | SyncReply | LeaveReply | OffsetsReply | OffsetFetchReply | ListGroupsReply | DescribeGroupReply | Acknowledged
+    JoinReply
+    | SyncReply
+    | LeaveReply
+    | OffsetsReply
+    | OffsetFetchReply
+    | ListGroupsReply
+    | DescribeGroupReply
+    | Acknowledged
+    | ConsumerGroupReply
 )
 
 
@@ -286,3 +314,4 @@ class GroupConfig:
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000
     offsets_retention_check_interval_ms: int = 600_000
     expiration_batch_max: int = 1_000
+    consumer: ConsumerGroupConfig = field(default_factory=ConsumerGroupConfig)

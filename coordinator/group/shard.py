@@ -1,4 +1,8 @@
-"""The group shard: the groups and offsets of one partition of __consumer_offsets (classic protocol; SEMANTICS 32-35).
+"""The group shard: the groups and offsets of one partition of __consumer_offsets (SEMANTICS 32-35).
+
+A group is of one kind at a time: kept by the classic protocol here, or a consumer group in `consumer/` (KIP-848).  One without
+members changes its kind when the first member of the other comes; nobody takes part in both, and no member moves from one to the
+other while the group lives (Kafka's online migration).
 
 Offsets and the outcome of each generation are durable: written by `handle`, applied by `replay`.  Who waits for a rebalance is
 volatile and changed by `handle` itself (`membership.py`, `rebalance.py`); when an append is refused, the waiting members get the
@@ -10,12 +14,15 @@ that carries them is committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from ...wire.errors import ErrorCode, KafkaError
 from ..fields import FieldReader, RecordFormatError
 from ..outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
 from . import rebalance, records
+from .consumer.events import ConsumerGroupHeartbeat, ConsumerGroupTimer, DescribeConsumerGroup, TopicCatalog
+from .consumer.groups import ConsumerGroups
+from .consumer.state import ConsumerGroupState, MemberRequest
 from .events import (
     Acknowledged,
     DeleteGroup,
@@ -29,6 +36,7 @@ from .events import (
     GroupListing,
     GroupReply,
     GroupTimer,
+    GroupType,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -56,11 +64,12 @@ GroupOutcome = Outcome[GroupReply, None]
 class GroupShard:
     """One partition's groups."""
 
-    def __init__(self, config: GroupConfig, missing_topics: Callable[[frozenset[str]], frozenset[str]] | None = None) -> None:
-        """`missing_topics` says which of some topics the metadata does not hold (any more), at least as of this election."""
+    def __init__(self, config: GroupConfig, catalog: TopicCatalog | None = None) -> None:
+        """`catalog` knows the topics at least as of this election; without one there are none, and none is taken for deleted."""
         self.config = config
-        self._missing_topics = missing_topics
+        self._catalog = catalog
         self.groups: dict[str, ClassicGroup] = {}
+        self.consumers = ConsumerGroups(config.consumer, catalog)
         self.offsets = OffsetStore()
         self._is_live = False
         self._deadlines: dict[str, int] = {}
@@ -80,7 +89,7 @@ class GroupShard:
             case records.GroupKey(group_id):
                 self._replay_group(group_id, record.value)
             case None:
-                pass  # a kind of record that a later release writes
+                self.consumers.replay(record.key, record.value)
 
     def _replay_group(self, group_id: str, data: bytes | None) -> None:
         if data is None:
@@ -102,20 +111,22 @@ class GroupShard:
             rebalance.renew_sessions(group, context.now_ms)
             self._deadlines[group.group_id] = group.next_deadline_ms()
         self._next_expiration_scan_ms = context.now_ms + self.config.offsets_retention_check_interval_ms
-        if self._missing_topics is not None:
+        self.consumers.activated(context.now_ms)
+        if self._catalog is not None:
             # Deletions that nobody heard of who could write tombstones: the partition was loading, or had no leader.  Whoever
             # committed these offsets had seen no newer metadata than this election, so a topic missing now was deleted.
             topics = {topic for group_id in self.offsets.groups() for topic, _ in self.offsets.of_group(group_id)}
-            self._deleted_topics.update(dict.fromkeys(self._missing_topics(frozenset(topics)), context.now_ms))
+            self._deleted_topics.update(dict.fromkeys(topics - self._catalog.shapes(topics).keys(), context.now_ms))
         return Outcome()
 
     def due(self, now_ms: int) -> Sequence[GroupEvent]:
         events: list[GroupEvent] = [GroupTimer(group_id) for group_id, deadline in self._deadlines.items() if deadline <= now_ms]
+        events += self.consumers.due(now_ms)
         if self._deleted_topics:
             events.append(TopicsDeleted(frozenset()))
         if now_ms >= self._next_expiration_scan_ms:
             self._next_expiration_scan_ms = now_ms + self.config.offsets_retention_check_interval_ms
-            names = [name for name in dict.fromkeys([*self.groups, *self.offsets.groups()]) if self._may_expire(name)]
+            names = [name for name in self._all_names() if self._may_expire(name)]
             size = 100
             events += [ExpireOffsets(tuple(names[start : start + size])) for start in range(0, len(names), size)]
         return events
@@ -144,6 +155,12 @@ class GroupShard:
                 return self._list(event)
             case DescribeGroup():
                 return self._describe(event.group_id)
+            case ConsumerGroupHeartbeat():
+                return self._consumer_heartbeat(event, context)
+            case ConsumerGroupTimer():
+                return Outcome(records=self.consumers.on_timer(event, context), reply=Acknowledged())
+            case DescribeConsumerGroup():
+                return Outcome(reply=self.consumers.describe(event.group_id))
 
     # --- membership --------------------------------------------------------------------------------------------------------
 
@@ -152,6 +169,7 @@ class GroupShard:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         if isinstance(event, JoinGroup):
             self._check_join(event)
+        kind_before = self._leave_consumer_kind(event)
         group = self.groups.get(event.group_id)
         if group is None:
             if isinstance(event, JoinGroup) and not event.member_id:
@@ -165,7 +183,7 @@ class GroupShard:
             change.reply = error
         if not isinstance(event, Heartbeat):  # a heartbeat only moves a deadline on: the one remembered is still a lower bound
             self._keep(group)
-        written: list[CoordinatorRecord] = []
+        written = kind_before if group.members or group.pending_members else []
         if change.write:
             value = records.encode_group_value(group.to_value(context.now_ms, change.assignment))
             written.append(CoordinatorRecord(records.encode_group_key(group.group_id), value))
@@ -190,6 +208,21 @@ class GroupShard:
             case GroupTimer():
                 rebalance.advance(group, context.now_ms, self.config, change)
                 change.reply = Acknowledged()
+
+    def _leave_consumer_kind(self, event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup | GroupTimer) -> list[CoordinatorRecord]:
+        """Tombstones of a consumer group that has no members any more.  One that has some is not for classic members."""
+        if not self._has_consumers(event.group_id):
+            return self.consumers.tombstones(event.group_id)
+        if isinstance(event, JoinGroup):
+            message = f"{event.group_id} is a consumer group with members: set group.protocol=consumer, or use another group"
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
+        return []
+
+    def _consumer_heartbeat(self, event: ConsumerGroupHeartbeat, context: Context) -> GroupOutcome:
+        group = self.groups.get(event.group_id)
+        classic = group is not None and bool(group.members or group.pending_members)
+        written, reply = self.consumers.heartbeat(event, context, classic=classic)
+        return Outcome(records=(self._classic_tombstone(event.group_id) if written else []) + written, reply=reply)
 
     def _check_join(self, event: JoinGroup) -> None:
         low, high = self.config.min_session_timeout_ms, self.config.max_session_timeout_ms
@@ -224,23 +257,51 @@ class GroupShard:
             return group.state
         return GroupState.EMPTY if self.offsets.knows(group_id) else GroupState.DEAD
 
+    def _is_consumer_kind(self, group_id: str) -> bool:
+        return group_id in self.consumers.groups and group_id not in self.groups
+
+    def _has_consumers(self, group_id: str) -> bool:
+        return self.consumers.state_of(group_id) not in (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
+
+    def _all_names(self) -> Iterable[str]:
+        return dict.fromkeys([*self.groups, *self.consumers.groups, *self.offsets.groups()])
+
     # --- committing offsets ------------------------------------------------------------------------------------------------
 
     def _commit(self, event: OffsetCommit, context: Context) -> GroupOutcome:
+        if self._is_consumer_kind(event.group_id):
+            self._check_consumer(event)
+        else:
+            self._check_classic_committer(event, context.now_ms)
+        expire_ms = context.now_ms + event.retention_ms if event.retention_ms >= 0 else -1
+        written, errors = self._offset_records(event.group_id, event.offsets, context.now_ms, expire_ms)
+        return Outcome(records=written, reply=OffsetsReply(errors))
+
+    def _check_consumer(self, event: OffsetCommit) -> None:
+        """KIP-848: the member epoch fences; while nobody is in the group, whoever names no epoch may commit."""
+        if event.generation < 0 and not self._has_consumers(event.group_id):
+            return
+        self.consumers.judge(MemberRequest.COMMIT, event.group_id, event.member_id, event.generation)
+        if not event.knows_member_epochs:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "members of a consumer group commit by OffsetCommit version 9")
+
+    def _check_classic_committer(self, event: OffsetCommit, now_ms: int) -> None:
         state = self.state_of(event.group_id)
         simple = event.generation < 0 and (
             state in (GroupState.EMPTY, GroupState.DEAD) or (not event.member_id and event.group_instance_id is None)
         )
-        self._check_committer(event, GroupRequest.COMMIT_SIMPLE if simple else GroupRequest.COMMIT_MEMBER, context.now_ms)
-        expire_ms = context.now_ms + event.retention_ms if event.retention_ms >= 0 else -1
-        written, errors = self._offset_records(event.group_id, event.offsets, context.now_ms, expire_ms)
-        return Outcome(records=written, reply=OffsetsReply(errors))
+        if not simple and state is GroupState.DEAD and event.knows_member_epochs:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {event.group_id} is not known")
+        self._check_committer(event, GroupRequest.COMMIT_SIMPLE if simple else GroupRequest.COMMIT_MEMBER, now_ms)
 
     def _commit_in_transaction(self, event: TxnOffsetCommit, context: Context) -> GroupOutcome:
         """SEMANTICS 35 (KIP-447): a producer that names its member is fenced like the member."""
         anonymous = event.generation < 0 and not event.member_id and event.group_instance_id is None
         group = self.groups.get(event.group_id)
-        if group is None and event.generation >= 0:
+        if self._is_consumer_kind(event.group_id):
+            if not anonymous and (event.generation >= 0 or self._has_consumers(event.group_id)):
+                self.consumers.judge(MemberRequest.COMMIT_IN_TRANSACTION, event.group_id, event.member_id, event.generation)
+        elif group is None and event.generation >= 0:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION, f"group {event.group_id} is not known")
         if group is not None and not anonymous and not (event.generation < 0 and group.state is GroupState.EMPTY):
             group.check_member(event.member_id, event.group_instance_id)
@@ -286,6 +347,8 @@ class GroupShard:
     # --- reading offsets ---------------------------------------------------------------------------------------------------
 
     def _fetch(self, event: OffsetFetch) -> GroupOutcome:
+        if event.member_id is not None and event.member_epoch >= 0 and self._is_consumer_kind(event.group_id):
+            self.consumers.judge(MemberRequest.FETCH_OFFSETS, event.group_id, event.member_id, event.member_epoch)
         places: Iterable[TopicPartition]
         if event.partitions is not None:
             places = event.partitions
@@ -308,20 +371,27 @@ class GroupShard:
     def _offset_tombstones(self, group_id: str, places: Iterable[TopicPartition]) -> list[CoordinatorRecord]:
         return [CoordinatorRecord(records.encode_offset_key(group_id, topic, partition), None) for topic, partition in places]
 
-    def _group_tombstone(self, group_id: str) -> list[CoordinatorRecord]:
+    def _classic_tombstone(self, group_id: str) -> list[CoordinatorRecord]:
         return [CoordinatorRecord(records.encode_group_key(group_id), None)] if group_id in self.groups else []
 
+    def _group_tombstones(self, group_id: str) -> list[CoordinatorRecord]:
+        """What makes a group without members be forgotten, of whichever kind it is."""
+        return self._classic_tombstone(group_id) + self.consumers.tombstones(group_id)
+
     def _delete_group(self, group_id: str) -> GroupOutcome:
-        self._refuse(self.state_of(group_id), GroupRequest.DELETE_GROUP, group_id)
+        if not self._is_consumer_kind(group_id):
+            self._refuse(self.state_of(group_id), GroupRequest.DELETE_GROUP, group_id)
+        elif self._has_consumers(group_id):
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members")
         if self.offsets.undecided(group_id):
             message = f"group {group_id} has offsets in an open transaction: retry when it has ended"
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, message)
         tombstones = self._offset_tombstones(group_id, self.offsets.of_group(group_id))
-        return Outcome(records=tombstones + self._group_tombstone(group_id), reply=Acknowledged())
+        return Outcome(records=tombstones + self._group_tombstones(group_id), reply=Acknowledged())
 
     def _delete_offsets(self, event: DeleteOffsets) -> GroupOutcome:
         state = self.state_of(event.group_id)
-        if state is GroupState.DEAD:
+        if state is GroupState.DEAD and not self._is_consumer_kind(event.group_id):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {event.group_id} is not known")
         group = self.groups.get(event.group_id)
         in_use: set[str] = set()
@@ -329,6 +399,8 @@ class GroupShard:
             if group.protocol_type != "consumer":
                 raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {event.group_id} has members")
             in_use = subscribed_topics(group)
+        if self._has_consumers(event.group_id):
+            in_use = self.consumers.groups[event.group_id].subscribed_topics()
         errors: dict[TopicPartition, ErrorCode] = {}
         for place in event.partitions:
             blocked = place[0] in in_use or self.offsets.is_undecided(event.group_id, place)
@@ -358,7 +430,7 @@ class GroupShard:
         """Only groups without members, and without an open transaction on their offsets (SEMANTICS 34)."""
         group = self.groups.get(group_id)
         deserted = group is None or (group.state is GroupState.EMPTY and not group.pending_members)
-        return deserted and not self.offsets.undecided(group_id)
+        return deserted and not self._has_consumers(group_id) and not self.offsets.undecided(group_id)
 
     def _has_expired(self, group: ClassicGroup | None, committed: CommittedOffset, now_ms: int) -> bool:
         if committed.value.expire_timestamp_ms >= 0:
@@ -377,7 +449,7 @@ class GroupShard:
             expired = [place for place, committed in offsets.items() if self._has_expired(group, committed, now_ms)]
             written += self._offset_tombstones(group_id, expired)
             if len(expired) == len(offsets):
-                written += self._group_tombstone(group_id)
+                written += self._group_tombstones(group_id)
             if len(written) >= self.config.expiration_batch_max:
                 break  # the rest at the next scan
         return Outcome(records=written, reply=Acknowledged())
@@ -386,15 +458,23 @@ class GroupShard:
 
     def _list(self, event: ListGroups) -> GroupOutcome:
         listings: list[GroupListing] = []
-        for group_id in dict.fromkeys([*self.groups, *self.offsets.groups()]):
-            group, state = self.groups.get(group_id), self.state_of(group_id)
-            if not event.states or state.value in event.states:
-                listings.append(GroupListing(group_id, (group.protocol_type if group else None) or "", state))
+        for group_id in self._all_names():
+            if self._is_consumer_kind(group_id):
+                listing = GroupListing(group_id, "consumer", self.consumers.state_of(group_id), GroupType.CONSUMER)
+            else:
+                group = self.groups.get(group_id)
+                listing = GroupListing(group_id, (group.protocol_type if group else None) or "", self.state_of(group_id))
+            if event.states and listing.state.value.lower() not in event.states:
+                continue
+            if not event.types or listing.type.value in event.types:
+                listings.append(listing)
         return Outcome(reply=ListGroupsReply(tuple(listings)))
 
     def _describe(self, group_id: str) -> GroupOutcome:
         group, state = self.groups.get(group_id), self.state_of(group_id)
         if group is None:
+            # A consumer group is no classic group, and looks here as one of which nothing is known.
+            state = GroupState.DEAD if self._is_consumer_kind(group_id) else state
             return Outcome(reply=DescribeGroupReply(group_id, state))
         settled = state is GroupState.STABLE
         return Outcome(

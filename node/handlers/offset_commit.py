@@ -23,6 +23,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         member_id=request.member_id,
         group_instance_id=getattr(request, "group_instance_id", None),
         retention_ms=getattr(request, "retention_time_ms", -1) if context.api_version < 5 else -1,
+        knows_member_epochs=context.api_version >= 9,
     )
     try:
         errors = (await broker.groups.ask(request.group_id, event)).errors

@@ -247,7 +247,8 @@ async def _api_versions(world: World, version: int) -> Any:
     supported = [{"name": "metadata.version", "min_version": 1, "max_version": 3}]
     if version >= 4:
         supported.append({"name": "transaction.version", "min_version": 0, "max_version": 2})
-    finalized = [("metadata.version", 3), ("transaction.version", 2)]
+        supported.append({"name": "group.version", "min_version": 0, "max_version": 1})
+    finalized = [("group.version", 1), ("metadata.version", 3), ("transaction.version", 2)]
     return {"client_software_name": "tests", "client_software_version": "1.0"}, OK | {
         "api_keys": keys, "supported_features": supported, "finalized_features_epoch": lambda epoch: epoch > 0,
         "finalized_features": [{"name": n, "max_version_level": v, "min_version_level": v} for n, v in finalized],
@@ -434,14 +435,14 @@ async def _describe_groups(world: World, version: int) -> Any:
 @case(ApiKey.LIST_GROUPS)
 async def _list_groups(world: World, version: int) -> Any:
     name, _ = await new_group(world)
-    listing = {"group_id": name, "protocol_type": "consumer", "group_state": "Stable"}
+    listing = {"group_id": name, "protocol_type": "consumer", "group_state": "Stable", "group_type": "classic"}
 
     def holds(groups: list[Any]) -> bool:
         states = {getattr(group, "group_state", "Stable") for group in groups}
         found = next(group for group in groups if group.group_id == name)
         return states == {"Stable"} and all(getattr(found, key, value) == value for key, value in listing.items())
 
-    return {"states_filter": ["Stable"]}, OK | {"groups": holds}
+    return {"states_filter": ["Stable"], "types_filter": ["Classic"]}, OK | {"groups": holds}
 
 
 @case(ApiKey.DELETE_GROUPS)

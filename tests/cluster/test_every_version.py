@@ -11,7 +11,8 @@ from tidegate.node.handlers import HANDLERS
 from tidegate.wire import api
 from tidegate.wire.api import ApiKey
 
-from .protocol_cases import ANY, CASES, World
+from .consumer_group_cases import CASES
+from .protocol_cases import ANY, World
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("conformance"), pytest.mark.timeout(120)]
 

@@ -13,6 +13,7 @@ from tidegate.client.local_cluster import LocalCluster
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 
+from .consumer_group_cases import heartbeat, new_consumer_group
 from .protocol_cases import World, found, fresh, group_with_offset, new_group, new_topic, new_transaction, produce, records
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("conformance"), pytest.mark.timeout(120)]
@@ -51,7 +52,7 @@ async def test_a_feature_that_may_be_off_is_hidden_from_clients_that_cannot_read
     """KAFKA-17011: Java clients before 3.9 fail to connect when one is listed."""
     answer = await world.ask(ApiKey.API_VERSIONS, version, client_software_name="java", client_software_version="3.6.2")
     supported = {feature.name: feature.min_version for feature in answer.supported_features}
-    assert supported == {"metadata.version": 1} | ({"transaction.version": 0} if version >= 4 else {})
+    assert supported == {"metadata.version": 1} | ({"transaction.version": 0, "group.version": 0} if version >= 4 else {})
     assert {feature.name: feature.max_version_level for feature in answer.finalized_features}["transaction.version"] == 2
 
 
@@ -375,6 +376,48 @@ async def test_an_empty_group_id_and_a_missing_protocol_are_refused(world: World
     fields = {"group_id": group, "generation_id": 1, "member_id": member, "assignments": []}
     answer = await world.ask(ApiKey.SYNC_GROUP, 5, **fields, protocol_type="consumer", protocol_name=None)
     assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+async def test_a_member_of_a_consumer_group_names_itself_since_version_1(world: World) -> None:
+    """KIP-1082; before, the coordinator made the id."""
+    name = await new_consumer_group(world)
+    refused = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **heartbeat(world, name, "", 0))
+    says(refused, ErrorCode.INVALID_REQUEST, "must not be empty")
+    joined = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, **heartbeat(world, name, "", 0))
+    assert joined.error_code == ErrorCode.NONE and joined.member_id and joined.member_epoch == 2
+
+
+async def test_the_two_kinds_of_groups_are_kept_apart(world: World) -> None:
+    name = await new_consumer_group(world)
+    classic, _ = await new_group(world)
+    refused = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **heartbeat(world, classic, "m", 0))
+    says(refused, ErrorCode.GROUP_ID_NOT_FOUND, "classic group with members")
+    described = await world.ask(
+        ApiKey.CONSUMER_GROUP_DESCRIBE, 0, group_ids=[classic, name], include_authorized_operations=False
+    )
+    says(described.groups[0], ErrorCode.GROUP_ID_NOT_FOUND, "not a consumer group")
+    assert described.groups[1].group_state == "Stable"
+    dead = await world.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=[name], include_authorized_operations=False)
+    assert dead.groups[0].group_state == "Dead"
+    for types, listed in ((["consumer"], {name}), (["CLASSIC"], {classic}), ([], {name, classic})):
+        answer = await world.ask(ApiKey.LIST_GROUPS, 5, states_filter=[], types_filter=types)
+        assert {group.group_id for group in answer.groups} & {name, classic} == listed
+
+
+@pytest.mark.parametrize(("epoch", "code"), [(1, "NONE"), (0, "STALE_MEMBER_EPOCH"), (7, "STALE_MEMBER_EPOCH")])
+async def test_offsets_of_a_consumer_group_are_fenced_by_the_member_epoch(world: World, epoch: int, code: str) -> None:
+    name = await new_consumer_group(world)
+    part = {"partition_index": 0, "committed_offset": 3, "committed_leader_epoch": 0, "committed_metadata": ""}
+    topics = [{"name": world.topic, "partitions": [part]}]
+    who = {"group_id": name, "generation_id_or_member_epoch": epoch, "member_id": "member", "group_instance_id": None}
+    answer = await world.ask(ApiKey.OFFSET_COMMIT, 9, **who, topics=topics)
+    assert ErrorCode(answer.topics[0].partitions[0].error_code).name == code
+    before = await world.ask(ApiKey.OFFSET_COMMIT, 8, **who, topics=topics)
+    expected = ErrorCode.UNSUPPORTED_VERSION if code == "NONE" else ErrorCode.STALE_MEMBER_EPOCH
+    assert before.topics[0].partitions[0].error_code == expected
+    group = {"group_id": name, "member_id": "member", "member_epoch": epoch, "topics": None}
+    fetched = await world.ask(ApiKey.OFFSET_FETCH, 9, groups=[group], require_stable=True)
+    assert ErrorCode(fetched.groups[0].error_code).name == code
 
 
 async def test_a_transactional_id_that_is_not_known_is_an_error_of_its_own(world: World) -> None:

@@ -150,7 +150,7 @@ def test_a_foreign_client_raises_and_lowers_levels(roomy_cluster: LocalCluster) 
         return {TRANSACTIONS: (kind, 1)}
 
     try:
-        assert levels() == {"metadata.version": 3, TRANSACTIONS: 2}
+        assert levels() == {"metadata.version": 3, TRANSACTIONS: 2, "group.version": 1}
         supported = {name: each["supported"] for name, each in client.describe_features().items()}
         assert supported == {"metadata.version": (1, 3), TRANSACTIONS: (0, 2)}
         assert client.update_features(lower(UpdateFeatureType.SAFE_DOWNGRADE), validate_only=True) == {TRANSACTIONS: "OK"}
@@ -178,7 +178,7 @@ async def test_levels_are_described_raised_and_lowered_where_that_is_safe(roomy_
     from kafka.admin import KafkaAdminClient
 
     described = {each.name: (each.level, each.lowest, each.highest) for each in await admin.describe_features()}
-    assert described == {"metadata.version": (3, 1, 3), "transaction.version": (2, 0, 2)}
+    assert described == {"metadata.version": (3, 1, 3), "transaction.version": (2, 0, 2), "group.version": (1, 0, 1)}
 
     async def run(*arguments: str, fails: bool = False) -> str:
         return await asyncio.to_thread(lambda: command(roomy_cluster, "features", *arguments, fails=fails))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+from uuid import UUID
 
+from tidegate.coordinator.group.consumer.events import TopicShape
 from tidegate.coordinator.runtime import CoordinatorRuntime, ProducerIdentity, RuntimeConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import ControlType, assign_in_place, encode_marker, iterate_headers
@@ -49,6 +51,31 @@ class MemoryLog:
 
     def high_watermark(self, partition: int) -> int:
         return self.watermark.get(partition, 0)
+
+
+class Catalog:
+    """Topics by name with their partition counts; `set` makes, deletes (0) and enlarges them."""
+
+    def __init__(self, **counts: int) -> None:
+        self.version = 0
+        self.topics: dict[str, TopicShape] = {}
+        self._ids = 0
+        for name, partitions in sorted(counts.items()):
+            self.set(name, partitions)
+
+    def set(self, name: str, partitions: int) -> None:
+        self.version += 1
+        old = self.topics.pop(name, None)
+        if old is None:
+            self._ids += 1
+        if partitions:
+            self.topics[name] = TopicShape(UUID(int=self._ids) if old is None else old.topic_id, partitions)
+
+    def shapes(self, names: Iterable[str]) -> dict[str, TopicShape]:
+        return {name: self.topics[name] for name in names if name in self.topics}
+
+    def names(self) -> Iterable[str]:
+        return self.topics
 
 
 class Driver:

@@ -461,7 +461,7 @@ def test_groups_are_listed_and_described(groups: Groups) -> None:
     groups.stable()
     (line,) = groups.ask(ListGroups()).groups
     assert (line.group_id, line.protocol_type, line.state) == (G, "consumer", S.STABLE)
-    assert groups.ask(ListGroups(frozenset({"Empty"}))).groups == ()
+    assert groups.ask(ListGroups(frozenset({"empty"}))).groups == ()
     described = groups.ask(DescribeGroup(G))
     assert described.members[0].assignment == b"a1" and described.protocol_name == "range"
     assert groups.ask(DescribeGroup("nobody")).state is S.DEAD

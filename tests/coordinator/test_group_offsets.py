@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from coordinator_doubles import Driver, MemoryLog, code_of
+from coordinator_doubles import Catalog, Driver, MemoryLog, code_of
 from tidegate.coordinator.group.events import (
     DeleteGroup,
     DeleteOffsets,
@@ -36,8 +36,8 @@ UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 class Offsets(Driver):
     def __init__(self, *, log: MemoryLog | None = None, existing: frozenset[str] | None = None, **config: Any) -> None:
         settings = GroupConfig(**({"initial_rebalance_delay_ms": 0} | config))
-        missing = None if existing is None else lambda names: names - existing
-        super().__init__(lambda partition, epoch: GroupShard(settings, missing), log=log)
+        catalog = None if existing is None else Catalog(**dict.fromkeys(existing, 1))
+        super().__init__(lambda partition, epoch: GroupShard(settings, catalog), log=log)
         self.load(epoch=1 if log is None else log.epochs[0] + 1)
 
     def put(self, offset: int, place: tuple[str, int] = T0, **fields: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from tidegate.node.coordinator_host import ReplicatedStateLog
@@ -172,15 +173,15 @@ async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None
 
 def test_the_group_coordinator_asks_the_metadata_which_topics_are_gone_and_hears_of_failed_shards() -> None:
     broker = SimpleNamespace(
-        configuration=SimpleNamespace(integer=lambda key: 1000),
+        configuration=SimpleNamespace(integer=lambda key: 1000, texts=lambda key: ("uniform",)),
         clock=ManualClock(),
         replicas=None,
-        state=SimpleNamespace(topics={"kept": None}),
+        state=SimpleNamespace(topics={"kept": SimpleNamespace(topic_id=UUID(int=1), partitions={0: None})}),
     )
     groups = GroupCoordination(cast(Any, broker))
     runtime = groups._host.runtime
     shard = cast(Any, runtime)._factory(0, 1)
-    assert shard._missing_topics(frozenset({"kept", "deleted"})) == {"deleted"}
+    assert shard._catalog.shapes({"kept", "deleted"}).keys() == {"kept"}
     told: list[tuple[Any, ...]] = []
     cast(Any, groups._host).on_failed = lambda *failure: told.append(failure)
     cast(Any, runtime)._on_failed(3, 9, "a reason")

@@ -1,0 +1,98 @@
+"""Who shall own what: the server-side assignors (KIP-848), pure and deterministic.
+
+`uniform` spreads partitions evenly, and leaves as many as it can where they are.  `range` gives each member a run of neighbouring
+partitions of every topic, the same run in topics of the same size, so that co-partitioned topics meet at one member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+from .events import Partitions, TopicIdPartition
+
+Subscriptions = Mapping[str, frozenset[UUID]]
+"""Member -> topics that it reads."""
+Assignment = dict[str, Partitions]
+Assignor = Callable[[Subscriptions, Mapping[UUID, int], Mapping[str, Partitions]], Assignment]
+"""(subscriptions, partition counts of topics, the assignment so far) -> partitions of every member."""
+
+
+def _all_partitions(topics: Mapping[UUID, int]) -> list[TopicIdPartition]:
+    return [(topic, number) for topic in sorted(topics, key=lambda topic: topic.bytes) for number in range(topics[topic])]
+
+
+def assign_uniform(subscriptions: Subscriptions, topics: Mapping[UUID, int], before: Mapping[str, Partitions]) -> Assignment:
+    members = sorted(subscriptions)
+    owned: dict[str, set[TopicIdPartition]] = {member: set() for member in members}
+    wanted = set[UUID]().union(*subscriptions.values())
+    partitions = [each for each in _all_partitions(topics) if each[0] in wanted]
+    free = set(partitions)
+    for member in members:
+        for each in before.get(member, frozenset()):
+            if each in free and each[0] in subscriptions[member]:
+                owned[member].add(each)
+                free.discard(each)
+    rest = [each for each in partitions if each in free]
+    if len(set(subscriptions.values())) == 1:
+        _even_out(members, owned, rest, len(partitions))
+    else:
+        _balance(subscriptions, owned, rest)
+    return {member: frozenset(owned[member]) for member in members}
+
+
+def _even_out(members: list[str], owned: dict[str, set[TopicIdPartition]], rest: list[TopicIdPartition], total: int) -> None:
+    """All read the same topics: everybody gets total/members, and the remainder goes to those who have it already."""
+    least, remainder = divmod(total, len(members))
+    quotas = dict.fromkeys(members, least)
+    for member in sorted(members, key=lambda name: -len(owned[name]))[:remainder]:
+        quotas[member] += 1
+    for member in members:
+        while len(owned[member]) > quotas[member]:
+            last = max(owned[member], key=_in_order)
+            owned[member].discard(last)
+            rest.append(last)
+    rest.sort(key=_in_order, reverse=True)
+    for member in members:
+        while len(owned[member]) < quotas[member]:
+            owned[member].add(rest.pop())
+
+
+def _in_order(partition: TopicIdPartition) -> tuple[bytes, int]:
+    return partition[0].bytes, partition[1]
+
+
+def _balance(subscriptions: Subscriptions, owned: dict[str, set[TopicIdPartition]], rest: list[TopicIdPartition]) -> None:
+    """Members read different topics: each partition goes to the reader with the least, then moves go on as long as one narrows
+    the gap between two members.  Every move makes the sum of squares smaller, so this ends."""
+    readers: dict[UUID, list[str]] = {}
+    for member in sorted(subscriptions):
+        for topic in subscriptions[member]:
+            readers.setdefault(topic, []).append(member)
+    for each in rest:
+        owned[min(readers[each[0]], key=lambda name: len(owned[name]))].add(each)
+    moved = True
+    while moved:
+        moved = False
+        for member in sorted(owned, key=lambda name: (-len(owned[name]), name)):
+            for each in sorted(owned[member], key=_in_order):
+                least = min(readers[each[0]], key=lambda name: len(owned[name]))
+                if len(owned[least]) + 1 < len(owned[member]):
+                    owned[member].discard(each)
+                    owned[least].add(each)
+                    moved = True
+
+
+def assign_range(subscriptions: Subscriptions, topics: Mapping[UUID, int], before: Mapping[str, Partitions]) -> Assignment:
+    owned: dict[str, set[TopicIdPartition]] = {member: set() for member in subscriptions}
+    for topic, count in topics.items():
+        readers = sorted(member for member, wanted in subscriptions.items() if topic in wanted)
+        first = 0
+        for place, member in enumerate(readers):
+            size = count // len(readers) + (place < count % len(readers))
+            owned[member].update((topic, number) for number in range(first, first + size))
+            first += size
+    return {member: frozenset(partitions) for member, partitions in owned.items()}
+
+
+ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}

@@ -1,0 +1,123 @@
+"""What consumer groups are asked and what they answer (KIP-848); topics are named by id where the protocol does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from .state import ConsumerGroupState
+
+TopicIdPartition = tuple[UUID, int]
+Partitions = frozenset[TopicIdPartition]
+
+
+class TopicShape(NamedTuple):
+    """What an assignment depends on."""
+
+    topic_id: UUID
+    partitions: int
+
+
+class TopicCatalog(Protocol):
+    """The topics of the cluster, as the node knows them now."""
+
+    @property
+    def version(self) -> int:
+        """Rises whenever a shape may have changed; groups look again only then."""
+
+    def shapes(self, names: Iterable[str]) -> dict[str, TopicShape]:
+        """Those of the named topics that exist."""
+
+    def names(self) -> Iterable[str]:
+        """All topics that a regular expression may match: not the internal ones."""
+
+
+@dataclass(slots=True, frozen=True)
+class ConsumerGroupHeartbeat:
+    """ConsumerGroupHeartbeat.  None, and -1 for the timeout: as in the heartbeat before.  `owned`: what the member has now."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topic_names: tuple[str, ...] | None = None
+    topic_regex: str | None = None
+    assignor: str | None = None
+    owned: Partitions | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+    @property
+    def is_full(self) -> bool:
+        """Everything is said anew, as after an error: the answer must be complete, too."""
+        subscribed = self.topic_names is not None or self.topic_regex is not None
+        return self.rebalance_timeout_ms != -1 and subscribed and self.owned is not None
+
+
+@dataclass(slots=True, frozen=True)
+class DescribeConsumerGroup:
+    group_id: str
+
+
+@dataclass(slots=True, frozen=True)
+class ConsumerGroupTimer:
+    """Timer: a session or a revocation of the group is overdue."""
+
+    group_id: str
+
+
+ConsumerGroupEvent = ConsumerGroupHeartbeat | DescribeConsumerGroup | ConsumerGroupTimer
+
+
+@dataclass(slots=True, frozen=True)
+class ConsumerGroupHeartbeatReply:
+    """assignment None: as the member was told last."""
+
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int
+    assignment: Partitions | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class DescribedConsumer:
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    topic_names: tuple[str, ...]
+    topic_regex: str | None
+    assignment: Partitions
+    target: Partitions
+
+
+@dataclass(slots=True, frozen=True)
+class DescribeConsumerGroupReply:
+    """topic_names: of the ids in the assignments, as far as the group knows them."""
+
+    group_id: str
+    state: ConsumerGroupState
+    epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[DescribedConsumer, ...]
+    topic_names: Mapping[UUID, str]
+
+
+ConsumerGroupReply = ConsumerGroupHeartbeatReply | DescribeConsumerGroupReply
+
+
+@dataclass(slots=True, frozen=True)
+class ConsumerGroupConfig:
+    """assignors: those that members may name; the first is for groups that name none."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    max_size: int = 2**31 - 1
+    assignors: tuple[str, ...] = ("uniform", "range")

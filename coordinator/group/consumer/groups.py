@@ -1,0 +1,426 @@
+"""The consumer groups of one shard (KIP-848): what each request makes of them, and when members have been silent for too long.
+
+A heartbeat, in this order:
+
+1. judge who asks (`RULES`), and take up what it says of itself;
+2. if members, subscriptions or the topics read have changed: the group epoch rises;
+3. if it is past the target's: a new target assignment is computed, here and now, from what is known;
+4. move the caller towards the target (`reconcile.py`), and nobody else: others move by their own heartbeats;
+5. write all of it as one batch, and answer when that is committed.
+
+Durable state changes by `replay` alone.  Volatile are the deadlines, which a new coordinator begins anew, and up to which version
+of the metadata a group's topics were looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from ....wire.errors import ErrorCode, KafkaError
+from ...outcome import Context, CoordinatorRecord
+from . import records
+from .assignors import ASSIGNORS
+from .events import (
+    ConsumerGroupConfig,
+    ConsumerGroupHeartbeat,
+    ConsumerGroupHeartbeatReply,
+    ConsumerGroupTimer,
+    DescribeConsumerGroupReply,
+    DescribedConsumer,
+    Partitions,
+    TopicCatalog,
+    TopicShape,
+)
+from .group import NOTHING, ConsumerGroup, Draft
+from .patterns import UnsupportedPattern, topic_pattern
+from .reconcile import reconcile
+from .records import CurrentAssignment, Key, Kind, MemberMetadata
+from .state import (
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    RULES,
+    STATIC_LEAVING_EPOCH,
+    Action,
+    ConsumerGroupState,
+    MemberRequest,
+    MemberState,
+    Situation,
+)
+
+_FOREVER_MS = 2**63
+
+
+class NoTopics:
+    """A catalog without topics."""
+
+    version = 0
+
+    def shapes(self, names: object) -> dict[str, TopicShape]:
+        return {}
+
+    def names(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(slots=True)
+class _Volatile:
+    """sessions: member -> when it is given up.  revocations: member -> (its epoch, when it must have given up what it shall).
+    topics_seen: the catalog's version at the last look, -1 for never."""
+
+    sessions: dict[str, int] = field(default_factory=dict)
+    revocations: dict[str, tuple[int, int]] = field(default_factory=dict)
+    topics_seen: int = -1
+
+    def next_deadline_ms(self, now_ms: int) -> int | None:
+        """The next one that is still to come."""
+        untils = [*self.sessions.values(), *(until_ms for _, until_ms in self.revocations.values())]
+        return min((until_ms for until_ms in untils if until_ms > now_ms), default=None)
+
+
+def refusal(action: Action, group_id: str, who: str) -> KafkaError | None:
+    """The error that an action of the table stands for."""
+    code = ErrorCode.__members__.get(action.value) if action is not Action.PROCEED else None
+    return None if code is None else KafkaError(code, f"group {group_id}, {who}: {action.value}")
+
+
+class ConsumerGroups:
+    """All consumer groups of one partition of __consumer_offsets."""
+
+    def __init__(self, config: ConsumerGroupConfig, catalog: TopicCatalog | None = None) -> None:
+        self.config = config
+        self.groups: dict[str, ConsumerGroup] = {}
+        self._catalog: TopicCatalog = catalog or NoTopics()
+        self._volatile: dict[str, _Volatile] = {}
+        self._deadlines: dict[str, int] = {}
+
+    # --- replay ------------------------------------------------------------------------------------------------------------
+
+    def replay(self, key_data: bytes, data: bytes | None) -> None:
+        """Skips kinds of records that later releases write."""
+        key = records.decode_key(key_data)
+        if key is None:
+            return
+        value = None if data is None else records.decode_value(key.kind, data)
+        group = self.groups.setdefault(key.group_id, ConsumerGroup(key.group_id))
+        group.apply(key, value)
+        if group.is_blank:
+            del self.groups[key.group_id]
+            self._volatile.pop(key.group_id, None)
+            self._deadlines.pop(key.group_id, None)
+
+    def activated(self, now_ms: int) -> None:
+        """A new coordinator: everybody has a full session to find it, and a full time to revoke."""
+        for group in self.groups.values():
+            for member_id in group.members:
+                self._watch(group, member_id, now_ms)
+
+    def due(self, now_ms: int) -> Sequence[ConsumerGroupTimer]:
+        return [ConsumerGroupTimer(group_id) for group_id, deadline_ms in self._deadlines.items() if deadline_ms <= now_ms]
+
+    # --- time --------------------------------------------------------------------------------------------------------------
+
+    def _watch(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        """Begins the member's session anew, and sees to it that what it must revoke has a deadline."""
+        volatile = self._volatile.setdefault(group.group_id, _Volatile())
+        current = group.current_of(member_id)
+        volatile.sessions[member_id] = now_ms + self.config.session_timeout_ms
+        if current.state is not MemberState.UNREVOKED_PARTITIONS:
+            volatile.revocations.pop(member_id, None)
+        elif volatile.revocations.get(member_id, (0, 0))[0] != current.epoch:
+            volatile.revocations[member_id] = (current.epoch, now_ms + group.members[member_id].rebalance_timeout_ms)
+        # What is remembered is a lower bound: when it has come, the timer looks for the true one.
+        until_ms = min(volatile.sessions[member_id], volatile.revocations.get(member_id, (0, _FOREVER_MS))[1])
+        self._deadlines[group.group_id] = min(until_ms, self._deadlines.get(group.group_id, _FOREVER_MS))
+
+    def on_timer(self, event: ConsumerGroupTimer, context: Context) -> list[CoordinatorRecord]:
+        """Removes members that were silent for a session, or kept what they were to give up."""
+        group, volatile = self.groups.get(event.group_id), self._volatile.get(event.group_id)
+        self._deadlines.pop(event.group_id, None)
+        if group is None or volatile is None:  # deleted meanwhile, or its first record was refused
+            self._volatile.pop(event.group_id, None)
+            return []
+        volatile.sessions = {name: until_ms for name, until_ms in volatile.sessions.items() if name in group.members}
+        overdue = {member_id for member_id, until_ms in volatile.sessions.items() if until_ms <= context.now_ms}
+        for member_id, (epoch, until_ms) in list(volatile.revocations.items()):
+            current = group.current_of(member_id)
+            if current.epoch != epoch or current.state is not MemberState.UNREVOKED_PARTITIONS:
+                del volatile.revocations[member_id]
+            elif until_ms <= context.now_ms:
+                overdue.add(member_id)
+        for member_id in overdue:  # should the append be refused, it is tried again
+            volatile.sessions[member_id] = context.now_ms + self.config.heartbeat_interval_ms
+        deadline_ms = volatile.next_deadline_ms(context.now_ms)
+        if deadline_ms is not None:
+            self._deadlines[event.group_id] = deadline_ms
+        draft = Draft(group)
+        self._remove(draft, sorted(overdue))
+        return draft.records
+
+    # --- heartbeat ---------------------------------------------------------------------------------------------------------
+
+    def judge(
+        self,
+        request: MemberRequest,
+        group_id: str,
+        member_id: str,
+        epoch: int,
+        *,
+        classic: bool = False,
+        instance_id: str | None = None,
+        owned: Partitions | None = None,
+    ) -> Action:
+        """The table's action; raises KafkaError when it is a refusal.  classic: a classic group of that name has members."""
+        group = self.groups.get(group_id)
+        if classic:
+            situation = Situation.CLASSIC
+        elif group is None:
+            situation = Situation.NO_GROUP
+        else:
+            situation = group.situation(request, member_id, instance_id, epoch, owned)
+        action = RULES[(situation, request)]
+        error = refusal(action, group_id, f"{situation.value} {member_id!r} at epoch {epoch}")
+        if error is not None:
+            raise error
+        return action
+
+    def heartbeat(
+        self, event: ConsumerGroupHeartbeat, context: Context, *, classic: bool = False
+    ) -> tuple[list[CoordinatorRecord], ConsumerGroupHeartbeatReply]:
+        """What to write, and the answer once it is committed."""
+        _check(event, self.config)
+        request = {
+            JOINING_EPOCH: MemberRequest.JOIN,
+            LEAVING_EPOCH: MemberRequest.LEAVE,
+            STATIC_LEAVING_EPOCH: MemberRequest.LEAVE_FOR_A_WHILE,
+        }.get(event.member_epoch, MemberRequest.HEARTBEAT)
+        action = self.judge(
+            request,
+            event.group_id,
+            event.member_id,
+            event.member_epoch,
+            classic=classic,
+            instance_id=event.instance_id,
+            owned=event.owned,
+        )
+        draft = Draft(self.groups.get(event.group_id) or ConsumerGroup(event.group_id))
+        if action in (Action.REMOVE, Action.KEEP_PLACE):
+            return self._leave(draft, event, action)
+        self._admit(draft, event, action)
+        self._look_for_changes(draft, event)
+        self._assign(draft)
+        return self._move(draft, event, context.now_ms)
+
+    def _leave(
+        self, draft: Draft, event: ConsumerGroupHeartbeat, action: Action
+    ) -> tuple[list[CoordinatorRecord], ConsumerGroupHeartbeatReply]:
+        if action is Action.REMOVE:
+            self._remove(draft, [event.member_id])
+        else:
+            # What it must give up is given up: a client leaves when it has stopped reading.  The session goes on running.
+            current = draft.group.current_of(event.member_id)
+            left = replace(current, epoch=STATIC_LEAVING_EPOCH, previous_epoch=current.epoch, revoking=NOTHING)
+            if left != current and current.epoch != STATIC_LEAVING_EPOCH:
+                draft.write(Kind.CURRENT, replace(left, state=MemberState.STABLE), event.member_id)
+        return draft.records, ConsumerGroupHeartbeatReply(event.member_id, event.member_epoch, self.config.heartbeat_interval_ms)
+
+    def _remove(self, draft: Draft, member_ids: Sequence[str]) -> None:
+        """Members' records go, so that others may have what they held; the next heartbeat of any member finds a newer epoch."""
+        for member_id in member_ids:
+            self._erase_member(draft, member_id)
+        if member_ids:
+            draft.write(Kind.GROUP, draft.group.epoch + 1)
+
+    def _erase_member(self, draft: Draft, member_id: str) -> None:
+        group = draft.group
+        for kind, slots in ((Kind.CURRENT, group.current), (Kind.TARGET, group.target), (Kind.MEMBER, group.members)):
+            if member_id in slots:
+                draft.erase(Key(kind, group.group_id, member_id))
+
+    def _admit(self, draft: Draft, event: ConsumerGroupHeartbeat, action: Action) -> None:
+        """Takes up what the member says of itself; gives a returning instance the place that it had."""
+        group = draft.group
+        if action is Action.ADD and len(group.members) >= self.config.max_size:
+            message = f"group {group.group_id} has its {self.config.max_size} members (group.consumer.max.size)"
+            raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+        if action is Action.REPLACE:
+            before = event.member_id if event.instance_id is None else group.instances[event.instance_id]
+            self._hand_over(draft, before, event)
+        else:
+            told = _told(event, group.members.get(event.member_id))
+            if told != group.members.get(event.member_id):
+                draft.write(Kind.MEMBER, told, event.member_id)
+
+    def _hand_over(self, draft: Draft, before: str, event: ConsumerGroupHeartbeat) -> None:
+        """KIP-345: an instance is back, perhaps as another member; it gets what was kept for it, and the group does not move."""
+        place, target = draft.group.current_of(before), draft.group.target.get(before, NOTHING)
+        told = _told(event, draft.group.members[before])
+        if before != event.member_id:
+            self._erase_member(draft, before)
+        draft.write(Kind.MEMBER, told, event.member_id)
+        draft.write_targets({event.member_id: target})
+        fresh = CurrentAssignment(JOINING_EPOCH, JOINING_EPOCH, assigned=place.assigned)
+        draft.write(Kind.CURRENT, fresh, event.member_id)
+
+    def _look_for_changes(self, draft: Draft, event: ConsumerGroupHeartbeat) -> None:
+        """Raises the group epoch when the target would come out differently."""
+        present = self.groups.get(event.group_id)
+        group = draft.group
+        changed = bool(draft.records) and (present is None or _wishes(present) != _wishes(group))
+        volatile = self._volatile.get(event.group_id)
+        if changed or volatile is None or volatile.topics_seen != self._catalog.version:
+            topics = self._catalog.shapes(self._names(group))
+            if topics != group.topics:
+                draft.write(Kind.TOPICS, topics)
+                changed = True
+            if volatile is not None and not changed:
+                volatile.topics_seen = self._catalog.version  # nothing to write, so nothing that could be refused
+        if changed:
+            draft.write(Kind.GROUP, group.epoch + 1)
+
+    def _names(self, group: ConsumerGroup) -> set[str]:
+        names = {name for member in group.members.values() for name in member.topic_names}
+        for pattern in _patterns(group):
+            names |= self._matched(pattern)
+        return names
+
+    def _matched(self, pattern: str) -> set[str]:
+        compiled = topic_pattern(pattern)
+        return {name for name in self._catalog.names() if compiled.matches(name)}
+
+    def _assign(self, draft: Draft) -> None:
+        """A new target, if the group epoch is past the one there is."""
+        group = draft.group
+        if group.epoch <= group.target_epoch:
+            return
+        matched = {
+            pattern: {name for name in group.topics if compiled.matches(name)}
+            for pattern in _patterns(group)
+            for compiled in [topic_pattern(pattern)]
+        }
+        subscriptions: dict[str, frozenset[UUID]] = {}
+        for member_id, member in group.members.items():
+            names = set(member.topic_names) | matched.get(member.topic_regex or "", set())
+            subscriptions[member_id] = frozenset(group.topics[name].topic_id for name in names if name in group.topics)
+        counts = {shape.topic_id: shape.partitions for shape in group.topics.values()}
+        assignor = ASSIGNORS[group.assignor(self.config.assignors)]
+        draft.write_targets(assignor(subscriptions, counts, group.target))
+        draft.write(Kind.TARGET_EPOCH, group.epoch)
+
+    def _move(
+        self, draft: Draft, event: ConsumerGroupHeartbeat, now_ms: int
+    ) -> tuple[list[CoordinatorRecord], ConsumerGroupHeartbeatReply]:
+        group, member_id = draft.group, event.member_id
+        before = group.current_of(member_id)
+        target = group.target.get(member_id, NOTHING)
+        after = reconcile(member_id, before, event.owned, target, group.target_epoch, group.holders)
+        if after != before:
+            draft.write(Kind.CURRENT, after, member_id)
+        self._watch(draft.group, member_id, now_ms)
+        told = event.member_epoch == JOINING_EPOCH or event.is_full or after.assigned != before.assigned
+        reply = ConsumerGroupHeartbeatReply(
+            member_id, after.epoch, self.config.heartbeat_interval_ms, after.assigned if told else None
+        )
+        return draft.records, reply
+
+    # --- the whole group ---------------------------------------------------------------------------------------------------
+
+    def state_of(self, group_id: str) -> ConsumerGroupState:
+        group = self.groups.get(group_id)
+        return ConsumerGroupState.DEAD if group is None else group.state
+
+    def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
+        """For everything that stands of the group."""
+        group = self.groups.get(group_id)
+        return [] if group is None else [CoordinatorRecord(records.encode_key(key), None) for key in group.keys()]
+
+    def describe(self, group_id: str) -> DescribeConsumerGroupReply:
+        """Raises KafkaError GROUP_ID_NOT_FOUND."""
+        group = self.groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id} is not a consumer group")
+        members = tuple(_described(group, member_id, member) for member_id, member in group.members.items())
+        names: Mapping[UUID, str] = {shape.topic_id: name for name, shape in group.topics.items()}
+        assignor = group.assignor(self.config.assignors)
+        return DescribeConsumerGroupReply(group_id, group.state, group.epoch, group.target_epoch, assignor, members, names)
+
+
+def _check(event: ConsumerGroupHeartbeat, config: ConsumerGroupConfig) -> None:
+    """What no group could make sense of: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION."""
+    problem = None
+    if not event.group_id or not event.member_id:
+        problem = "the group id and the member id must not be empty"
+    elif event.instance_id == "" or event.rack_id == "":
+        problem = "an instance id or a rack, where there is one, must not be empty"
+    elif event.member_epoch < STATIC_LEAVING_EPOCH:
+        problem = f"there is no member epoch {event.member_epoch}"
+    elif event.member_epoch == STATIC_LEAVING_EPOCH and event.instance_id is None:
+        problem = "only a static member leaves for a while: the instance id is missing"
+    elif event.member_epoch == JOINING_EPOCH:
+        if event.rebalance_timeout_ms < 0:
+            problem = "whoever joins must say its rebalance timeout"
+        elif event.owned is None or event.owned:
+            problem = "whoever joins must own no partitions"
+        elif event.topic_names is None and event.topic_regex is None:
+            problem = "whoever joins must subscribe, if only to nothing"
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+    if event.assignor is not None and event.assignor not in config.assignors:
+        message = f"assignor {event.assignor!r} is not known: there are {', '.join(config.assignors)}"
+        raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
+    if event.topic_regex:
+        try:
+            topic_pattern(event.topic_regex)
+        except UnsupportedPattern as error:
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{event.topic_regex!r}: {error}") from error
+
+
+def _told(event: ConsumerGroupHeartbeat, before: MemberMetadata | None) -> MemberMetadata:
+    """The member as it describes itself now; what a heartbeat leaves out is as before, but not when it joins."""
+    if before is None or event.member_epoch == JOINING_EPOCH:
+        before = MemberMetadata(event.instance_id, event.rack_id, "", "", (), None, event.rebalance_timeout_ms, None)
+    regex = before.topic_regex if event.topic_regex is None else event.topic_regex or None
+    return MemberMetadata(
+        instance_id=before.instance_id if event.instance_id is None else event.instance_id,
+        rack_id=before.rack_id if event.rack_id is None else event.rack_id,
+        client_id=event.client_id,
+        client_host=event.client_host,
+        topic_names=before.topic_names if event.topic_names is None else tuple(sorted(set(event.topic_names))),
+        topic_regex=regex,
+        rebalance_timeout_ms=before.rebalance_timeout_ms if event.rebalance_timeout_ms < 0 else event.rebalance_timeout_ms,
+        assignor=before.assignor if event.assignor is None else event.assignor,
+    )
+
+
+def _wishes(group: ConsumerGroup) -> dict[tuple[bool, str], tuple[object, ...]]:
+    """What the target depends on of each member.  A static member is known by its instance: coming back under another member id
+    is no change, its place was handed over."""
+    return {
+        (member.instance_id is not None, member.instance_id or member_id): (
+            member.topic_names,
+            member.topic_regex,
+            member.assignor,
+        )
+        for member_id, member in group.members.items()
+    }
+
+
+def _patterns(group: ConsumerGroup) -> list[str]:
+    return sorted({member.topic_regex for member in group.members.values() if member.topic_regex})
+
+
+def _described(group: ConsumerGroup, member_id: str, member: MemberMetadata) -> DescribedConsumer:
+    current = group.current_of(member_id)
+    return DescribedConsumer(
+        member_id,
+        member.instance_id,
+        member.rack_id,
+        current.epoch,
+        member.client_id,
+        member.client_host,
+        member.topic_names,
+        member.topic_regex,
+        current.assigned,
+        group.target.get(member_id, NOTHING),
+    )

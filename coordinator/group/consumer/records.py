@@ -1,0 +1,227 @@
+"""The consumer groups' records in __consumer_offsets, in Kafka's formats (all values version 0, flexible).
+
+    ConsumerGroupMetadata 3             group           -> group epoch
+    ConsumerGroupPartitionMetadata 4    group           -> the topics read, with ids and partition counts
+    ConsumerGroupMemberMetadata 5       group, member   -> who the member is, what it subscribes to
+    TargetAssignmentMetadata 6          group           -> assignment epoch
+    TargetAssignmentMember 7            group, member   -> what the member shall own
+    CurrentMemberAssignment 8           group, member   -> what it owns, and must give up
+
+The key's version tells which it is.  Partitions are written in order, so equal assignments are equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import groupby
+from typing import NamedTuple
+from uuid import UUID
+
+from ...fields import FieldReader, FieldWriter, RecordFormatError
+from .events import Partitions, TopicIdPartition, TopicShape
+from .state import MemberState
+
+_VERSION = 0
+
+
+class Kind(IntEnum):
+    """What a record says; the number is its key's version."""
+
+    GROUP = 3
+    TOPICS = 4
+    MEMBER = 5
+    TARGET_EPOCH = 6
+    TARGET = 7
+    CURRENT = 8
+
+
+ABOUT_A_MEMBER = frozenset({Kind.MEMBER, Kind.TARGET, Kind.CURRENT})
+
+
+class Key(NamedTuple):
+    """member_id is empty for what is said of the whole group."""
+
+    kind: Kind
+    group_id: str
+    member_id: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class MemberMetadata:
+    """What a member says of itself."""
+
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    topic_names: tuple[str, ...]
+    topic_regex: str | None
+    rebalance_timeout_ms: int
+    assignor: str | None
+
+
+@dataclass(slots=True, frozen=True)
+class CurrentAssignment:
+    """epoch: what the member's next heartbeat must bring; previous_epoch: accepted too, if the last answer was lost."""
+
+    epoch: int
+    previous_epoch: int
+    state: MemberState = MemberState.STABLE
+    assigned: Partitions = frozenset()
+    revoking: Partitions = frozenset()
+
+    @property
+    def held(self) -> Partitions:
+        """What nobody else may have."""
+        return self.assigned | self.revoking
+
+
+Value = int | dict[str, TopicShape] | MemberMetadata | Partitions | CurrentAssignment
+
+
+def encode_key(key: Key) -> bytes:
+    writer = FieldWriter()
+    writer.int16(key.kind)
+    writer.string(key.group_id)
+    if key.kind in ABOUT_A_MEMBER:
+        writer.string(key.member_id)
+    return writer.finish()
+
+
+def decode_key(data: bytes) -> Key | None:
+    """None for records of another kind."""
+    reader = FieldReader(data)
+    version = reader.int16()
+    if not Kind.GROUP <= version <= Kind.CURRENT:
+        return None
+    kind = Kind(version)
+    key = Key(kind, reader.string(), reader.string() if kind in ABOUT_A_MEMBER else "")
+    reader.finish()
+    return key
+
+
+def encode_value(kind: Kind, value: Value) -> bytes:
+    writer = FieldWriter(flexible=True)
+    writer.int16(_VERSION)
+    match value:
+        case int():
+            writer.int32(value)
+        case dict():
+            _write_topics(writer, value)
+        case MemberMetadata():
+            _write_member(writer, value)
+        case CurrentAssignment():
+            writer.int32(value.epoch)
+            writer.int32(value.previous_epoch)
+            writer.int8(value.state)
+            _write_partitions(writer, value.assigned)
+            _write_partitions(writer, value.revoking)
+        case frozenset():
+            _write_partitions(writer, value)
+    writer.tags({})
+    return writer.finish()
+
+
+def decode_value(kind: Kind, data: bytes) -> Value:
+    """Raises RecordFormatError, also for a version of a later release."""
+    reader = FieldReader(data)
+    version = reader.int16()
+    if version != _VERSION:
+        raise RecordFormatError(f"{kind.name} value version {version} is unknown: a later release wrote it")
+    reader.flexible = True
+    value: Value
+    match kind:
+        case Kind.GROUP | Kind.TARGET_EPOCH:
+            value = reader.int32()
+        case Kind.TOPICS:
+            value = _read_topics(reader)
+        case Kind.MEMBER:
+            value = _read_member(reader)
+        case Kind.TARGET:
+            value = _read_partitions(reader)
+        case Kind.CURRENT:
+            epoch, previous, state = reader.int32(), reader.int32(), _member_state(reader.int8())
+            value = CurrentAssignment(epoch, previous, state, _read_partitions(reader), _read_partitions(reader))
+    reader.tags()
+    reader.finish()
+    return value
+
+
+def _member_state(number: int) -> MemberState:
+    try:
+        return MemberState(number)
+    except ValueError as error:
+        raise RecordFormatError(f"member state {number} is unknown: a later release wrote it") from error
+
+
+def by_topic(partitions: Partitions) -> list[tuple[UUID, list[int]]]:
+    """Partitions by topic, in order."""
+    ordered = sorted(partitions, key=lambda each: (each[0].bytes, each[1]))
+    return [(topic, [number for _, number in group]) for topic, group in groupby(ordered, key=lambda each: each[0])]
+
+
+def _write_partitions(writer: FieldWriter, partitions: Partitions) -> None:
+    topics = by_topic(partitions)
+    writer.array(len(topics))
+    for topic_id, numbers in topics:
+        writer.uuid(topic_id)
+        writer.array(len(numbers))
+        for number in numbers:
+            writer.int32(number)
+        writer.tags({})
+
+
+def _read_partitions(reader: FieldReader) -> Partitions:
+    found: set[TopicIdPartition] = set()
+    for _ in range(reader.array()):
+        topic_id = reader.uuid()
+        found.update([(topic_id, reader.int32()) for _ in range(reader.array())])
+        reader.tags()
+    return frozenset(found)
+
+
+def _write_topics(writer: FieldWriter, topics: Mapping[str, TopicShape]) -> None:
+    writer.array(len(topics))
+    for name in sorted(topics):
+        writer.uuid(topics[name].topic_id)
+        writer.string(name)
+        writer.int32(topics[name].partitions)
+        writer.array(0)  # racks of the partitions: no assignor here uses them, nor does Kafka since 4.0
+        writer.tags({})
+
+
+def _read_topics(reader: FieldReader) -> dict[str, TopicShape]:
+    topics: dict[str, TopicShape] = {}
+    for _ in range(reader.array()):
+        topic_id, name, partitions = reader.uuid(), reader.string(), reader.int32()
+        for _ in range(reader.array()):
+            reader.int32()
+            for _ in range(reader.array()):
+                reader.string()
+            reader.tags()
+        reader.tags()
+        topics[name] = TopicShape(topic_id, partitions)
+    return topics
+
+
+def _write_member(writer: FieldWriter, member: MemberMetadata) -> None:
+    writer.string(member.instance_id)
+    writer.string(member.rack_id)
+    writer.string(member.client_id)
+    writer.string(member.client_host)
+    writer.array(len(member.topic_names))
+    for name in member.topic_names:
+        writer.string(name)
+    writer.string(member.topic_regex)
+    writer.int32(member.rebalance_timeout_ms)
+    writer.string(member.assignor)
+
+
+def _read_member(reader: FieldReader) -> MemberMetadata:
+    instance_id, rack_id = reader.optional_string(), reader.optional_string()
+    client_id, client_host = reader.string(), reader.string()
+    names = tuple(reader.string() for _ in range(reader.array()))
+    regex = reader.optional_string()
+    return MemberMetadata(instance_id, rack_id, client_id, client_host, names, regex, reader.int32(), reader.optional_string())

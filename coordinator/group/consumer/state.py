@@ -1,0 +1,106 @@
+"""The consumer group protocol's state machine (KIP-848), as data.
+
+Three epochs move, and none ever falls:
+
+- the *group epoch* rises when members, their subscriptions or the topics they read change;
+- the *assignment epoch* is the group epoch that the target assignment was computed for;
+- each *member epoch* follows, once the member has given up what the target takes from it.
+
+`RULES` says what each request does, by what the caller is to the group.  A member that brings an older epoch is PREVIOUS if it is
+the one before its present epoch and the member owns nothing that it should not: it has only missed the last answer.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+JOINING_EPOCH = 0
+LEAVING_EPOCH = -1
+STATIC_LEAVING_EPOCH = -2
+
+
+class MemberState(IntEnum):
+    """Where a member stands between its epoch and the target; numbers as in CurrentMemberAssignment."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1  # must give partitions up before its epoch moves
+    UNRELEASED_PARTITIONS = 2  # is at the target's epoch, but others have not released all that it shall own
+
+
+class ConsumerGroupState(Enum):
+    """The states, with the names that ListGroups and ConsumerGroupDescribe show."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Situation(Enum):
+    """What a caller is to the group that it names."""
+
+    NO_GROUP = "no such group"
+    CLASSIC = "classic group with members"
+    STRANGER = "not a member"
+    CURRENT = "member, present epoch"
+    PREVIOUS = "member, last answer missed"
+    OLDER = "member, older epoch"
+    NEWER = "member, newer epoch"
+    INSTANCE_HELD = "another's instance id"
+    INSTANCE_LEFT = "instance that left for a while"
+
+
+class MemberRequest(Enum):
+    """What may be asked; member epochs: join 0, leave -1, leave for a while -2 (static members)."""
+
+    JOIN = "join"
+    HEARTBEAT = "heartbeat"
+    LEAVE = "leave"
+    LEAVE_FOR_A_WHILE = "leave for a while"
+    COMMIT = "commit"
+    COMMIT_IN_TRANSACTION = "commit in a transaction"
+    FETCH_OFFSETS = "fetch offsets"
+
+
+class Action(Enum):
+    """What the coordinator does."""
+
+    ADD = "add the member"
+    ADMIT_AGAIN = "tell it everything again"
+    REPLACE = "give it the instance's place"
+    RECONCILE = "move it towards the target"
+    REMOVE = "remove the member"
+    KEEP_PLACE = "keep its place until the session ends"
+    PROCEED = "NONE"
+    REFUSE_NO_GROUP = "GROUP_ID_NOT_FOUND"
+    REFUSE_UNKNOWN = "UNKNOWN_MEMBER_ID"
+    REFUSE_EPOCH = "FENCED_MEMBER_EPOCH"
+    REFUSE_STALE = "STALE_MEMBER_EPOCH"
+    REFUSE_GENERATION = "ILLEGAL_GENERATION"
+    REFUSE_HELD = "UNRELEASED_INSTANCE_ID"
+    REFUSE_INSTANCE = "FENCED_INSTANCE_ID"
+
+
+_ADD, _ALL, _SWAP, _MOVE = Action.ADD, Action.ADMIT_AGAIN, Action.REPLACE, Action.RECONCILE
+_OUT, _KEEP, _OK, _GONE = Action.REMOVE, Action.KEEP_PLACE, Action.PROCEED, Action.REFUSE_NO_GROUP
+_WHO, _FENCE, _STALE = Action.REFUSE_UNKNOWN, Action.REFUSE_EPOCH, Action.REFUSE_STALE
+_GEN, _HELD, _INST = Action.REFUSE_GENERATION, Action.REFUSE_HELD, Action.REFUSE_INSTANCE
+
+_TABLE: dict[MemberRequest, tuple[Action, ...]] = {
+    # fmt: off
+    #                          no group classic stranger current previous older newer held left
+    MemberRequest.JOIN: (_ADD, _GONE, _ADD, _ALL, _ALL, _ALL, _ALL, _HELD, _SWAP),
+    MemberRequest.HEARTBEAT: (_GONE, _GONE, _WHO, _MOVE, _MOVE, _FENCE, _FENCE, _INST, _FENCE),
+    MemberRequest.LEAVE: (_GONE, _GONE, _WHO, _OUT, _OUT, _OUT, _OUT, _INST, _OUT),
+    MemberRequest.LEAVE_FOR_A_WHILE: (_GONE, _GONE, _WHO, _KEEP, _KEEP, _KEEP, _KEEP, _INST, _KEEP),
+    # Offsets name no partitions owned and no instance that counts: only the epoch tells a zombie.
+    MemberRequest.COMMIT: (_GONE, _GONE, _WHO, _OK, _STALE, _STALE, _STALE, _WHO, _STALE),
+    MemberRequest.COMMIT_IN_TRANSACTION: (_GEN, _GEN, _WHO, _OK, _GEN, _GEN, _GEN, _WHO, _GEN),
+    MemberRequest.FETCH_OFFSETS: (_OK, _OK, _WHO, _OK, _STALE, _STALE, _STALE, _WHO, _STALE),
+    # fmt: on
+}
+
+RULES: dict[tuple[Situation, MemberRequest], Action] = {
+    (situation, request): action for request, row in _TABLE.items() for situation, action in zip(Situation, row, strict=True)
+}

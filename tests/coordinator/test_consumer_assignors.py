@@ -1,0 +1,123 @@
+"""The server-side assignors (KIP-848), and topic patterns: what every assignment must be, whatever the group."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidegate.coordinator.group.consumer.assignors import ASSIGNORS, assign_range, assign_uniform
+from tidegate.coordinator.group.consumer.events import Partitions
+from tidegate.coordinator.group.consumer.patterns import UnsupportedPattern, topic_pattern
+
+TOPICS = [UUID(int=number) for number in range(1, 5)]
+counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 9), max_size=4)
+members = st.dictionaries(st.sampled_from("abcdef"), st.frozensets(st.sampled_from(TOPICS)), min_size=1)
+
+
+def loads(assignment: dict[str, Partitions]) -> list[int]:
+    return [len(partitions) for partitions in assignment.values()]
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+@settings(max_examples=150, deadline=None)
+@given(subscriptions=members, topics=counts, later=members)
+def test_every_partition_that_somebody_reads_goes_to_one_who_does(
+    name: str, subscriptions: dict[str, frozenset[UUID]], topics: dict[UUID, int], later: dict[str, frozenset[UUID]]
+) -> None:
+    assign = ASSIGNORS[name]
+    before: dict[str, Partitions] = {}
+    for wanted in (subscriptions, later):
+        found = assign(wanted, topics, before)
+        assert found == assign(dict(reversed(wanted.items())), topics, before)  # deterministic
+        assert found.keys() == wanted.keys()
+        given_out = [partition for partitions in found.values() for partition in partitions]
+        read = set[UUID]().union(*wanted.values())
+        assert sorted(given_out) == sorted((t, n) for t, count in topics.items() if t in read for n in range(count))
+        assert all(topic in wanted[member] for member, partitions in found.items() for topic, _ in partitions)
+        before = found
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sets(st.sampled_from("abcdefgh"), min_size=1), st.sets(st.sampled_from("abcdefgh"), min_size=1), counts)
+def test_uniform_is_even_and_moves_no_more_than_it_must(first: set[str], second: set[str], topics: dict[UUID, int]) -> None:
+    everything = frozenset(topics)
+    before = assign_uniform(dict.fromkeys(first, everything), topics, {})
+    after = assign_uniform(dict.fromkeys(second, everything), topics, before)
+    for assignment in (before, after):
+        assert max(loads(assignment)) - min(loads(assignment)) <= 1
+    # As much stays as the sizes allow: with the remainder at those who have it, nobody gives up more than it is over its share.
+    total = sum(topics.values())
+    least, remainder = divmod(total, len(second))
+    kept = sum(len(before[member] & after[member]) for member in first & second)
+    had = sorted((len(before[member]) for member in first & second), reverse=True)
+    assert kept == sum(min(load, least + (place < remainder)) for place, load in enumerate(had))
+
+
+def test_uniform_evens_out_members_that_read_different_topics() -> None:
+    one, two = TOPICS[:2]
+    found = assign_uniform({"a": frozenset({one}), "b": frozenset({one, two}), "c": frozenset({two})}, {one: 6, two: 3}, {})
+    assert sorted(loads(found)) == [3, 3, 3]
+    again = assign_uniform({"a": frozenset({one}), "b": frozenset({one, two})}, {one: 6, two: 3}, found)
+    assert loads(again) == [5, 4] or loads(again) == [4, 5]
+    assert found["b"] & {(one, number) for number in range(6)} <= again["b"] | again["a"]
+
+
+def test_range_gives_neighbours_and_the_same_run_of_every_topic_of_a_size() -> None:
+    one, two = TOPICS[:2]
+    found = assign_range(dict.fromkeys("abc", frozenset({one, two})), {one: 7, two: 7}, {})
+    assert [sorted(number for topic, number in found[m] if topic == one) for m in "abc"] == [[0, 1, 2], [3, 4], [5, 6]]
+    assert {number for topic, number in found["b"] if topic == two} == {3, 4}
+
+
+# --- patterns ------------------------------------------------------------------------------------------------------------------
+
+PIECES = ["a", "b", "-", ".", "[ab]", "[^a]", "(?:", "(", ")", "|", "*", "+", "{2}", "{1,2}", "{2,}", "\\d", "\\w", "\\."]
+pieces = st.sampled_from(PIECES)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(pieces, max_size=8).map("".join), st.lists(st.text("ab-._1", max_size=6), min_size=1, max_size=8))
+def test_a_pattern_means_what_it_means_elsewhere(pattern: str, names: list[str]) -> None:
+    try:
+        ours = topic_pattern(pattern)
+    except UnsupportedPattern:
+        with pytest.raises(re.error):
+            re.compile(pattern)
+        return
+    assert [ours.matches(name) for name in names] == [bool(re.compile(pattern).fullmatch(name)) for name in names]
+
+
+def test_anchors_and_escapes() -> None:
+    for pattern, yes, no in (
+        ("^flights-.*$", "flights-eu", "my-flights-eu"),
+        ("\\Aa|b\\z", "b", "ab"),
+        ("[\\w-]+\\.v[1-3]", "fl-ights.v2", "flights.v4"),
+        ("[]a]+?", "]a", "b"),
+        ("a{2,3}", "aaa", "aaaa"),
+        ("a{x}", "a{x}", "a"),
+        ("", "", "a"),
+        ("[^\\d]", "x", "1"),
+    ):
+        assert topic_pattern(pattern).matches(yes) and not topic_pattern(pattern).matches(no), pattern
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(", ")", "[", "[b-a]", "*a", "a**", "a{2}{3}", "{2}", "a\\", "(?i)a", "(?=a)", "(?P<n>a)", "\\bx", "\\pL", "[[:alpha:]]",
+        "a{3,2}", "a{1001}", "(a{100}){100}", "((((){1000}){1000}){1000}){1000}", "a" * 1_001, "(" * 400 + ")" * 400,
+    ],
+    ids=lambda pattern: pattern[:20],
+)  # fmt: skip
+def test_what_is_no_pattern_here_is_refused(pattern: str) -> None:
+    with pytest.raises(UnsupportedPattern):
+        topic_pattern(pattern)
+
+
+def test_a_pattern_that_makes_others_backtrack_for_years_takes_no_time() -> None:
+    name = "a" * 249
+    assert not topic_pattern("(a+)+b").matches(name) and not topic_pattern("(a|a)*b").matches(name)
+    assert topic_pattern(".*.*.*.*.*.*a").matches(name)

@@ -1,0 +1,370 @@
+"""Consumer groups (KIP-848) step by step: epochs, reconciliation, deadlines, static members, changing topics, kinds of groups."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from consumer_group_driver import REBALANCE_MS, SESSION_MS, Consumers, G, numbers, owned
+from coordinator_doubles import Catalog, code_of
+from tidegate.coordinator.fields import FieldWriter, RecordFormatError
+from tidegate.coordinator.group.consumer.records import CurrentAssignment, Key, Kind, encode_key, encode_value
+from tidegate.coordinator.group.consumer.state import MemberState
+from tidegate.coordinator.group.events import (
+    DeleteGroup,
+    DeleteOffsets,
+    DescribeGroup,
+    ExpireOffsets,
+    GroupType,
+    Heartbeat,
+    JoinGroup,
+    ListGroups,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetToCommit,
+)
+from tidegate.coordinator.group.shard import GroupShard
+from tidegate.coordinator.outcome import ReplayedRecord
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+ONE = (OffsetToCommit("flights", 0, 5),)
+
+
+def classic_join(member_id: str = "", **fields: Any) -> JoinGroup:
+    told: dict[str, Any] = {"new_member_id": "classic", "require_known_member_id": False} | fields
+    return JoinGroup(G, member_id, None, "c", "/h", 10_000, 60_000, "consumer", (("range", b"sub"),), **told)
+
+
+@pytest.fixture
+def groups() -> Consumers:
+    return Consumers()
+
+
+# --- epochs and reconciliation ---------------------------------------------------------------------------------------------
+
+
+def test_the_first_member_gets_everything_at_once(groups: Consumers) -> None:
+    answer = groups.join("a")
+    assert (answer.member_id, answer.member_epoch, numbers(answer.assignment)) == ("a", 1, [0, 1, 2, 3])
+    assert answer.heartbeat_interval_ms == 5_000
+    assert groups.beat("a", 1).assignment is None  # nothing new
+
+
+def test_a_partition_moves_only_after_it_was_given_up(groups: Consumers) -> None:
+    groups.join("a")
+    joined = groups.join("b")
+    assert (joined.member_epoch, numbers(joined.assignment)) == (2, [])  # not released yet
+    told = groups.beat("a", 1, owned=owned(0, 1, 2, 3))
+    assert (told.member_epoch, numbers(told.assignment)) == (1, [0, 1])  # its epoch waits for it
+    assert groups.beat("b", 2).assignment is None
+    assert groups.beat("a", 1).assignment is None  # says nothing of what it has: it still has it
+    done = groups.beat("a", 1, owned=owned(0, 1))
+    assert done.member_epoch == 2
+    assert numbers(groups.beat("b", 2).assignment) == [2, 3]
+    assert groups.describe().state.value == "Stable"
+
+
+def test_what_nothing_changes_writes_nothing(groups: Consumers) -> None:
+    groups.join("a")
+    written = groups.runtime.metrics.records_written
+    for _ in range(3):
+        groups.beat("a", 1)
+        groups.beat("a", 1, owned=owned(0, 1, 2, 3), rebalance_timeout_ms=REBALANCE_MS, topic_names=("flights",))
+    assert groups.runtime.metrics.records_written == written
+
+
+def test_a_member_that_subscribes_anew_raises_the_group_epoch(groups: Consumers) -> None:
+    groups.catalog.set("trains", 2)
+    groups.join("a")
+    answer = groups.beat("a", 1, topic_names=("flights", "trains"))
+    assert answer.member_epoch == 2 and numbers(answer.assignment, UUID(int=2)) == [0, 1]
+    assert groups.group.epoch == groups.group.target_epoch == 2
+
+
+def test_a_member_that_leaves_gives_everything_up(groups: Consumers) -> None:
+    groups.join("a")
+    groups.join("b")
+    assert groups.beat("a", -1).member_epoch == -1
+    assert numbers(groups.beat("b", 2).assignment) == [0, 1, 2, 3]
+    assert code_of(groups.beat("a", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_fenced_member_joins_again_with_its_id(groups: Consumers) -> None:
+    """KAFKA-19233: epoch 0 of a known member is no older epoch, and gets the whole assignment."""
+    groups.join("a")
+    groups.join("b")
+    groups.settle("a", "b")
+    assert code_of(groups.beat("a", 7)) is ErrorCode.FENCED_MEMBER_EPOCH
+    answer = groups.join("a")
+    assert answer.member_epoch == 2 and numbers(answer.assignment) == [0, 1]
+    assert groups.group.epoch == 2  # nothing has changed
+
+
+# --- deadlines -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_member_is_removed_when_its_session_ends(groups: Consumers) -> None:
+    groups.join("a")
+    groups.join("b")
+    for _ in range(4):
+        groups.tick(SESSION_MS // 2 - 1)
+        groups.beat("b", groups.group.current["b"].epoch)
+    groups.commit()
+    assert groups.group.members.keys() == {"b"} and groups.assigned("b") == [0, 1, 2, 3]
+
+
+def test_a_member_that_lives_but_keeps_what_it_shall_give_up_is_removed(groups: Consumers) -> None:
+    """The rebalance timeout: heartbeats alone do not help."""
+    groups.join("a")
+    groups.join("b")
+    for _ in range(5):
+        assert "a" in groups.group.members
+        groups.beat("a", 1, owned=owned(0, 1, 2, 3))
+        groups.beat("b", groups.group.current["b"].epoch)
+        groups.tick(REBALANCE_MS // 5)
+    assert groups.group.members.keys() == {"b"}
+    groups.beat("b", groups.group.current["b"].epoch)
+    assert groups.assigned("b") == [0, 1, 2, 3]
+
+
+def test_the_time_to_revoke_ends_with_the_revocation(groups: Consumers) -> None:
+    groups.join("a")
+    groups.join("b")
+    groups.beat("a", 1, owned=owned(0, 1, 2, 3))
+    groups.settle("a", "b")
+    for _ in range(4):
+        groups.tick(REBALANCE_MS // 2)
+        for member_id in "ab":
+            groups.beat(member_id, groups.group.current[member_id].epoch)
+    assert groups.group.members.keys() == {"a", "b"}
+
+
+def test_a_removal_whose_record_was_refused_is_made_later(groups: Consumers) -> None:
+    groups.join("a")
+    groups.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    groups.tick(SESSION_MS)
+    assert "a" in groups.group.members
+    groups.log.refuse = None
+    groups.tick(SESSION_MS)
+    assert not groups.group.members
+
+
+def test_a_new_coordinator_gives_everybody_a_session_and_time_to_revoke(groups: Consumers) -> None:
+    groups.join("a")
+    groups.join("b")
+    groups.beat("a", 1, owned=owned(0, 1, 2, 3))
+    groups.tick(SESSION_MS - 1)
+    other = Consumers(groups.catalog, log=groups.log)
+    assert vars(other.group) == vars(groups.group)
+    other.tick(SESSION_MS - 1)
+    assert other.group.members.keys() == {"a", "b"}
+    other.beat("b", 2)
+    other.tick(REBALANCE_MS - SESSION_MS + 1)
+    assert other.group.members.keys() == {"b"}
+
+
+# --- static members --------------------------------------------------------------------------------------------------------
+
+
+def test_an_instance_that_left_for_a_while_finds_its_place_and_nothing_moves(groups: Consumers) -> None:
+    groups.join("a", instance_id="i")
+    groups.join("b")
+    groups.settle("a", "b")
+    had = groups.assigned("a")
+    assert groups.beat("a", -2, instance_id="i").member_epoch == -2
+    back = groups.join("c", instance_id="i")
+    assert numbers(back.assignment) == had and back.member_epoch == 2
+    assert groups.group.epoch == 2 and groups.group.members.keys() == {"b", "c"}
+    assert code_of(groups.beat("a", 2, instance_id="i")) is ErrorCode.FENCED_INSTANCE_ID
+    assert code_of(groups.beat("a", 2)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_an_instance_that_does_not_come_back_is_given_up_with_its_session(groups: Consumers) -> None:
+    groups.join("a", instance_id="i")
+    groups.tick(SESSION_MS - 1)
+    groups.beat("a", -2, instance_id="i")
+    groups.tick(1)
+    assert not groups.group.members  # leaving does not renew the session
+
+
+def test_an_instance_that_lives_is_not_taken_over(groups: Consumers) -> None:
+    groups.join("a", instance_id="i")
+    assert code_of(groups.join("b", instance_id="i")) is ErrorCode.UNRELEASED_INSTANCE_ID
+    assert code_of(groups.beat("b", -1, instance_id="i")) is ErrorCode.FENCED_INSTANCE_ID
+    assert code_of(groups.beat("b", 1, instance_id="nobody")) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.group.members.keys() == {"a"}
+
+
+def test_an_instance_may_come_back_with_another_subscription(groups: Consumers) -> None:
+    groups.catalog.set("trains", 2)
+    groups.join("a", instance_id="i")
+    groups.beat("a", -2, instance_id="i")
+    back = groups.join("c", "trains", instance_id="i")
+    assert numbers(back.assignment) == [] and numbers(back.assignment, UUID(int=2)) == [0, 1]
+    assert groups.group.epoch == 2
+
+
+# --- topics ----------------------------------------------------------------------------------------------------------------
+
+
+def test_topics_that_come_grow_and_go_raise_the_group_epoch_at_the_next_heartbeat(groups: Consumers) -> None:
+    groups.join("a", "flights", "trains")
+    groups.catalog.set("trains", 1)
+    assert numbers(groups.beat("a", 1).assignment, UUID(int=2)) == [0]
+    groups.catalog.set("flights", 6)
+    assert numbers(groups.beat("a", 2).assignment) == [0, 1, 2, 3, 4, 5]
+    groups.catalog.set("trains", 0)
+    assert numbers(groups.beat("a", 3).assignment, UUID(int=2)) == []
+    groups.catalog.set("ships", 9)  # not theirs
+    assert groups.beat("a", 3).assignment is None and groups.group.epoch == 4
+
+
+def test_a_topic_that_is_made_anew_is_another_topic(groups: Consumers) -> None:
+    groups.join("a")
+    groups.catalog.set("flights", 0)
+    groups.catalog.set("flights", 4)
+    told = groups.beat("a", 1, owned=owned(0, 1, 2, 3))
+    assert told.assignment == frozenset()
+    assert numbers(groups.beat("a", 1, owned=frozenset()).assignment, UUID(int=2)) == [0, 1, 2, 3]
+
+
+def test_topics_are_subscribed_to_by_a_regular_expression_as_they_come(groups: Consumers) -> None:
+    groups.join("a", topic_names=None, topic_regex="fl.*|tr[a-z]+s")
+    assert groups.assigned("a") == [0, 1, 2, 3]
+    groups.catalog.set("trains", 2)
+    groups.catalog.set("train-stations", 2)
+    groups.beat("a", 1)
+    assert groups.group.topics.keys() == {"flights", "trains"}
+    groups.beat("a", 2, topic_regex="")  # an empty one is none
+    assert groups.group.subscribed_topics() == set()
+
+
+# --- what a group is made of -----------------------------------------------------------------------------------------------
+
+
+def test_a_full_group_takes_no_new_member_but_its_own(groups: Consumers) -> None:
+    small = Consumers(max_size=2)
+    small.join("a", instance_id="i")
+    small.join("b")
+    assert code_of(small.join("c")) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert code_of(small.join("b")) is ErrorCode.NONE
+    small.beat("a", -2, instance_id="i")
+    assert code_of(small.join("d", instance_id="i")) is ErrorCode.NONE
+
+
+def test_the_assignor_that_most_members_ask_for_is_taken() -> None:
+    groups = Consumers(Catalog(flights=4, trains=4))
+    both = ("flights", "trains")
+    groups.join("a", *both, assignor="range")
+    groups.join("b", *both, assignor="range")
+    groups.join("c", *both)
+    assert groups.describe().assignor == "range"
+    groups.settle("a", "b", "c")
+    assert all(groups.assigned(m) == groups.assigned(m, UUID(int=2)) for m in "abc")  # the same run of both topics
+    assert Consumers(assignors=("range", "uniform")).shard.config.consumer.assignors[0] == "range"
+
+
+def test_a_description_tells_epochs_members_and_assignments(groups: Consumers) -> None:
+    groups.join("a", instance_id="i", rack_id="r", client_id="client", client_host="/h")
+    groups.join("b")
+    found = groups.describe()
+    assert (found.state.value, found.epoch, found.assignment_epoch, found.assignor) == ("Reconciling", 2, 2, "uniform")
+    member = {each.member_id: each for each in found.members}["a"]
+    assert (member.instance_id, member.rack_id, member.client_id, member.client_host) == ("i", "r", "client", "/h")
+    assert (numbers(member.assignment), numbers(member.target)) == ([0, 1, 2, 3], [0, 1])
+    assert found.topic_names == {UUID(int=1): "flights"}
+    groups.beat("b", -1)
+    assert groups.describe().state.value == "Assigning"
+
+
+def test_lists_say_the_type_and_state_of_groups_and_can_be_cut_down(groups: Consumers) -> None:
+    groups.join("a")
+    groups.ask(OffsetCommit("simple", ONE))
+    found = {group.group_id: group for group in groups.ask(ListGroups()).groups}
+    assert (found[G].type, found[G].state.value, found[G].protocol_type) == (GroupType.CONSUMER, "Stable", "consumer")
+    assert found["simple"].type is GroupType.CLASSIC
+    for filters, names in ((((), ("consumer",)), {G}), (((), ("classic",)), {"simple"}), ((("empty",), ()), {"simple"})):
+        states, types = map(frozenset, filters)
+        assert {group.group_id for group in groups.ask(ListGroups(states, types)).groups} == names
+    assert groups.ask(DescribeGroup(G)).state.value == "Dead"  # no classic group
+
+
+# --- kinds of groups -------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_with_members_is_of_one_kind(groups: Consumers) -> None:
+    groups.join("a")
+    assert code_of(groups.ask(classic_join())) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert code_of(groups.ask(Heartbeat(G, 1, "a"))) is ErrorCode.UNKNOWN_MEMBER_ID
+    other = Consumers()
+    other.submit("classic", classic_join())
+    other.commit()
+    assert code_of(other.join("a")) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert G not in other.shard.consumers.groups
+
+
+def test_a_group_without_members_changes_its_kind_and_keeps_its_offsets(groups: Consumers) -> None:
+    groups.join("a")
+    groups.ask(OffsetCommit(G, ONE, 1, "a", knows_member_epochs=True))
+    groups.beat("a", -1)
+    groups.submit("classic", classic_join())
+    groups.commit()
+    assert G not in groups.shard.consumers.groups and groups.shard.groups[G].members
+    reloaded = Consumers(groups.catalog, log=groups.log)
+    assert G not in reloaded.shard.consumers.groups
+    assert reloaded.ask(OffsetFetch(G, (("flights", 0),))).offsets[("flights", 0)].offset == 5
+    # And back, on the coordinator that knows the classic group as an empty one.
+    assert reloaded.join("b").member_epoch == 1
+    assert Consumers(groups.catalog, log=groups.log).group.members.keys() == {"b"}
+
+
+def test_a_refused_change_of_kind_leaves_the_group_as_it_was(groups: Consumers) -> None:
+    groups.join("a")
+    groups.beat("a", -1)
+    groups.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    groups.submit("classic", classic_join())
+    groups.log.refuse = None
+    assert groups.group.epoch == 2
+    groups.tick(400_000)
+    groups.commit()
+    assert code_of(groups.join("b")) is ErrorCode.NONE
+
+
+def test_deleting_takes_a_group_without_members_and_all_its_records(groups: Consumers) -> None:
+    groups.join("a")
+    groups.ask(OffsetCommit(G, ONE, 1, "a", knows_member_epochs=True))
+    assert code_of(groups.ask(DeleteGroup(G))) is ErrorCode.NON_EMPTY_GROUP
+    deleted = groups.ask(DeleteOffsets(G, (("flights", 0), ("trains", 0)))).errors
+    assert [code.name for code in deleted.values()] == ["GROUP_SUBSCRIBED_TO_TOPIC", "NONE"]
+    groups.beat("a", -1)
+    assert groups.describe().state.value == "Empty"
+    assert code_of(groups.ask(DeleteGroup(G))) is ErrorCode.NONE
+    reloaded = Consumers(groups.catalog, log=groups.log)
+    assert not reloaded.shard.consumers.groups and reloaded.ask(ListGroups()).groups == ()
+
+
+def test_offsets_of_a_group_with_members_do_not_expire(groups: Consumers) -> None:
+    groups.join("a")
+    groups.ask(OffsetCommit(G, ONE, 1, "a", knows_member_epochs=True))
+    groups.now_ms += 8 * 24 * 3600 * 1000
+    groups.ask(ExpireOffsets((G,)))
+    assert groups.ask(OffsetFetch(G, (("flights", 0),))).offsets[("flights", 0)].offset == 5
+    groups.beat("a", -1)
+    groups.ask(ExpireOffsets((G,)))
+    assert G not in groups.shard.consumers.groups and groups.ask(ListGroups()).groups == ()
+
+
+def test_a_record_that_a_later_release_wrote_is_not_guessed_at() -> None:
+    shard = Consumers().shard
+    key = encode_key(Key(Kind.GROUP, G))
+    with pytest.raises(RecordFormatError, match="later release"):
+        shard.replay(ReplayedRecord(0, 0, key, b"\x00\x01" + encode_value(Kind.GROUP, 1)[2:]))
+    writer = FieldWriter()
+    writer.int16(9)  # a kind that does not exist here: skipped
+    writer.string(G)
+    shard.replay(ReplayedRecord(0, 0, writer.finish(), b"\x00\x00"))
+    assert isinstance(shard, GroupShard) and not shard.consumers.groups
+    state = encode_value(Kind.CURRENT, CurrentAssignment(3, 2, MemberState.STABLE, owned(0), owned(1)))
+    with pytest.raises(RecordFormatError, match="member state"):
+        shard.replay(ReplayedRecord(0, 0, encode_key(Key(Kind.CURRENT, G, "m")), state[:10] + b"\x07" + state[11:]))
