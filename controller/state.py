@@ -277,10 +277,15 @@ class ClusterState:
         if existing is not None and not existing.fenced:
             message = f"broker {op.node_id} is registered and alive as {existing.incarnation}: fence it first"
             raise _Refused(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
-        for topic in self._topics.values():
-            for number, partition in topic.partitions.items():
-                if op.node_id in partition.isr:  # SEMANTICS 48: out of every ISR before a new epoch
-                    raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"still in the ISR of {topic.name}-{number}")
+        held = (
+            (topic.name, number)
+            for topic in self._topics.values()
+            for number, partition in topic.partitions.items()
+            if op.node_id in partition.isr
+        )
+        first = min(held, default=None)  # not the first in the table: its order is another one after a snapshot
+        if first is not None:  # SEMANTICS 48: out of every ISR before a new epoch
+            raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"still in the ISR of {first[0]}-{first[1]}")
         self._brokers[op.node_id] = BrokerState(
             node_id=op.node_id,
             incarnation=op.incarnation,
@@ -464,7 +469,7 @@ class ClusterState:
                 partitions[number] = found
                 changes.partitions.add((topic.name, number))
             self._topics[topic.name] = replace(topic, partitions=partitions)
-        return tuple(errors)
+        return tuple(errors) or None  # as a snapshot remembers it
 
     # ---- snapshots --------------------------------------------------------------------------------------------------------
 

@@ -217,6 +217,23 @@ def test_a_refused_command_changes_nothing_but_the_index(applier: Applier) -> No
     assert state.encode() == after.encode()
 
 
+def test_what_comes_of_a_command_does_not_depend_on_whether_the_state_came_from_a_snapshot(applier: Applier) -> None:
+    """A snapshot fills the tables in the order of names, and remembers of an answer without an entry only that it has none."""
+    epoch = applier.broker(4)
+    for name in ("z", "a"):
+        applier.topic(name, replicas=(4, 1))
+    assert applier(fence_of(4, epoch)).ok
+    nothing = pb.Operation(change_partitions=pb.ChangePartitions())
+    assert applier(nothing, proposer="client", sequence=1).ok
+    restored = Applier()
+    restored.state.restore(applier.state.encode())
+    again = pb.RegisterBroker(node_id=4, incarnation="second", expected_broker_epoch=epoch)
+    for operation, name in ((pb.Operation(register_broker=again), ""), (nothing, "client")):
+        results = [each(operation, proposer=name, sequence=1) for each in (applier, restored)]
+        assert results[0] == results[1]
+    assert "still in the ISR of a-0" in applier(pb.Operation(register_broker=again)).message
+
+
 # ---- idempotence and fences -------------------------------------------------------------------------------------------------
 
 

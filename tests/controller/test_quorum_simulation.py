@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -19,12 +20,15 @@ from tidegate.chaos.sim.quorum.faults import PAUSE_S_MAX
 from tidegate.chaos.sim.quorum.options import WEIGHTS, QuorumOptions
 from tidegate.chaos.sim.quorum.simulation import Parts, QuorumSimulation
 from tidegate.chaos.sim.runs import Broken
+from tidegate.proto import metadata_pb2 as pb
+from tidegate.wire.errors import ErrorCode
 from typer.testing import CliRunner
 
 FIRST_SEED = int(os.environ.get("TIDEGATE_QUORUM_SEED", "0"))
 HISTORIES = int(os.environ.get("TIDEGATE_QUORUM_HISTORIES", "200"))
 SHARES = 10
 ABLATION_SEEDS = 60
+COMMAND_SEEDS = 60
 CHANGES = 30
 PINNED = [
     (20559, 3),  # the answer to the last chunk of a snapshot is lost: the leader sent the end of it for ever
@@ -92,6 +96,23 @@ def test_a_member_that_is_paused_again_and_again_goes_on_when_the_last_pause_is_
         assert simulation.counts["faults"] > 50
         assert all(member.paused_s <= PAUSE_S_MAX for member in simulation.members.values())
         simulation.heal()
+
+
+def test_commands_of_every_kind_are_applied_and_refused() -> None:
+    """What is never proposed is not tested; neither is what never works."""
+    every = {field.name for field in pb.Operation.DESCRIPTOR.oneofs_by_name["kind"].fields}
+    applied, refused = Counter[str](), Counter[str]()
+    for seed in range(COMMAND_SEEDS):
+        if every <= applied.keys() and every <= refused.keys():
+            break
+        ledger = run(QuorumOptions.draw(seed)).ledger
+        for index, (command, _) in ledger.history.items():
+            result = ledger._results[index]
+            kinds = [str(operation.WhichOneof("kind")) for operation in pb.Command.FromString(command).operations]
+            if not result.duplicate and result.error is not ErrorCode.NOT_CONTROLLER:
+                (applied if result.ok else refused).update(kinds)
+    assert every <= applied.keys() and every <= refused.keys(), (applied, refused)
+    assert "None" in refused and "None" not in applied
 
 
 @pytest.mark.parametrize("name", sorted(ABLATIONS))

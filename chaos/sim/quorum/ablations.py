@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....controller.model import ApplyResult
 from ....controller.proposers import Outcome, ProposerTable
@@ -23,6 +23,9 @@ from ..disk import Lie
 from .machine import Answer, Machine
 from .options import QuorumOptions
 from .simulation import Parts
+
+if TYPE_CHECKING:
+    from .member import Member
 
 # ---- the journal and the snapshot ---------------------------------------------------------------------------------------------
 
@@ -227,23 +230,50 @@ class _ChoosesWhileApplying(Machine):
 
     def turn(self) -> None:
         super().turn()
-        if self.state.index > 20 and not self.state.cluster_id:
-            self.state.cluster_id = f"chosen by node {self._member.node_id}"
+        if self.state.index > 20:
+            self.state.controller_id = self._member.node_id
 
 
-class _LosesPartOfTheState(Machine):
+class _WithoutProducerIds(ClusterState):
     """The snapshot leaves something out."""
 
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.state = _Partial()
-
-
-class _Partial(ClusterState):
     def restore(self, data: bytes) -> ApplyResult:
         result = super().restore(data)
         self.next_producer_id = 0
         return result
+
+
+class _WithoutNodeSettings(ClusterState):
+    def restore(self, data: bytes) -> ApplyResult:
+        result = super().restore(data)
+        self.node_configs = {}
+        return result
+
+
+class _AnswersInTableOrder(ClusterState):
+    """Tables are filled in another order by a snapshot than by the log."""
+
+    def apply(self, index: int, term: int, command: bytes) -> ApplyResult:
+        result = super().apply(index, term, command)
+        return result if result.ok else replace(result, message=f"{result.message}: {', '.join(self._topics)}")
+
+
+class _LooksAtNoLevel(ClusterState):
+    def _require_level(self, level: int) -> None:
+        pass
+
+
+class _OlderNode(Machine):
+    """One voter of a version that does not look at a level which the others do look at."""
+
+    def __init__(self, member: Member, snapshots: SnapshotStore) -> None:
+        if member.node_id == 1:
+            self.state_class = _LooksAtNoLevel
+        super().__init__(member, snapshots)
+
+
+def _with_state(state: type[ClusterState]) -> type[Machine]:
+    return type(state.__name__, (Machine,), {"state_class": state})
 
 
 # ---- all of them --------------------------------------------------------------------------------------------------------------
@@ -255,6 +285,10 @@ class Ablation:
 
     parts: Parts
     kind: Callable[[QuorumOptions], QuorumOptions] = lambda options: options
+
+
+def _three_voters(options: QuorumOptions) -> QuorumOptions:
+    return replace(options, voters=3)
 
 
 def _datagrams(options: QuorumOptions) -> QuorumOptions:
@@ -308,7 +342,10 @@ ABLATIONS: dict[str, Ablation] = {
     "reads by role": Ablation(Parts(machine_class=_ReadsByRole)),
     "no memory of proposers": Ablation(Parts(machine_class=_AppliesTwice)),
     "choice while applying": Ablation(Parts(machine_class=_ChoosesWhileApplying)),
-    "partial snapshot": Ablation(Parts(machine_class=_LosesPartOfTheState)),
+    "partial snapshot": Ablation(Parts(machine_class=_with_state(_WithoutProducerIds))),
+    "snapshot without node settings": Ablation(Parts(machine_class=_with_state(_WithoutNodeSettings))),
+    "answer in the order of a table": Ablation(Parts(machine_class=_with_state(_AnswersInTableOrder))),
+    "level that one node does not look at": Ablation(Parts(machine_class=_OlderNode), _three_voters),
 }
 
 NO_PREVOTE = Parts(core_class=_StandsAtOnce)

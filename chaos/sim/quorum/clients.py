@@ -1,7 +1,8 @@
 """Who uses the metadata: named commands, repeated when nobody can say what became of them, and reads behind the barrier.
 
-A client asks whoever it believes to lead, which may be a node that only believes so itself.  The commands give out blocks of
-producer ids: given twice, or lost, it shows.
+A client asks whoever it believes to lead, which may be a node that only believes so itself.  Many commands give out blocks of
+producer ids: given twice, or lost, it shows.  The others are of every kind (`commands`), with a name or, as the controller's own,
+without one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from ....controller.model import NO_BROKER_EPOCH, ApplyResult
 from ....controller.raft.core import LEADER
 from ....proto import metadata_pb2 as pb
+from .commands import Commands
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -20,15 +22,16 @@ if TYPE_CHECKING:
 
 PROPOSERS = 3
 BROKER = 1
+ALLOCATIONS = 0.3  # of the new commands
+NAMED = 0.6  # of the others
 REPEATABLE = 30  # the newest commands of a proposer; the state remembers the last 64
 
 
 @dataclass(slots=True)
 class Command:
-    """One named command, however often it is proposed."""
+    """One command, however often it is proposed.  `name`: its proposer and sequence; None: it has none."""
 
-    proposer: str
-    sequence: int
+    name: tuple[str, int] | None
     payload: bytes
     gives_ids: bool
     asked_after: int
@@ -44,6 +47,7 @@ class Clients:
         self._recent: list[list[Command]] = [[] for _ in range(PROPOSERS)]
         self._blocks: dict[object, tuple[str, int]] = {}
         self._rest = False
+        self._commands = Commands(simulation.random)
 
     def rest(self) -> None:
         """No operation from now on."""
@@ -87,34 +91,39 @@ class Clients:
 
         def answer(result: ApplyResult | None) -> None:
             if result is not None:
-                ledger.answered(asked_after, result, None)
+                ledger.answered(asked_after, result, None, is_read=True)
 
         machine.read(answer)
 
     def _next_command(self, proposer: int, machine: Machine) -> Command:
-        self._sequences[proposer] += 1
-        sequence, name = self._sequences[proposer], f"client {proposer}"
-        broker = machine.state.brokers.get(BROKER)
-        if broker is None:
-            register = pb.RegisterBroker(node_id=BROKER, incarnation="first", expected_broker_epoch=NO_BROKER_EPOCH)
-            operation = pb.Operation(register_broker=register)
-        else:
+        random, state = self._simulation.random, machine.state
+        broker = state.brokers.get(BROKER)
+        gives_ids = broker is not None and random.random() < ALLOCATIONS
+        if broker is not None and gives_ids:
             allocate = pb.AllocateProducerIds(node_id=BROKER, broker_epoch=broker.broker_epoch, count=1)
-            operation = pb.Operation(allocate_producer_ids=allocate)
-        payload = pb.Command(proposer=name, sequence=sequence, operations=[operation]).SerializeToString()
-        command = Command(name, sequence, payload, broker is not None, self._simulation.ledger.acknowledged_index)
-        self._recent[proposer] = [*self._recent[proposer][-REPEATABLE:], command]
-        return command
+            command = pb.Command(operations=[pb.Operation(allocate_producer_ids=allocate)])
+        elif broker is None and random.random() < ALLOCATIONS:
+            register = pb.RegisterBroker(node_id=BROKER, incarnation="first", expected_broker_epoch=NO_BROKER_EPOCH)
+            command = pb.Command(operations=[pb.Operation(register_broker=register)])
+        else:
+            command = self._commands.draw(state, machine.status.term)
+        name = None
+        if gives_ids or random.random() < NAMED:
+            self._sequences[proposer] += 1
+            name = command.proposer, command.sequence = f"client {proposer}", self._sequences[proposer]
+        made = Command(name, command.SerializeToString(), gives_ids, self._simulation.ledger.acknowledged_index)
+        self._recent[proposer] = [*self._recent[proposer][-REPEATABLE:], made]
+        return made
 
     def _propose(self, machine: Machine, command: Command) -> None:
-        ledger, name = self._simulation.ledger, (command.proposer, command.sequence)
+        ledger, name = self._simulation.ledger, command.name
 
         def answer(result: ApplyResult | None) -> None:
             if result is None:
                 return
             command.done = True
             ledger.answered(command.asked_after, result, name)
-            if result.ok and command.gives_ids:
+            if result.ok and command.gives_ids and name is not None:
                 owner = self._blocks.setdefault(result.value, name)
                 if owner != name:
                     ledger.broken(f"the producer id {result.value} was given to {owner} and to {name}")

@@ -2,7 +2,8 @@
 
 * one leader a term, and it has every entry that was committed before its term (leader completeness)
 * log matching: an entry of one index and term is the same everywhere, and so is all before it
-* what is committed never differs: order, commands, their results, and the hash of the state
+* what is committed never differs: order, commands, their results, the hash of the state, and at the end its bytes, also when the
+  whole log is applied once more
 * a commit index never goes back in one life; nothing is applied that is not committed
 * real time: what is answered has its place after everything that was acknowledged before it was asked for.  As all members apply
   one sequence, that is linearizability, of reads behind the barrier and of writes
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING, NoReturn
 from ....controller.model import ApplyResult
 from ....controller.raft.core import LEADER
 from ....controller.raft.messages import Entry
+from ....controller.state import ClusterState
+from ....wire.errors import ErrorCode
 from ..runs import Broken
 from .promises import Promises
 
@@ -54,6 +57,7 @@ class Ledger:
         self.acknowledged = 0
         self.reads = 0
         self.duplicates = 0
+        self.refused = 0
         self._committed_in: dict[int, int] = {}  # the term of the member that applied it first
         self._acknowledged_in: dict[int, int] = {}  # the highest index acknowledged in each term
         self._entries: dict[tuple[int, int], tuple[bytes, int]] = {}  # (index, term): command, term of the entry before
@@ -168,7 +172,29 @@ class Ledger:
         if self._hashes.setdefault(index, state_hash) != state_hash:
             self.broken(f"the state after entry {index} is another one on node {member.node_id}")
 
-    def answered(self, asked_after: int, result: ApplyResult, name: tuple[str, int] | None) -> None:
+    def compare_states(self) -> None:
+        """Everybody has applied the same, each in its own way: from the log, from snapshots, over restarts.  Once more from the
+        log, and the bytes of each state must be the same."""
+        replayed = ClusterState()
+        for index in sorted(self.history):
+            command, term = self.history[index]
+            replayed.apply(index, term, command)
+        wanted = replayed.encode()
+        for node_id, member in self._simulation.members.items():
+            assert member.machine is not None
+            if member.machine.state.encode() != wanted:
+                self.broken(f"the state of node {node_id} is not what the log leads to")
+        restored = ClusterState()
+        restored.restore(wanted)
+        if restored.encode() != wanted:
+            self.broken("a state that is restored from its own snapshot is another one")
+        violations = replayed.violations()
+        if violations:
+            self.broken(f"the state breaks an invariant: {violations[0]}")
+
+    def answered(
+        self, asked_after: int, result: ApplyResult, name: tuple[str, int] | None, *, is_read: bool = False
+    ) -> None:
         """Somebody got this result; when it was asked for, everything up to `asked_after` had been acknowledged."""
         if result.index <= asked_after:
             self.broken(f"an answer as of entry {result.index} to who came after entry {asked_after} was acknowledged")
@@ -177,9 +203,10 @@ class Ledger:
         self.acknowledged_index = max(self.acknowledged_index, result.index)
         self._acknowledged_in[result.term] = max(self._acknowledged_in.get(result.term, 0), result.index)
         self.acknowledged += 1
-        if name is None:
-            self.reads += 1
-            return
+        self.reads += is_read
+        self.refused += not result.ok
+        if name is None or result.error is ErrorCode.NOT_CONTROLLER:
+            return  # planned in another term: refused whenever it is proposed in this one, whatever became of it in that one
         self.duplicates += result.duplicate
         outcome = (result.error, result.value)
         if self._outcomes.setdefault(name, outcome) != outcome:

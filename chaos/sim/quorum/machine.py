@@ -27,10 +27,12 @@ Answer = Callable[[ApplyResult | None], None]
 class Machine:
     """One life of it."""
 
+    state_class: type[ClusterState] = ClusterState
+
     def __init__(self, member: Member, snapshots: SnapshotStore) -> None:
         self._member, self._snapshots = member, snapshots
         self._ledger = member.simulation.ledger
-        self.state = ClusterState()
+        self.state = self.state_class()
         self.status = QuorumStatus(FOLLOWER, 0, -1, False, 0, 0)
         self._crossing: deque[Callable[[], None]] = deque()
         self._waiting: dict[int, tuple[int, Answer]] = {}

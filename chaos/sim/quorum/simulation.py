@@ -110,8 +110,11 @@ class QuorumSimulation:
             self.heal()
         ledger = self.ledger
         self.counts.update(
-            {"acknowledged": ledger.acknowledged - ledger.reads, "reads": ledger.reads, "duplicates": ledger.duplicates}
-        )
+            {
+                "acknowledged": ledger.acknowledged - ledger.reads, "reads": ledger.reads, "duplicates": ledger.duplicates,
+                "refused": ledger.refused,
+            }
+        )  # fmt: skip
         self.counts["terms"] = len(ledger.leaders)
         return self.counts
 
@@ -154,14 +157,15 @@ class QuorumSimulation:
             if self.now > healed_at + 2 * PROGRESS_S_MAX:
                 self.ledger.broken(f"no agreement within {2 * PROGRESS_S_MAX:g} s after healing: {self.describe()}")
             self.pass_time(CHECK_EVERY_S)
+        self.ledger.compare_states()
 
     def agreed(self, last_index: int) -> bool:
-        """Everybody is up, has a vote, and has applied everything that was committed up to `last_index`."""
+        """Everybody is up, has a vote, and has applied everything that was committed, which is at least `last_index`."""
         return all(
             member.core is not None
             and member.machine is not None
             and member.core._journal.voting
-            and member.machine.state.index >= last_index
+            and member.machine.state.index == self.ledger.last_index >= last_index
             for member in self.members.values()
         )
 

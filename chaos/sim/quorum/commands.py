@@ -1,0 +1,266 @@
+"""Commands of every kind, right and wrong ones: `apply` must make the same of each of them on every voter, at every level of the
+metadata, whether the state came from the log or from a snapshot.
+
+Most of them are what the active controller would plan on the state that a member has, which may be old; the others have fields
+drawn from what there is, what there was, and what never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TypeVar
+
+from ....controller.active import ActiveController, ControllerConfig, Plan
+from ....controller.feature_updates import plan_update
+from ....controller.features import SUPPORTED, as_messages
+from ....controller.model import METADATA_VERSION, NO_BROKER_EPOCH, NO_LEADER, SUPPORTED_FEATURES, TRANSACTION_STATE_TOPIC
+from ....controller.node_settings import CATCH_UP_SETTING, CLEANER_SETTING, plan_node_configuration
+from ....controller.reassignments import plan_reassignments
+from ....controller.requested_elections import plan_elections
+from ....controller.state import ALL_NODES, ClusterState
+from ....controller.topics import plan_configuration, plan_creation, plan_deletion, plan_enlargement
+from ....proto import controller_pb2 as rpc
+from ....proto import metadata_pb2 as pb
+from ....wire.errors import KafkaError
+
+_T = TypeVar("_T")
+BROKERS = (1, 2, 3, 4)
+TOPICS = ("orders", "a.b", "a_b", TRANSACTION_STATE_TOPIC, "")
+TOPIC_CONFIGS = {
+    "min.insync.replicas": ("1", "2", "3", "x", ""),
+    "unclean.leader.election.enable": ("true", "false", "?"),
+    "flush.policy": ("os", "always"),
+}
+KINDS = tuple(field.name for field in pb.Operation.DESCRIPTOR.oneofs_by_name["kind"].fields)
+OPERATIONS_MAX = 3
+PLANNED = 0.75
+PLANS_MAX = 5  # drawn until one of them has something to do
+ACTIVE_MIN = 2
+TOPICS_MAX = 5
+CONFIG = ControllerConfig(leader_imbalance_percentage=0)
+
+
+class Commands:
+    """Draws commands; the state that it looks at is only read."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def draw(self, state: ClusterState, term: int) -> pb.Command:
+        """Without a proposer.  Fenced by the given term, by another one, or not at all."""
+        random = self._random
+        epoch = random.choice((0, term)) if random.random() < 0.9 else max(0, term + random.choice((-1, 1)))
+        operations: list[pb.Operation] = []
+        if random.random() < PLANNED:
+            operations = next((plan for _ in range(PLANS_MAX) if (plan := self._planned(state))), [])
+        if not operations:
+            operations = [self._any(state) for _ in range(random.choice((1, 1, 1, 2, OPERATIONS_MAX)))]
+        return pb.Command(controller_epoch=epoch, operations=operations)
+
+    # ---- as the controller plans ----------------------------------------------------------------------------------------------
+
+    def _planned(self, state: ClusterState) -> list[pb.Operation]:
+        duties = ActiveController(state, CONFIG, 0.0)
+        plans: tuple[Callable[[ClusterState, ActiveController], list[pb.Operation]], ...] = (
+            self._office, self._registration, self._heartbeat, self._silence, self._isr, self._isr, self._creation,
+            self._creation, self._deletion, self._enlargement, self._configuration, self._settings, self._move, self._move,
+            self._election, self._forgetting, self._level,
+        )  # fmt: skip
+        if not state.cluster_id:
+            plans = (self._office,)
+        elif len(state.active_brokers()) < ACTIVE_MIN:
+            plans = (self._registration, self._heartbeat, self._heartbeat)
+        try:
+            return self._random.choice(plans)(state, duties)
+        except KafkaError:
+            return []
+
+    def _office(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        levels = {METADATA_VERSION: self._random.randint(1, SUPPORTED_FEATURES[METADATA_VERSION])}
+        return duties.take_office(self._node(), "simulated", levels).operations
+
+    def _registration(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        node_id = self._node()
+        known = state.brokers.get(node_id)
+        request = rpc.RegisterBrokerRequest(
+            node_id=node_id,
+            incarnation=self._random.choice("rrrrst"),
+            directory_id=self._random.choice(("", "disk", "other")),
+            clean_shutdown_broker_epoch=NO_BROKER_EPOCH if known is None else known.broker_epoch - self._random.randrange(2),
+            supported_features=as_messages(SUPPORTED),
+            offline_replicas=self._replicas(state),
+        )
+        return duties.register(request).operations
+
+    def _heartbeat(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        node_id = self._node()
+        known = state.brokers.get(node_id)
+        request = rpc.HeartbeatRequest(
+            node_id=node_id,
+            broker_epoch=0 if known is None else known.broker_epoch,
+            applied_index=state.index,
+            wants_shutdown=self._random.random() < 0.2,
+            wants_fence=self._random.random() < 0.1,
+            offline_replicas=self._replicas(state) if self._random.random() < 0.2 else (),
+        )
+        return duties.heartbeat(request, 0.0).operations
+
+    def _silence(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        alive = [broker.node_id for broker in state.active_brokers()]
+        if alive and self._random.random() < 0.4:
+            return duties.fence([self._random.choice(alive)], "silent").operations
+        return (duties.tick(0.0) or duties.rebalance()).operations
+
+    def _isr(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        changes, leaders = [], []
+        for topic in state.topics.values():
+            for number, partition in topic.partitions.items():
+                if partition.leader == NO_LEADER:
+                    continue
+                isr = {partition.leader, *self._some(partition.replicas)}
+                leaders.append(partition.leader)
+                changes.append(
+                    rpc.IsrChange(
+                        topic_id=topic.topic_id.bytes,
+                        partition=number,
+                        leader_epoch=partition.leader_epoch,
+                        partition_epoch=partition.partition_epoch,
+                        isr=[each for each in partition.replicas if each in isr],
+                    )
+                )
+        if not changes:
+            return []
+        node_id = self._random.choice(leaders)
+        epoch = state.brokers[node_id].broker_epoch if node_id in state.brokers else 0
+        request = rpc.AlterPartitionsRequest(node_id=node_id, broker_epoch=epoch, changes=changes)
+        return duties.alter_partitions(request)[0].operations
+
+    def _creation(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        if len(state.topics) >= TOPICS_MAX:
+            return []
+        factor, partitions = self._random.randint(1, 3), self._random.randint(1, 3)
+        topic = rpc.NewTopic(name=self._name(), partitions=partitions, replication_factor=factor)
+        request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id=str(self._random.random())), topics=[topic])
+        request.allow_internal = True
+        return plan_creation(state, CONFIG, request).operations
+
+    def _deletion(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        return plan_deletion(state, rpc.DeleteTopicsRequest(names=[self._name()]), applied_before=False).operations
+
+    def _enlargement(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        wanted = [rpc.PartitionsToCreate(name=self._name(), total=self._random.randint(1, 4))]
+        return plan_enlargement(state, CONFIG, rpc.CreatePartitionsRequest(topics=wanted), applied_before=False).operations
+
+    def _configuration(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        change = rpc.ConfigChange(name=self._name(), set={"min.insync.replicas": str(self._random.randint(1, 3))})
+        return plan_configuration(state, rpc.AlterConfigsRequest(topics=[change])).operations
+
+    def _settings(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        settings = {self._random.choice((CATCH_UP_SETTING, CLEANER_SETTING)): str(self._random.randrange(3))}
+        name = self._random.choice(("", str(self._node())))
+        change = rpc.ConfigChange(name=name, set=settings, replace_all=self._random.random() < 0.3)
+        return plan_node_configuration(state, rpc.AlterConfigsRequest(nodes=[change])).operations
+
+    def _move(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        replicas, cancel = self._some(BROKERS), self._random.random() < 0.2
+        wanted = rpc.Reassignment(topic=self._name(), partition=self._random.randrange(3), replicas=replicas, cancel=cancel)
+        return plan_reassignments(state, rpc.ReassignPartitionsRequest(partitions=[wanted])).plan.operations
+
+    def _election(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        request = rpc.ElectLeadersRequest(every_partition=True, unclean=self._random.random() < 0.5)
+        return plan_elections(state, request).plan.operations
+
+    def _forgetting(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        return duties.unregister(self._node()).operations
+
+    def _level(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        update = rpc.FeatureUpdate(name=METADATA_VERSION, level=state.features.get(METADATA_VERSION, 0) + 1)
+        plan: Plan = plan_update(state, rpc.UpdateFeaturesRequest(updates=[update]), {1: SUPPORTED})
+        return plan.operations
+
+    # ---- as nobody would ------------------------------------------------------------------------------------------------------
+
+    def _any(self, state: ClusterState) -> pb.Operation:
+        """One operation of any kind; rarely none at all, as of a newer version."""
+        random = self._random
+        if random.random() < 0.02:
+            return pb.Operation()
+        kind = random.choice(KINDS)
+        message = getattr(pb.Operation(), kind).__class__()
+        self._fill(state, message)
+        return pb.Operation(**{kind: message})
+
+    def _fill(self, state: ClusterState, message: object) -> None:
+        """Every field by its name; those that are messages again likewise."""
+        for field in message.DESCRIPTOR.fields:  # type: ignore[attr-defined]
+            repeated = field.is_repeated
+            if field.message_type is not None:
+                place = getattr(message, field.name)
+                for each in [place.add() for _ in range(self._random.randrange(3))] if repeated else [place]:
+                    self._fill(state, each)
+            elif repeated:
+                getattr(message, field.name).extend(self._several(state, field.name))
+            else:
+                setattr(message, field.name, self._one(state, field))
+
+    def _several(self, state: ClusterState, name: str) -> list[object]:
+        match name:
+            case "isr_broker_epochs":
+                return [NO_BROKER_EPOCH] * self._random.randrange(3)
+            case "remove":
+                return list(self._some((*TOPIC_CONFIGS, CATCH_UP_SETTING)))
+            case "partitions":
+                return [self._random.randrange(3) for _ in range(self._random.randrange(3))]
+        return list(self._some((*BROKERS, 9) if self._random.random() < 0.2 else BROKERS))
+
+    def _one(self, state: ClusterState, field: object) -> object:
+        random, name = self._random, field.name  # type: ignore[attr-defined]
+        match name:
+            case "node_id":
+                return random.choice((*BROKERS, *BROKERS, 9, ALL_NODES))
+            case "leader" | "last_known_leader":
+                return random.choice((*BROKERS, NO_LEADER))
+            case "broker_epoch" | "expected_broker_epoch":
+                epochs = [broker.broker_epoch for broker in state.brokers.values()]
+                return random.choice((*epochs, NO_BROKER_EPOCH, state.index + 1))
+            case "topic_id":
+                ids = [topic.topic_id.bytes for topic in state.topics.values()]
+                return random.choice((*ids, *ids, random.randbytes(16), b"short"))
+            case "name":
+                return random.choice((METADATA_VERSION, *TOPICS))
+            case "key":
+                return random.choice((*TOPIC_CONFIGS, CATCH_UP_SETTING))
+            case "value":
+                return random.choice(("1", "2", "true", "compact", "", "x"))
+            case "level":
+                return random.randint(0, SUPPORTED_FEATURES[METADATA_VERSION])
+            case "expected_level":
+                return random.choice((state.features.get(METADATA_VERSION, 0), 0))
+            case "count":
+                return random.choice((1, 7, 0, -1, 2**31 - 1))
+            case "partition" | "expected_partitions":
+                return random.randrange(4)
+            case "expected_partition_epoch":
+                epochs = [each.partition_epoch for topic in state.topics.values() for each in topic.partitions.values()]
+                return random.choice((*epochs, 0))
+            case "bump_leader_epoch":
+                return random.random() < 0.3
+            case "port":
+                return random.choice((0, 9092))
+        return random.choice(("", "r", "s", "t"))
+
+    # ---- draws ----------------------------------------------------------------------------------------------------------------
+
+    def _node(self) -> int:
+        return self._random.choice(BROKERS)
+
+    def _name(self) -> str:
+        return self._random.choice(TOPICS)
+
+    def _some(self, values: Sequence[_T]) -> tuple[_T, ...]:
+        return tuple(self._random.sample(values, self._random.randint(0, min(3, len(values)))))
+
+    def _replicas(self, state: ClusterState) -> list[rpc.ReplicasOfTopic]:
+        ids = [topic.topic_id.bytes for topic in state.topics.values()]
+        return [rpc.ReplicasOfTopic(topic_id=each, partitions=[self._random.randrange(2)]) for each in self._some(ids)]
