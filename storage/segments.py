@@ -166,7 +166,7 @@ class Segments(Sequence[Segment]):
     def _remove(self, gone: Sequence[Segment], unsealed: Segment | None = None) -> None:
         """From the back, and durably one by one: a crash leaves the front of what was there, and vouches for no more than that.
 
-        All seals go first, also that of the segment in front (`unsealed`), which is to be cut and knows where the next one begins:
+        All seals go first, also that of the segment in front (`unsealed`), which is to be cut and knows where the next begins:
         what they vouch for and is not there would look like a loss.  And a seal proves that all before it was flushed, with the
         holes that only the seals of cleaned segments explain."""
         for segment in (*reversed(gone), *(() if unsealed is None else (unsealed,))):
