@@ -122,6 +122,23 @@ def simulate_replication(
     _show_runs(run_seeds(first, seeds, history), "replication", json)
 
 
+@simulated.command("transactions")
+def simulate_transactions(
+    seeds: Annotated[int, typer.Option(help="Histories to run.", min=1)] = 1000,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    version: Annotated[int, typer.Option(help="transaction.version of the producers: 1 or 2.", min=1, max=2)] = 2,
+    json: Json = False,
+) -> None:
+    """Transactions under faults of coordinators, leaders, network and producers.  Exit code 1 when a promise does not hold."""
+    from .sim.runs import run_seeds
+    from .sim.transactions.faults import TV1, Faults
+    from .sim.transactions.world import run_history
+
+    faults = Faults() if version == 2 else TV1
+    report = run_seeds(first, seeds, lambda seed: run_history(seed, faults))
+    _show_runs(report, f"transactions --version {version}", json)
+
+
 @app.command("check")
 def check_again(
     directory: Annotated[Path, typer.Argument(help="The folder of a run, with history.jsonl and final.json.")], json: Json = False

@@ -1,0 +1,47 @@
+"""What a history of transactions may meet, and which safeguards it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ....coordinator.transaction.markers import MarkerQueue
+from ....coordinator.transaction.shard import TransactionShard
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Chances: of a message (duplicate, late, lose, resend), of an append (refuse, full), of a step (the others).  `late_markers`
+    are those whose sender still waits, `late_produces` and `late_ends` are Produce and EndTxn whose sender does not; `learn` is
+    how soon a deposed coordinator hears of it; `move` is of the data partitions' leaders."""
+
+    transaction_version: int = 2
+    duplicate: float = 0.15
+    late: float = 0.03
+    late_markers: float = 0.05
+    late_produces: float = 0.0
+    late_ends: float = 0.0
+    lose: float = 0.03
+    resend: float = 0.05
+    refuse: float = 0.02
+    crash_client: float = 0.003
+    kill: float = 0.003
+    depose: float = 0.004
+    learn: float = 0.02
+    move: float = 0.01
+    full: float = 0.01
+    max_epoch: int = 4
+    skip_barrier: bool = False
+    verifies: bool = True
+    guard_before_question: bool = True
+    initialises_after_unknown_end: bool = True
+    queue: Callable[..., MarkerQueue] = MarkerQueue
+    shard: Callable[..., TransactionShard] = TransactionShard
+
+
+TV1 = Faults(
+    transaction_version=1, duplicate=0.0, late=0.0, late_markers=0.2, late_produces=0.05, late_ends=0.05, lose=0.0,
+    resend=0.0, crash_client=0.0,
+)  # fmt: skip
+"""TV1 cannot tell the transactions of one producer apart (KAFKA-17754): of its requests only Produce and EndTxn outlive their
+sender's patience, and no marker does, which could end the next transaction; but every coordinator fault happens."""

@@ -1,0 +1,182 @@
+"""Producers that follow the protocol, one request at a time, and what they were told became of their transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ....coordinator.transaction.events import AddPartitions, EndTxn, InitProducerId, PartitionsReply, ProducerReply
+from ....wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from .world import World
+
+TIMEOUT_MS = 2_000
+DATA_PARTITIONS = 3
+OFFSETS = DATA_PARTITIONS
+"""The partition where a record is an offset that a consumer group has reached."""
+RETRIABLE = {
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+}
+
+
+@dataclass
+class Transaction:
+    """What a producer did.  outcome: "committed", "aborted" (no commit was asked for, or an abort was confirmed), "unknown"."""
+
+    values: dict[Any, int] = field(default_factory=dict)  # value -> partition
+    outcome: str = "aborted"
+
+
+class Client:
+    """A producer that follows the protocol, one request at a time."""
+
+    def __init__(self, world: World, transactional_id: str) -> None:
+        self.world = world
+        self.id = transactional_id
+        self.version = world.faults.transaction_version
+        self.alive = True
+        self.identity = (-1, -1)
+        self.phase = "init"
+        self.expected = (-1, -1)
+        self.request = 0
+        self.waiting = False
+        self.resend: Callable[[], None] | None = None
+        self.transaction: Transaction | None = None
+        self.todo: list[tuple[Any, int]] = []
+        self.sequences: dict[int, int] = {}
+        self.enlisted: set[int] = set()
+        self.commit = False
+        self.in_doubt = False  # a record of the transaction was given up, and may arrive later
+
+    def step(self) -> None:
+        if self.waiting:
+            if self.resend is not None and self.world.random.random() < self.world.faults.resend:
+                self.resend()
+            return
+        if self.phase == "init":
+            self.ask(InitProducerId(self.id, TIMEOUT_MS, *self.expected), self.initialised)
+        elif self.phase == "idle":
+            self.begin()
+        elif self.todo and self.phase == "sending":
+            self.send(*self.todo[0])
+        else:
+            assert self.transaction is not None
+            if self.phase == "sending":
+                self.commit = self.world.random.random() < 0.7
+                self.phase = "ending"
+            if self.commit:
+                self.transaction.outcome = "unknown"
+            self.ask(EndTxn(self.id, *self.identity, self.commit, self.version), self.ended)
+
+    def begin(self) -> None:
+        if self.world.healing:
+            return
+        self.transaction = Transaction()
+        self.world.transactions.append(self.transaction)
+        for _ in range(self.world.random.randint(1, 3)):
+            self._add(self.world.random.randrange(DATA_PARTITIONS))
+        if self.world.random.random() < 0.5:
+            self._add(OFFSETS)
+        self.phase, self.in_doubt = "sending", False
+        self.enlisted = set()
+
+    def _add(self, place: int) -> None:
+        value = next(self.world.values)
+        assert self.transaction is not None
+        self.transaction.values[value] = place
+        self.todo.append((value, place))
+
+    def ask(self, event: Any, then: Callable[[Any], None]) -> None:
+        self.request += 1
+        number, self.waiting = self.request, True
+
+        def reply(value: Any) -> None:
+            if self.alive and self.waiting and self.request == number:
+                self.waiting = False
+                then(value)
+
+        self.resend = lambda: self.world.to_coordinator(event, reply)
+        self.resend()
+
+    def send(self, value: Any, place: int) -> None:
+        if self.version < 2 and place not in self.enlisted:
+            add = AddPartitions(self.id, *self.identity, (self.world.partitions[place].name,), 1)
+            self.ask(add, lambda reply: self.added(place, reply))
+            return
+        self.request += 1
+        number, self.waiting = self.request, True
+        pid, epoch, sequence = *self.identity, self.sequences.get(place, 0)
+
+        def reply(code: ErrorCode) -> None:
+            if self.alive and self.waiting and self.request == number:
+                self.waiting = False
+                if code is ErrorCode.NONE:
+                    self.sequences[place] = sequence + 1
+                    self.todo.pop(0)
+                elif code is ErrorCode.NETWORK_EXCEPTION and self.world.random.random() < 0.3:
+                    self._give_up()
+                else:
+                    self.fail(code)
+
+        self.resend = lambda: self.world.produce(self, place, pid, epoch, sequence, value, reply)
+        self.resend()
+
+    def _give_up(self) -> None:
+        """Aborts, though the record may still be on its way: its sequence number must not be given to another one."""
+        self.todo.clear()
+        self.commit, self.in_doubt, self.phase = False, True, "ending"
+
+    def added(self, place: int, reply: Any) -> None:
+        if isinstance(reply, PartitionsReply):
+            self.enlisted.add(place)
+        else:
+            self.fail(reply.code)
+
+    def fail(self, code: ErrorCode) -> None:
+        """Retriable: the same again.  Else the transaction is given up, and the identity is asked for anew (KIP-360)."""
+        if code in RETRIABLE:
+            return
+        self.todo.clear()
+        self.phase = "init"
+        resumes = self.identity[0] >= 0 and code is not ErrorCode.PRODUCER_FENCED and self.expected == (-1, -1)
+        self.expected = self.identity if resumes else (-1, -1)
+
+    def initialised(self, reply: Any) -> None:
+        if isinstance(reply, ProducerReply):
+            if (reply.producer_id, reply.producer_epoch) != self.identity:
+                self.sequences = {}
+            self.identity, self.expected = (reply.producer_id, reply.producer_epoch), (-1, -1)
+            self.world.note_identity(self.identity)
+            self.phase = "idle"
+        else:
+            self.fail(reply.code)
+
+    def ended(self, reply: Any) -> None:
+        assert self.transaction is not None
+        if isinstance(reply, ProducerReply):
+            self.transaction.outcome = "committed" if self.commit else "aborted"
+            if self.version >= 2:
+                self.identity, self.sequences = (reply.producer_id, reply.producer_epoch), {}
+                self.world.note_identity(self.identity)
+            self.phase = "idle"
+            if self.in_doubt and self.version < 2:
+                self.phase, self.expected = "init", self.identity
+        elif reply.code is ErrorCode.NETWORK_EXCEPTION and self.world.random.random() < (0.3 if self.version >= 2 else 1.0):
+            self._outcome_is_unknown()
+        else:
+            self.fail(reply.code)
+
+    def _outcome_is_unknown(self) -> None:
+        """A late copy of this EndTxn could end the next transaction, unless that has another epoch (KAFKA-17754)."""
+        if self.world.faults.initialises_after_unknown_end:
+            self.phase, self.expected = "init", self.identity
+        else:
+            self.phase = "idle"
