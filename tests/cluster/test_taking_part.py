@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 from tidegate.client import Admin, NewTopic
 from tidegate.client.errors import RequestError
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.client.local_cluster import LocalCluster, LocalNode
+from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 
+from .conformance import Asker
 from .protocol_cases import fresh
 from .witness import eventually, log_of
 
@@ -152,7 +154,7 @@ def test_a_foreign_client_raises_and_lowers_levels(roomy_cluster: LocalCluster) 
     try:
         assert levels() == {"metadata.version": 3, TRANSACTIONS: 2, "group.version": 1}
         supported = {name: each["supported"] for name, each in client.describe_features().items()}
-        assert supported == {"metadata.version": (1, 3), TRANSACTIONS: (0, 2)}
+        assert supported == {"metadata.version": (1, 3), TRANSACTIONS: (0, 2), "group.version": (0, 1)}
         assert client.update_features(lower(UpdateFeatureType.SAFE_DOWNGRADE), validate_only=True) == {TRANSACTIONS: "OK"}
         assert levels()[TRANSACTIONS] == 2, "validation changes nothing"
         for refused, error in (
@@ -206,3 +208,29 @@ async def test_no_level_is_raised_while_a_controller_is_away(roomy_cluster: Loca
     finally:
         await other.start()
         await other.wait_ready()
+
+
+async def test_consumer_groups_wait_until_the_cluster_has_agreed_on_them(roomy_cluster: LocalCluster) -> None:
+    """KIP-848: below group.version 1 a node that does not know their records could become the coordinator."""
+
+    async def refused_by(node: LocalNode) -> bool:
+        async with Asker(node.kafka_address) as asker:
+            beat = {"group_id": fresh("group"), "member_id": "m", "member_epoch": 9}
+            codes = [(await asker.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beat)).error_code]
+            described = await asker.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, {"group_ids": [fresh("group")]})
+            codes.append(described.groups[0].error_code)
+        refused = [code == ErrorCode.UNSUPPORTED_VERSION for code in codes]
+        assert refused[0] is refused[1]
+        return refused[0]
+
+    async def all_refuse(expected: bool) -> bool:
+        return all([await refused_by(node) is expected for node in roomy_cluster.nodes])
+
+    assert await all_refuse(False)
+    try:
+        line = ("features", "downgrade", "--feature", "group.version=0")
+        await asyncio.to_thread(lambda: command(roomy_cluster, *line))
+        await eventually(lambda: all_refuse(True), "every node has heard that there are no consumer groups")
+    finally:
+        await asyncio.to_thread(lambda: command(roomy_cluster, "features", "upgrade"))
+    await eventually(lambda: all_refuse(False), "every node has heard that there are consumer groups again")
