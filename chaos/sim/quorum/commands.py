@@ -73,7 +73,7 @@ class Commands:
             plans = (self._registration, self._heartbeat, self._heartbeat)
         try:
             return self._random.choice(plans)(state, duties)
-        except KafkaError:
+        except (KafkaError, ValueError):  # a setting that no plan would have let in cannot be read by the next one
             return []
 
     def _office(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
