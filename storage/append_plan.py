@@ -14,6 +14,7 @@ from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import BatchHeader, decode_marker, iterate_headers, validate_batch
 from .admission import NO_APPEND_TIME, check_batches, stamp_batches
 from .count_index import IS_ODD
+from .offset_index import OFFSET_SPAN_MAX
 from .producer_state import AppendOrigin, PreparedAppend, ProducerState, VerificationGuard
 from .topic_config import LogConfig, TimestampType
 
@@ -53,6 +54,11 @@ class AppendPlan:
     is_plain: bool
     """Every offset is a data record's, and no transaction's: nothing is to be noted for counts (`count_index`)."""
     append_time_ms: int = NO_APPEND_TIME
+
+    @property
+    def size_bytes(self) -> int:
+        buffers = self.buffers
+        return len(buffers[0]) if len(buffers) == 1 else sum(len(buffer) for buffer in buffers)
 
 
 def plan_leader_append(
@@ -112,7 +118,8 @@ def _find_duplicate(
 def plan_follower_append(
     view: memoryview, config: LogConfig, producers: ProducerState, log_end_offset: int, log_name: str
 ) -> AppendPlan | None:
-    """The whole batches of what a leader sent; None when there is none.  Raises CORRUPT_MESSAGE, also for a gap or an overlap."""
+    """The whole batches of what a leader sent, as far as one segment can hold them; None when there is none.  Raises
+    CORRUPT_MESSAGE, also for a gap or an overlap."""
     end, offset = 0, log_end_offset
     prepared: PreparedAppend | None = None
     placed: list[Placed] = []
@@ -124,6 +131,8 @@ def plan_follower_append(
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE, f"{log_name}: a batch at offset {base} cannot follow on offset {offset - 1}"
             )
+        if placed and header.next_offset - placed[0].base_offset > OFFSET_SPAN_MAX:
+            break  # of a compacted topic: the rest begins a segment of its own, with the next fetch
         if header.producer_id >= 0:
             if prepared is None:
                 prepared = producers.prepare(AppendOrigin.REPLICATION)

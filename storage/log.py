@@ -37,6 +37,7 @@ from .healing import heal_transactions
 from .health import Health
 from .log_start import LogStart
 from .lookup import OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
+from .offset_index import OFFSET_SPAN_MAX
 from .open_files import OpenFiles
 from .producer_snapshot import encode_snapshot
 from .producer_state import AppendOrigin, ProducerView, VerificationGuard
@@ -265,10 +266,9 @@ class Log:
     def _write(self, plan: AppendPlan) -> None:
         """Writes, then publishes.  Raises KAFKA_STORAGE_ERROR with nothing changed."""
         placed, buffers, prepared = plan.placed, plan.buffers, plan.prepared
-        size = len(buffers[0]) if len(buffers) == 1 else sum(len(buffer) for buffer in buffers)
-        segments = self._segments
+        size, segments = plan.size_bytes, self._segments
         if segments.must_roll(self.config, size, placed[-1].max_timestamp_ms, plan.next_offset):
-            self._roll()
+            self._roll(self._log_end if plan.next_offset - self._log_end <= OFFSET_SPAN_MAX else placed[0].base_offset)
         segment = segments.active
         position = segment.size_bytes
         try:
@@ -298,8 +298,7 @@ class Log:
             if prepared.completed and segment.counts is not None:
                 segment.counts.end_transactions(prepared.completed)
             self._producers.publish(prepared, plan.next_offset)
-        else:
-            self._producers.end_offset = plan.next_offset
+        self._producers.end_offset = plan.next_offset
 
     def _undo_write(self, segment: Segment, position: int, error: OSError) -> NoReturn:
         """Cuts the file back to what is published; no append may come before that."""
@@ -314,16 +313,17 @@ class Log:
         """Completes the active segment, to be cleaned or removed; False when it is empty.  Raises KAFKA_STORAGE_ERROR."""
         self._health.require()
         if has_batches := self._segments.active.size_bytes > 0:
-            self._roll()
+            self._roll(self._log_end)
         return has_batches
 
-    def _roll(self) -> None:
-        """Completes the active segment and begins a new one; a flush makes both durable."""
+    def _roll(self, base_offset: int) -> None:
+        """Completes the active segment and begins a new one, durable with a flush; behind a hole that no segment can span."""
         old = self._segments.active
         try:
-            self._segments.roll(self._log_end, self.config.index_interval_bytes)
+            self._segments.roll(base_offset, self.config.index_interval_bytes)
         except OSError as error:
             self._health.refuse("making a new segment", error)
+        self._log_end = self._producers.end_offset = base_offset
         self._durability.leave_hole()
         snapshot = segment_path(self.directory, self._log_end, "snapshot")
         self._durability.add_complete(old, {**old.encoded_indexes(self._log_end), snapshot: encode_snapshot(self._producers)})

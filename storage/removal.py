@@ -4,7 +4,8 @@ Readers lose them at once, in memory; the disk follows, in a thread where there 
 and the syncs around it take long.  Order on the disk, per removal:
 
 1. the producer snapshot of where the log begins now, when it is not written yet: what is known of producers by batches that go
-   must be on the disk first, for no replay will find it again.  A full disk may refuse it; it is to become emptier even so;
+   must be on the disk first, for no replay will find it again.  A full disk may refuse it; it is to become emptier even so.  Then
+   older snapshots go first, durably: after a crash they would speak of transactions whose markers are gone, as open for ever;
 2. segment by segment from the front: its data becomes `<base>.log.deleted`, which means nothing, its indexes go, the folder is
    synced.  So a crash leaves no hole;
 3. snapshots below the new beginning go;
@@ -67,6 +68,9 @@ class Removal:
                 return
             if self.snapshot is not None:
                 self._write_snapshot(*self.snapshot)
+            if self.snapshot is not None:
+                self._drop_snapshots()
+                self._write_snapshot(*self.snapshot)  # now there may be room
             while self._segments:
                 self._doomed += self._segments[0].take_name_away()
                 self._disk.sync_directory(self._directory)
@@ -93,6 +97,7 @@ class Removal:
         for name in self._disk.list_names(self._directory):
             if name.endswith(".snapshot") and name[:-9].isdigit() and int(name[:-9]) < self._first:
                 self._disk.remove(self._directory / name)
+        self._disk.sync_directory(self._directory)
 
     def erase(self) -> None:
         """Step 4; any thread.  Raises OSError."""

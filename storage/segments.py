@@ -24,14 +24,13 @@ from typing import NamedTuple, overload
 from crc32c import crc32c
 
 from ..wire.records import HEADER_BYTES, parse_header
+from .offset_index import OFFSET_SPAN_MAX
 from .open_files import OpenFiles
 from .segment import Segment, segment_path
 from .segment_read import NOTHING, ReadResult
 from .topic_config import LogConfig
 from .transaction_index import AbortedTransaction, collect_aborted
 
-OFFSETS_MAX = 2**31 - 1
-"""Offsets that fit into one segment: the indexes hold 32 bits."""
 _base_offset = attrgetter("base_offset")
 
 
@@ -109,9 +108,11 @@ class Segments(Sequence[Segment]):
     def must_roll(self, config: LogConfig, size: int, max_timestamp_ms: int, next_offset: int) -> bool:
         """Whether batches of `size` bytes that end before `next_offset` belong into a new segment."""
         active = self.active
+        if next_offset - active.base_offset > OFFSET_SPAN_MAX:
+            return True
         if not active.size_bytes:
             return False
-        if active.size_bytes + size > config.segment_bytes or next_offset - active.base_offset > OFFSETS_MAX:
+        if active.size_bytes + size > config.segment_bytes:
             return True
         if active.index_bytes >= config.segment_index_bytes:
             return True

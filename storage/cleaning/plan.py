@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from ..offset_index import OFFSET_SPAN_MAX
 from ..topic_config import LogConfig
 
-OFFSETS_MAX = 2**31 - 1
 KeyT = TypeVar("KeyT")
 
 
@@ -105,7 +105,7 @@ def group_segments(segments: Sequence[SegmentFacts], segment_bytes: int) -> list
     first, size = 0, 0
     for at, segment in enumerate(segments):
         too_large = size + segment.size_bytes > segment_bytes
-        if at > first and (too_large or segment.next_offset - segments[first].base_offset > OFFSETS_MAX):
+        if at > first and (too_large or segment.next_offset - segments[first].base_offset > OFFSET_SPAN_MAX):
             groups.append(range(first, at))
             first, size = at, 0
         size += segment.size_bytes

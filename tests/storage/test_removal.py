@@ -19,7 +19,7 @@ from tidegate.storage.log_directory import LogDirectory
 from tidegate.storage.removal import Removal, Removals
 from tidegate.wire.errors import KafkaError
 
-from .workload import FOLDER, NOW_MS, SMALL, append, batch, open_log, stored
+from .workload import FOLDER, NOW_MS, SMALL, append, append_marker, batch, marker, open_log, stored
 
 
 class Later:
@@ -325,3 +325,35 @@ async def test_after_the_eraser_is_closed_whoever_removes_waits(tmp_path: Path) 
     log.advance_log_start(log.segments[1].base_offset)
     assert disk.threads["unlink"] == {"MainThread"}
     directory.close(clean=False)
+
+
+def hanging_after_a_removal_without_room(disk_crashes: int) -> int:
+    """How many restarts find a transaction open whose marker was removed: the snapshot that knew it as ended found no room, and
+    an older one came back."""
+    hanging = 0
+    for seed in range(disk_crashes):
+        disk = LyingDisk()
+        log = open_log(disk)
+        append(log, batch(2, pid=1, epoch=0, sequence=0, transactional=True))
+        log.roll()
+        log.flush_now()
+        append_marker(log, marker(1, 1, commit=False))
+        append(log, batch(3))
+        log.roll()
+        append(log, batch(4))
+        log.set_high_watermark(log.log_end_offset)
+        disk.full_after = 0
+        log.advance_log_start(6)
+        disk.full_after = None
+        disk.crash(Random(seed))
+        again = open_log(disk, recovery_point=1, log_start_offset=0)
+        again.set_high_watermark(again.log_end_offset)
+        hanging += again.last_stable_offset != again.log_end_offset and again.log_start_offset >= 6
+    return hanging
+
+
+def test_no_transaction_is_open_again_for_lack_of_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SEMANTICS 12: no marker would ever come for it."""
+    assert hanging_after_a_removal_without_room(60) == 0
+    monkeypatch.setattr(Removal, "_drop_snapshots", lambda _removal: None)
+    assert hanging_after_a_removal_without_room(60) > 0, "ablation: the older snapshot stays"
