@@ -554,7 +554,11 @@ class Admin:
         """One broker's answer, once it has read its coordinators' state."""
         deadline_s, backoff = self._deadline_s(), Backoff(self._clock)
         while True:
-            answer = await self._cluster.ask(node_id, api_key, fields)
+            try:
+                answer = await self._cluster.ask(node_id, api_key, fields)
+            except ConnectionFailed as error:
+                message = f"a part of the list is known to node {node_id} only, which does not answer ({error.message})"
+                raise ConnectionFailed(error.code, message) from None
             code = top_level_code(answer)
             if code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return answer

@@ -363,7 +363,9 @@ class ActiveController:
 
     def answer(self, node_id: int) -> HeartbeatAnswer:
         """What the heartbeat is told, from the state after its plan."""
-        broker = self._applied.brokers[node_id]
+        broker = self._applied.brokers.get(node_id)
+        if broker is None:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} was forgotten meanwhile")
         session = self.sessions.get(node_id)
         caught_up = session is not None and session.applied_index >= broker.broker_epoch
         return HeartbeatAnswer(broker.fenced, caught_up, broker.shutting_down and broker.fenced)

@@ -83,14 +83,18 @@ async def looked_at_without_a_majority(survivor: LocalNode, topic: str) -> None:
             subprocess.run, command, capture_output=True, text=True, timeout=LOOK_S_MAX, check=False
         )
 
-    described, listed, group = await asyncio.gather(
-        look("topics", "describe", topic, "--json"), look("topics", "list"), look("groups", "describe", "g")
+    described, listed, group, groups = await asyncio.gather(
+        look("topics", "describe", topic, "--json"),
+        look("topics", "list"),
+        look("groups", "describe", "g"),
+        look("groups", "list"),
     )
     assert described.returncode == listed.returncode == 0, described.stderr + listed.stderr
     (shown,) = json.loads(described.stdout)
     ends = {part["partition"]: part["high_watermark"] for part in shown["partitions"]}
     assert ends == {0: 20, 1: None, 2: None} and shown["config"] and topic in listed.stdout
     assert f"the leaders of {topic}-1, {topic}-2 did not answer" in described.stderr and "tidegate status" in described.stderr
+    assert groups.returncode == 1 and "a part of the list is known to node" in groups.stderr
     assert group.returncode == 1 and "coordinator of group 'g'" in group.stderr
 
 

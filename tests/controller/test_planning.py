@@ -223,6 +223,20 @@ def test_who_is_superseded_is_told_so_only_when_that_is_committed(controller: Co
     assert beat.result().status.error == ErrorCode.NOT_CONTROLLER
 
 
+def test_a_broker_that_is_forgotten_while_its_heartbeat_is_carried_out_is_told_so(controller: Controller) -> None:
+    epoch = controller.finish(controller.service.RegisterBroker(registration(2), None)).broker_epoch
+    request = rpc.HeartbeatRequest(node_id=2, broker_epoch=epoch, offline_replicas=[rpc.ReplicasOfTopic(topic_id=bytes(16))])
+    request.offline_replicas[0].partitions.append(0)
+    beat = controller.start(controller.service.Heartbeat(request, None))
+    controller.settle()
+    controller.start(controller.service.UnregisterBroker(rpc.UnregisterBrokerRequest(node_id=2), None))
+    controller.settle()
+    assert len(controller.log.held) == 2
+    controller.log.commit()
+    controller.settle()
+    assert beat.result().status.error == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
 def test_heartbeats_that_change_nothing_wait_for_nothing(controller: Controller) -> None:
     epoch = controller.join(1)
     controller.start(controller.create("t"))
