@@ -246,6 +246,50 @@ def test_heartbeats_that_change_nothing_wait_for_nothing(controller: Controller)
     assert controller.log.held and not beat.result().fenced
 
 
+def test_two_processes_with_one_node_id_never_get_each_others_epoch(controller: Controller) -> None:
+    """Both registrations are committed by the same sync: the first one is superseded when it is answered."""
+    asked = [controller.start(controller.service.RegisterBroker(registration(3, name), None)) for name in ("first", "second")]
+    controller.settle()
+    assert len(controller.log.held) == 2
+    controller.log.commit()
+    controller.settle()
+    first, second = (task.result() for task in asked)
+    assert first.status.error == ErrorCode.DUPLICATE_BROKER_REGISTRATION and first.broker_epoch == 0
+    assert second.broker_epoch == controller.log.state.brokers[3].broker_epoch
+
+
+def leaving(controller: Controller, node_id: int, *, offline: bool = False) -> Coroutine[Any, Any, rpc.HeartbeatReply]:
+    state = controller.log.state
+    epoch, replicas = state.brokers[node_id].broker_epoch, [rpc.ReplicasOfTopic(topic_id=bytes(16), partitions=[0])]
+    request = rpc.HeartbeatRequest(node_id=node_id, broker_epoch=epoch, applied_index=state.index, wants_shutdown=True)
+    request.offline_replicas.extend(replicas if offline else [])
+    return controller.service.Heartbeat(request, None)
+
+
+def test_who_has_heard_of_a_controlled_shutdown_is_counted_from_its_own_entry_on(controller: Controller) -> None:
+    """Not from an earlier one that the same heartbeat brought about: others would still ask the broker when it stops."""
+    controller.join(1)
+    controller.join(2)
+    session = controller.service.require_duties().sessions[1]
+    controller.finish(leaving(controller, 1, offline=True))
+    assert not controller.log.state.brokers[1].shutting_down and session.shutdown_index == 0
+    controller.finish(leaving(controller, 1, offline=True))
+    assert controller.log.state.brokers[1].shutting_down and session.shutdown_index == controller.log.state.index
+
+
+def test_a_controlled_shutdown_that_is_not_committed_yet_lets_nobody_stop(controller: Controller) -> None:
+    epochs = {node_id: controller.join(node_id) for node_id in (1, 2)}
+    for node_id, epoch in epochs.items():
+        controller.finish(controller.beat(node_id, epoch))
+    for _ in range(2):
+        controller.start(leaving(controller, 1))
+        controller.settle()
+    assert len(controller.log.held) == 1, "the fencing that lets it stop is not even planned"
+    controller.log.commit()
+    controller.settle()
+    assert not controller.log.state.brokers[1].fenced
+
+
 def test_a_new_broker_is_not_called_unfenced_before_that_is_committed(controller: Controller) -> None:
     epoch = controller.finish(controller.service.RegisterBroker(registration(2), None)).broker_epoch
     controller.start(controller.beat(2, epoch))
