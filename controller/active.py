@@ -60,6 +60,7 @@ class Session:
     heard_at: float
     applied_index: int = 0
     shutdown_index: int = 0  # the entry that moved its leaderships away; 0: not shutting down
+    fencing: bool = False  # planned, and perhaps not applied yet
 
 
 @dataclass(slots=True)
@@ -274,6 +275,16 @@ class ActiveController:
         session.heard_at = now
         session.applied_index = max(session.applied_index, request.applied_index)
 
+    def is_being_fenced(self, node_id: int) -> bool:
+        """Then an answer has to wait for the elections that go with it: it would renew a lease on what others are to lead, and
+        name metadata without them."""
+        session = self.sessions.get(node_id)
+        return session is not None and session.fencing
+
+    def fencing_settled(self, node_id: int) -> None:
+        if node_id in self.sessions:
+            self.sessions[node_id].fencing = False
+
     def heartbeat(self, request: rpc.HeartbeatRequest, now: float) -> Plan:
         """Keeps the session and plans what the broker's wish, or its progress, calls for."""
         self.heard(request, now)
@@ -419,6 +430,8 @@ class ActiveController:
             broker = self._state.brokers[node_id]
             fence = pb.FenceBroker(node_id=node_id, broker_epoch=broker.broker_epoch)
             plan.operations.append(pb.Operation(fence_broker=fence))
+            if node_id in self.sessions:
+                self.sessions[node_id].fencing = True
         plan.operations.extend(change_operations(self._changes(self._present() - set(node_ids))))
         return plan
 

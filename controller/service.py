@@ -177,14 +177,18 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return await self._answer(rpc.RegisterBrokerReply, work, waits=False)
 
     async def Heartbeat(self, request: rpc.HeartbeatRequest, context: Any) -> rpc.HeartbeatReply:
-        """Most heartbeats change nothing and never wait for what is under way."""
+        """Most heartbeats change nothing and wait for nothing that is under way; those of a broker that is being fenced do."""
 
         async def work() -> rpc.HeartbeatReply:
-            self.require_duties().heard(request, self._clock.monotonic())
+            duties = self.require_duties()
+            duties.heard(request, self._clock.monotonic())
+            being_fenced = duties.is_being_fenced(request.node_id)
             plan, _ = await self._carry_out(
-                lambda duties: duties.heartbeat(request, self._clock.monotonic()), _itself, idle_waits=False
+                lambda duties: duties.heartbeat(request, self._clock.monotonic()), _itself, idle_waits=being_fenced
             )
             duties = self.require_duties()
+            if being_fenced:
+                duties.fencing_settled(request.node_id)
             if plan:
                 log.info("broker_changed", node=request.node_id, change=plan.reason)
                 if request.wants_shutdown:

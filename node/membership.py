@@ -92,8 +92,11 @@ class Membership:
         return self._last_answered_sent_at + self._session_timeout_s - self._clock.monotonic()
 
     def _end_session_when_over(self) -> None:
-        if self._session_held and self._left_s() <= 0:
-            self._session_held, self._resume_at_index = False, None
+        if self._left_s() > 0:
+            return
+        self._resume_at_index = None  # also while it waits to resume: there may have been elections again
+        if self._session_held:
+            self._session_held = False
             self._on_session_lost(f"no answer from the controller for {self._session_timeout_s:g} s")
 
     async def register(self, request: pb.RegisterBrokerRequest, timeout_s: float) -> Registration:

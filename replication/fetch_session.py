@@ -26,9 +26,10 @@ SESSIONS_MAX = 1_000
 class FollowerSession:
     """The partitions that one follower listed, and which of them changed since they were last answered."""
 
-    __slots__ = ("_watched", "closed", "dirty", "next_epoch", "node_id", "parts", "session_id", "waiter")
+    __slots__ = ("_told", "_watched", "closed", "dirty", "next_epoch", "node_id", "parts", "session_id", "waiter")
 
-    def __init__(self, node_id: int, session_id: int = 0) -> None:
+    def __init__(self, node_id: int, session_id: int = 0, told: dict[Key, tuple[object, int, int]] | None = None) -> None:
+        """`told`: what the follower was told of partitions before."""
         self.node_id = node_id
         self.session_id = session_id  # 0: of one request only
         self.next_epoch = 1
@@ -37,6 +38,16 @@ class FollowerSession:
         self.closed = False
         self.waiter: FetchWaiter | None = None
         self._watched: dict[Key, FetchWatchers] = {}
+        self._told: dict[Key, tuple[object, int, int]] = {} if told is None else told
+
+    def tell(self, key: Key, leader: object, high_watermark: int, log_start_offset: int) -> bool:
+        """Notes what the follower is told now of a partition under `leader`, one leadership; true when it is news within this
+        session.  What an earlier session told may have been lost with it."""
+        told = self._told.get(key)
+        if told is not None and told[0] is leader and told[1] >= high_watermark and told[2] >= log_start_offset:
+            return False
+        self._told[key] = leader, high_watermark, log_start_offset
+        return True
 
     def changed(self, key: Key) -> None:
         """A partition announces that it has something new."""
@@ -56,6 +67,7 @@ class FollowerSession:
     def drop(self, key: Key) -> None:
         self.parts.pop(key, None)
         self.dirty.pop(key, None)
+        self._told.pop(key, None)
         watchers = self._watched.pop(key, None)
         if watchers is not None:
             watchers.unsubscribe(self)
@@ -73,12 +85,13 @@ class FollowerSession:
 class SessionTable:
     """The sessions of all followers of this node."""
 
-    __slots__ = ("_next_id", "_sessions")
+    __slots__ = ("_next_id", "_sessions", "_told")
 
     def __init__(self, first_id: int = 1) -> None:
         """`first_id` should differ between starts of the process, so that an old session is not taken for a new one."""
         self._next_id = first_id
         self._sessions: dict[int, FollowerSession] = {}
+        self._told: dict[int, dict[Key, tuple[object, int, int]]] = {}  # those that are given no session, or would never wait
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -119,7 +132,7 @@ class SessionTable:
         if before is not None:
             before.close()
         if len(self._sessions) >= SESSIONS_MAX:
-            return FollowerSession(node_id)
+            return FollowerSession(node_id, told=self._told.setdefault(node_id, {}))
         session = FollowerSession(node_id, self._next_id)
         self._next_id = self._next_id % 0x7FFFFFFF + 1
         self._sessions[node_id] = session

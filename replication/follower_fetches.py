@@ -186,9 +186,4 @@ class FollowerFetches:
                 self.throttle.sent(len(answer.records))
             if not answer.records:
                 session.dirty[key] = None  # the budget was used up: its turn comes with the next fetch
-        progress = leader.follower(request.replica_id)
-        news = bool(answer.records) or progress.high_watermark_sent < leader.high_watermark
-        news = news or progress.log_start_sent < log.log_start_offset
-        if not beside:  # or else the session has yet to tell it
-            progress.high_watermark_sent, progress.log_start_sent = leader.high_watermark, log.log_start_offset
-        return answer, news
+        return answer, session.tell(key, leader, leader.high_watermark, log.log_start_offset) or bool(answer.records)

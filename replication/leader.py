@@ -78,9 +78,7 @@ class ReplicaProgress:
     leader_end_at_last_fetch: int = -1
     last_caught_up_s: float = NEVER_S
     join_paused: bool = False  # refused or removed: neither joins nor holds the high watermark until the pause is over
-    high_watermark_sent: int = -1
     log_start_offset: int = -1
-    log_start_sent: int = -1
 
 
 class AlterOutcome(enum.Enum):

@@ -15,7 +15,7 @@ from controller_cluster import registration
 from tidegate.chaos.sim.replication.clock import VirtualClock
 from tidegate.chaos.sim.replication.virtual_loop import VirtualLoop
 from tidegate.controller import planning, topics
-from tidegate.controller.active import ControllerConfig
+from tidegate.controller.active import ActiveController, ControllerConfig
 from tidegate.controller.metadata_log import MetadataLog, NotController
 from tidegate.controller.model import ApplyResult
 from tidegate.controller.office import Office
@@ -433,6 +433,36 @@ def test_a_plan_of_the_ticks_is_made_once_while_it_is_under_way(controller: Cont
     assert len(controller.log.held) == 1
     controller.log.commit()
     assert controller.log.state.brokers[1].fenced
+
+
+def second_heartbeat_of_a_broker_that_is_being_fenced(controller: Controller) -> asyncio.Task[rpc.HeartbeatReply]:
+    """The first one asks for the end of the fencing, and waits for that; the broker does not wait so long, and asks again."""
+    epoch = controller.join(1)
+    controller.run_for(SESSION_S + 1.0)
+    controller.start(controller.beat(1, epoch))
+    controller.settle()
+    second = controller.start(controller.beat(1, epoch))
+    controller.settle()
+    assert len(controller.log.held) == 2 and not controller.log.state.brokers[1].fenced
+    return second
+
+
+def test_a_broker_that_is_being_fenced_is_not_told_that_it_may_lead_on(controller: Controller) -> None:
+    """It would have a session again, on metadata without the elections that its silence has brought (SEMANTICS 48)."""
+    second = second_heartbeat_of_a_broker_that_is_being_fenced(controller)
+    assert not second.done()
+    before = controller.log.applied_index
+    controller.log.commit()
+    controller.settle()
+    assert second.result().metadata_index == before + 2 and not second.result().fenced
+
+
+def test_ablation_a_heartbeat_that_never_waits_renews_a_session_that_is_being_ended(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ActiveController, "is_being_fenced", lambda duties, node_id: False)
+    second = second_heartbeat_of_a_broker_that_is_being_fenced(controller)
+    assert not second.result().fenced and second.result().metadata_index == controller.log.applied_index
 
 
 def test_a_copy_of_the_state_is_its_own(controller: Controller) -> None:

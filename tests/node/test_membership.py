@@ -141,6 +141,26 @@ async def test_leadership_comes_back_only_with_the_metadata_that_the_controller_
     await watched.until("regained")
 
 
+async def test_a_session_that_ends_again_before_leadership_came_back_asks_for_newer_metadata(watched: Watched) -> None:
+    """There may have been elections again: what the controller had at the first answer does not count any more."""
+    cut_off = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
+    watched.controller.answer = cut_off
+    await watched.beats()
+    await watched.pass_time(SESSION_S + 0.2)
+    await watched.until("lost")
+    watched.controller.answer = pb.HeartbeatReply(fenced=False, metadata_index=50)
+    await watched.beats(3)
+    watched.controller.answer = cut_off
+    await watched.beats()
+    await watched.pass_time(SESSION_S + 0.2)
+    watched.controller.answer = pb.HeartbeatReply(fenced=False, metadata_index=60)
+    watched.applied_index = 50
+    await watched.beats(3)
+    assert watched.told == ["lost"]
+    watched.applied_index = 60
+    await watched.until("regained")
+
+
 async def test_a_fenced_broker_does_not_get_its_leadership_back(watched: Watched) -> None:
     watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
     await watched.beats()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ....controller.elections import Wanted, change_operations
+from ....proto import controller_pb2 as pb_rpc
 from ....proto import metadata_pb2 as pb
 from ....wire.errors import KafkaError
 from ..disk import LyingDisk
@@ -64,11 +65,14 @@ class Faults:
         """No more faults; what lasts is ended."""
         self._stopped = True
         self._network.cuts.clear()
+        for node_id in self._quorum.logs:
+            self._quorum.resume(node_id)
         for node in self._suspect:
             node.failed = True  # whoever sees an I/O error has the node started again
         for node in self._nodes.values():
             self._mend_disk(node)
             node.slow_s = 0.0
+            node.out_of_room = False
             if node.process is not None and node.process.paused:
                 node.process.resume()
 
@@ -197,6 +201,9 @@ class Faults:
         node_id = self._any_node().node_id
         self._cut([(node_id, controller) for controller in self._quorum.logs])
 
+    def _cut_one_controller(self) -> None:
+        self._cut([(self._any_node().node_id, self._random.choice(tuple(self._quorum.logs)))])
+
     def _isolate(self) -> None:
         """From the other nodes and the controllers, not from the clients."""
         node_id = self._any_node().node_id
@@ -219,6 +226,16 @@ class Faults:
         self._later(4.0, lambda: self._mend_disk(node))
         return None
 
+    def _out_of_room(self) -> None:
+        """What is left of the disk is for the node itself: it takes no more records, and goes on otherwise."""
+        node = self._any_node()
+        node.out_of_room = True
+
+        def end() -> None:
+            node.out_of_room = False
+
+        self._later(4.0, end)
+
     def _failing_sync(self) -> bool | None:
         node = self._any_node()
         if not self._options.flushed:
@@ -228,6 +245,16 @@ class Faults:
         return None
 
     # ---- the controller's doing -----------------------------------------------------------------------------------------------
+
+    def _pause_controller(self) -> bool | None:
+        """The active controller stands still; the others elect another when they miss it."""
+        active = self._quorum.leader_id
+        process = self._network.processes.get(active)
+        if process is None or process.paused:
+            return False
+        self._quorum.pause(active)
+        self._later(self._random.choice((0.6, 6.0)), lambda: self._quorum.resume(active))
+        return None
 
     def _fail_over_controller(self) -> None:
         others = [node_id for node_id in self._quorum.logs if node_id != self._quorum.leader_id]
@@ -263,6 +290,33 @@ class Faults:
             self._later(2.0, self.create_topic)
         return None
 
+    def _move_replicas(self) -> bool | None:
+        """To any nodes, whether they are up or not; a move that is under way is replaced."""
+        topic = self._quorum.state.topics.get(self._topic)
+        if topic is None:
+            return False
+        number = self._random.choice(tuple(topic.partitions))
+        wanted = list(self._nodes)
+        self._random.shuffle(wanted)
+        replicas = wanted[: self._options.replicas + self._random.choice((0, 0, 0, 1))]
+        return self._ask_controller(pb_rpc.Reassignment(topic=self._topic, partition=number, replicas=replicas))
+
+    def _cancel_move(self) -> bool | None:
+        topic = self._quorum.state.topics.get(self._topic)
+        moving = [number for number, partition in topic.partitions.items() if partition.target] if topic is not None else []
+        if not moving:
+            return False
+        return self._ask_controller(pb_rpc.Reassignment(topic=self._topic, partition=self._random.choice(moving), cancel=True))
+
+    def _ask_controller(self, wanted: pb_rpc.Reassignment) -> bool | None:
+        """As whoever asks the right one at once, and cares for no answer."""
+        service = self._quorum.services.get(self._quorum.leader_id)
+        if service is None:
+            return False
+        process = self._network.processes[self._quorum.leader_id]
+        process.spawn(service.ReassignPartitions(pb_rpc.ReassignPartitionsRequest(partitions=[wanted]), None))
+        return None
+
     def create_topic(self) -> bool:
         """True when the topic is there."""
         state = self._quorum.state
@@ -274,7 +328,7 @@ class Faults:
         self._random.shuffle(active)
         create = pb.CreateTopic(name=self._topic, topic_id=UUID(int=self._random.getrandbits(128), version=4).bytes)
         for number in range(self._options.partitions):
-            replicas = active[number % len(active) :] + active[: number % len(active)]
+            replicas = (active[number % len(active) :] + active[: number % len(active)])[: self._options.replicas]
             create.partitions.add(replicas=replicas, isr=replicas)
         for key, value in self._options.topic_config().items():
             create.config.add(key=key, value=value)
@@ -293,7 +347,7 @@ class Faults:
     def _propose(self, operations: list[pb.Operation]) -> bool:
         """Commits a command of the administrator's at once, if there is an active controller."""
         log = self._quorum.logs.get(self._quorum.leader_id)
-        if log is None or not log.is_active or not operations:
+        if log is None or not log.is_active or log.process.paused or not operations:
             return False
         command = pb.Command(controller_epoch=log.term, operations=operations)
         try:

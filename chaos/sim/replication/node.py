@@ -126,6 +126,7 @@ class SimulatedNode:
     peers: Callable[[int], SimulatedNode]
     on_appended: Callable[[SimulatedNode, Replica], None]
     on_acknowledged: Callable[[SimulatedNode, Replica, int, int], None]
+    on_deletion: Callable[[SimulatedNode, Replica, int], None]
     on_deleted: Callable[[SimulatedNode, Replica, int], None]
     on_progress: Callable[[SimulatedNode], None]
     on_leaving: Callable[[SimulatedNode], None]
@@ -136,6 +137,7 @@ class SimulatedNode:
     broker: Broker | None = None
     directory: DataFolders | None = None
     slow_s: float = 0.0
+    out_of_room: bool = False
     leaving: bool = False
     failed: bool = False  # could not start, or ended itself: it wants to be started again
     lease_until_s: float = 0.0  # what the last answered heartbeat is good for
@@ -172,6 +174,7 @@ class SimulatedNode:
         """SIGKILL.  What happens to the disk is for the caller to say."""
         assert self.process is not None
         self.process.kill()
+        self.lease_until_s = 0.0
         self.broker = self.directory = None
         self.disk.kill()
 
@@ -256,6 +259,7 @@ class SimulatedNode:
             broker_epoch=lambda: broker.membership.broker_epoch,
             exists=lambda topic, partition: broker.state.partition(topic, partition) is not None,
             holds_session=lambda: broker.membership.holds_session,
+            is_out_of_room=lambda _topic, _partition: self.out_of_room,
             config=ReplicationConfig(
                 replica_lag_time_max_ms=int(timings.lag_max_s * 1000),
                 high_watermark_checkpoint_interval_ms=1500,
@@ -325,6 +329,7 @@ class SimulatedNode:
     async def delete_records(self, topic: str, partition: int, before_offset: int, timeout_s: float) -> int:
         """As `node/handlers/delete_records.py`.  Raises KafkaError."""
         replica = self.replicas.replica(topic, partition)
+        self.on_deletion(self, replica, replica.high_watermark if before_offset < 0 else before_offset)
         low = await self.replicas.delete_records(topic, partition, before_offset, int(timeout_s * 1000))
         self.on_deleted(self, replica, low)
         return low

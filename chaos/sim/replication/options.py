@@ -31,6 +31,7 @@ class Options:
     producers: tuple[tuple[int, bool], ...]  # acks, idempotent
     produce_pause_s: float
     delete_pause_s: float = 0.0  # between deletions of records, on average; 0: none
+    spare: int = 0  # nodes without a replica, to which one may move
 
     @property
     def losable(self) -> int:
@@ -52,11 +53,18 @@ FAULTS = (
 )  # fmt: skip
 
 
+LATER_FAULTS = ("move_replicas", "cancel_move", "out_of_room", "pause_controller", "cut_one_controller")
+
+
 def draw(random: Random) -> Options:
     """The options of a history; each fault is missing, rare or frequent, so that histories differ in kind."""
+    first = draw_first(random)
+    later = {name: random.choice((0.0, 0.0, 1.0, 3.0)) for name in LATER_FAULTS}
     return replace(
-        draw_first(random),
+        first,
+        faults=(*first.faults, *later.items()),
         delete_pause_s=random.choice((0.0, 0.0, 0.3, 1.5)),
+        spare=random.choice((0, 1, 1, 2)) if first.replicas < 4 and later["move_replicas"] else 0,
     )
 
 

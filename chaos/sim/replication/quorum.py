@@ -34,18 +34,29 @@ class VoterLog:
 
     def __init__(self, quorum: Quorum, node_id: int, process: Process) -> None:
         self.node_id = node_id
-        self._process = process
+        self.process = process
         self.term = 0
-        self.is_active = False
         self.state = ClusterState()
+        self._active = False
+        self._slept = False
         self._quorum = quorum
         self._listener: Callable[[bool], None] = lambda _active: None
         self._applied = asyncio.Event()
         self._submitted: asyncio.Task[ApplyResult] | None = None
 
     @property
+    def is_active(self) -> bool:
+        """Not when it slept so long that it must have lost its majority, also before it is told."""
+        return self._active and not self._slept
+
+    @property
     def leader_id(self) -> int:
         return self.node_id if self.is_active else self._quorum.leader_id
+
+    @property
+    def is_leading(self) -> bool:
+        """As far as it was told."""
+        return self._active
 
     @property
     def applied_index(self) -> int:
@@ -55,8 +66,11 @@ class VoterLog:
         self._listener = listener
 
     def set_active(self, active: bool) -> None:
-        self.is_active = active
-        self._process.run(self._listener, active)
+        self._active, self._slept = active, False
+        self.process.run(self._listener, active)
+
+    def wake(self, slept_s: float) -> None:
+        self._slept = self._active and slept_s > LEADER_FALLBACK_S
 
     def catch_up(self) -> None:
         for entry in self._quorum.entries[self.state.index - FIRST_INDEX :]:
@@ -97,8 +111,10 @@ class Quorum:
         self.entries: list[LogEntry] = []
         self.term = 0
         self.leader_id = -1
+        self.deposed_at_s = -1e9  # when a controller was deposed last, which may not have known for a while
         self.logs: dict[int, VoterLog] = {}
         self.services: dict[int, ControllerService] = {}
+        self._asleep: dict[int, tuple[float, int | None]] = {}  # since when, and the term that is over meanwhile
         self._loop = loop
         self._random = random
         self._on_commit = on_commit
@@ -122,20 +138,20 @@ class Quorum:
         """Another controller takes over; the former one learns it at once, or only when it misses its majority."""
         former, log = self.logs.get(self.leader_id), self.logs[node_id]
         self.leader_id = -1
+        self.deposed_at_s = self._loop.time()
         if former is not None and former is not log:
             former_term = former.term
             resign_s = 0.0 if deposed_knows else LEADER_FALLBACK_S * self._random.random()
 
-            def resign() -> None:
-                if former.term == former_term and former.is_active:
-                    former.set_active(False)
-
-            self._loop.world_later(resign_s, resign)
+            self._loop.world_later(resign_s, lambda: self._resign(former, former_term))
         self.term += 1
         term = self.term
 
         def win() -> None:
-            if self.term == term:
+            if self.term == term and node_id in self._asleep:
+                another = self._random.choice([each for each in self.logs if each not in self._asleep] or [node_id])
+                self._loop.world_later(ELECTION_S_MIN, lambda: self.elect(another, deposed_knows=True))
+            elif self.term == term:
                 self.leader_id, log.term = node_id, term
                 log.catch_up()
                 if log.is_active:
@@ -144,6 +160,37 @@ class Quorum:
                 log.set_active(True)
 
         self._loop.world_later(ELECTION_S_MIN * (1 + self._random.random()), win)
+
+    def _resign(self, former: VoterLog, term: int) -> None:
+        """Who sleeps learns it when it wakes."""
+        if former.node_id in self._asleep:
+            self._asleep[former.node_id] = self._asleep[former.node_id][0], term
+        elif former.term == term and former.is_leading:
+            former.set_active(False)
+
+    def pause(self, node_id: int) -> None:
+        """Its process stands still.  When it is the leader, and for long enough, another voter is elected."""
+        self._asleep[node_id] = self._loop.time(), None
+        process = self.logs[node_id].process
+        process.pause()
+        term = self.term
+
+        def missed() -> None:
+            if self.term == term and node_id in self._asleep:
+                self.elect(self._random.choice([each for each in self.logs if each != node_id]), deposed_knows=False)
+
+        if node_id == self.leader_id:
+            self._loop.world_later(ELECTION_S_MIN * (1 + self._random.random()), missed)
+
+    def resume(self, node_id: int) -> None:
+        if node_id not in self._asleep:
+            return
+        since_s, deposed_term = self._asleep.pop(node_id)
+        log = self.logs[node_id]
+        log.wake(self._loop.time() - since_s)
+        log.process.resume()
+        if deposed_term is not None:
+            self._loop.world_later(0.05 * self._random.random(), lambda: self._resign(log, deposed_term))
 
     async def commit(self, log: VoterLog, command: bytes, after: asyncio.Future[ApplyResult] | None) -> ApplyResult:
         term = log.term

@@ -7,11 +7,13 @@
 * At least `min.insync.replicas` nodes hold a record when it is committed.
 * An acks=all acknowledgement is for a committed record.
 * No record is accepted or acknowledged, for acks=all or acks=1, once the lease on leadership is over: a session after the last
-  answered heartbeat was sent.  Nor once the controller has fenced the node for its silence: then at most a deposed controller
-  may have kept the lease up, for `LEADER_FALLBACK_S`.
+  answered heartbeat was sent.  Nor once the controller has fenced the node for its silence, and let another lead: then at most a
+  deposed controller may have kept the lease up, for `LEADER_FALLBACK_S`.
 * Consumers are given committed records only.
 * What a DeleteRecords was answered for stays away: no leader is elected that would show it again, and every replica that may be
   elected without losing data has noted so, durably.  No log begins where nobody asked for it.
+* A move takes a replica away that is counted on only when min.insync.replicas of the others hold what is committed.
+* A node that is out of room takes no records.
 * The controller's state holds its own invariants (`ClusterState.violations`: the leader is in the ISR, ...).
 
 An unclean election is a topic's choice to lose records.  It loses what its winner lacks (`_rebase`), once: from its leader
@@ -22,13 +24,14 @@ another is elected before that (`PartitionTruth.still_to_flush`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from ....controller.model import NO_LEADER, ApplyResult, PartitionState, TopicState
 from ....controller.state import ClusterState
 from ....replication.replica import Replica
+from ....storage.log import Log
 from ....wire.records import iterate_headers
 from ..runs import Broken
 from .contents import Contents, Record, agree
@@ -53,6 +56,7 @@ class PartitionTruth:
     min_insync_replicas: int = 1
     lossy_epoch: int = -1  # of the last unclean election
     awaits_lossy_leader: bool = False
+    silenced: dict[int, int] = field(default_factory=dict)  # former leaders: the epoch that began because they were silent
     still_to_flush: tuple[int, int] | None = None
     """Of the winner of the last unclean election: where what it had flushed ends, and what it kept.  None: it has flushed all."""
 
@@ -70,14 +74,18 @@ class PartitionTruth:
 class Truth:
     """See the module's text."""
 
-    def __init__(self, nodes: Mapping[int, SimulatedNode], seen: Counter[str]) -> None:
+    def __init__(
+        self, nodes: Mapping[int, SimulatedNode], seen: Counter[str], controller_deposed_lately: Callable[[float], bool]
+    ) -> None:
         self.partitions: dict[Key, PartitionTruth] = {}
         self.fenced_at_s: dict[int, float] = {}
         self.contents = Contents()
+        self.controller_deposed_lately = controller_deposed_lately
         self._nodes = nodes
         self._seen = seen
         self._dirty: dict[int, int] = {}  # node: its broker epoch when it lost what it had not flushed, or its disk
         self._looked_at: dict[Key, dict[int, tuple[object, ...]]] = {}
+        self._held: dict[tuple[Key, int], tuple[Log, int, int]] = {}
 
     # ---- what the controller decides ------------------------------------------------------------------------------------------
 
@@ -85,9 +93,13 @@ class Truth:
         for topic in result.deleted_topics:
             for number in topic.partitions:
                 self.partitions.pop((topic.topic_id, number), None)
+        silent: set[int] = set()
         for node_id in result.changed_brokers:
             broker = state.brokers[node_id]
             if broker.fenced and not broker.shutting_down:
+                if node_id not in self.fenced_at_s:
+                    self._check_fencing(node_id, now_s)
+                    silent.add(node_id)
                 self.fenced_at_s.setdefault(node_id, now_s)
             else:
                 self.fenced_at_s.pop(node_id, None)
@@ -98,9 +110,16 @@ class Truth:
         changed = set(result.changed_partitions)
         changed.update((name, number) for name in result.changed_topics for number in state.topics[name].partitions)
         for name, number in sorted(changed):
-            self._partition_changed(state, state.topics[name], number)
+            self._partition_changed(state, state.topics[name], number, silent)
 
-    def _partition_changed(self, state: ClusterState, topic: TopicState, number: int) -> None:
+    def _check_fencing(self, node_id: int, now_s: float) -> None:
+        """A node is fenced for its silence, and by then it knows that it may not lead; if a controller was deposed lately, that
+        one may have told it otherwise."""
+        lease_s = self._nodes[node_id].lease_until_s - now_s
+        if lease_s > 0 and not self.controller_deposed_lately(now_s):
+            raise Broken(f"node {node_id} is fenced {lease_s:.3f} s before its session is over")
+
+    def _partition_changed(self, state: ClusterState, topic: TopicState, number: int, silent: Collection[int]) -> None:
         truth = self.partitions.get((topic.topic_id, number))
         if truth is None:
             truth = self.partitions[topic.topic_id, number] = PartitionTruth(f"{topic.name}-{number}")
@@ -108,8 +127,12 @@ class Truth:
         truth.state = new
         truth.flushed = topic.flushed_before_acknowledged
         truth.min_insync_replicas = topic.min_in_sync_replicas(new.settled_replicas)
+        if old is not None and not set(new.replicas).issuperset((*old.isr, *old.elr)):
+            self._check_move(truth, new)
         if old is not None and new.leader != NO_LEADER and new.leader_epoch > old.leader_epoch:
             self._seen["elections"] += 1
+            if old.leader in silent:
+                truth.silenced[old.leader] = new.leader_epoch
             self._note_election(truth, old, new)
         for node_id, epoch in tuple(self._dirty.items()):
             broker = state.brokers.get(node_id)
@@ -129,6 +152,13 @@ class Truth:
     def _in_sync_everywhere(self, node_id: int) -> bool:
         states = [truth.state for truth in self.partitions.values() if truth.state is not None]
         return all(node_id in state.isr for state in states if node_id in state.replicas)
+
+    def _check_move(self, truth: PartitionTruth, new: PartitionState) -> None:
+        self._seen["replicas moved"] += 1
+        length, where = truth.durable_length, new.replicas
+        holders = [each for each in new.replicas if each in self._dirty or self._holds(self._nodes[each], truth, length)]
+        if len(holders) < truth.min_insync_replicas and not truth.awaits_lossy_leader:
+            raise Broken(f"{truth.name}: a move has come to {where}, and only nodes {holders} hold {length} committed records")
 
     def _note_election(self, truth: PartitionTruth, old: PartitionState, new: PartitionState) -> None:
         known = (*old.isr, *old.elr)
@@ -173,11 +203,15 @@ class Truth:
             if before == now:
                 continue
             looked_at[node.node_id] = now
+            held = log, log.cuts, log.log_end_offset
+            known = self._held.get((key, node.node_id))
+            if node.out_of_room and known is not None and known[:2] == held[:2] and known[2] < held[2]:
+                raise Broken(f"{truth.name}: node {node.node_id} has taken records, and is out of room")
+            self._held[key, node.node_id] = held
             self.contents.of(log)  # while it can be read: the power may go in the middle of the next change
-            if leader is None and log.log_start_offset > truth.gone_below:
+            if log.log_start_offset > truth.gone_below:
                 raise Broken(f"{truth.name}: node {node.node_id} begins at {starts[0]}, and nobody deleted so much")
             if leader is not None:
-                truth.gone_below = max(truth.gone_below, log.log_start_offset)
                 if before is None or before[1] is not leader:
                     self._on_leader(truth, node, replica)
                 if before is None or before[1:3] != now[1:3]:
@@ -303,10 +337,19 @@ class Truth:
         fenced_at_s = self.fenced_at_s.get(node.node_id, now_s)
         if now_s > fenced_at_s + LEADER_FALLBACK_S:
             raise Broken(f"{who} {what} {now_s - fenced_at_s:.3f} s after its fencing")
+        truth = self.partitions.get((replica.topic_id, replica.partition))
+        successor = -1 if truth is None else truth.silenced.get(node.node_id, -1)
+        if replica.leader_epoch < successor and not self.controller_deposed_lately(now_s):
+            raise Broken(f"{who} {what} in epoch {replica.leader_epoch}, and had been silent until epoch {successor} began")
 
     def check_acknowledged(self, truth: PartitionTruth, next_offset: int, batch_id: int) -> None:
         if len(truth.committed) < next_offset or truth.committed[next_offset - 1][0] != batch_id:
             raise Broken(f"{truth.name}: batch {batch_id}, acknowledged up to {next_offset}, is not what is committed there")
+
+    def deletion_asked(self, replica: Replica, before_offset: int) -> None:
+        truth = self.partitions.get((replica.topic_id, replica.partition))
+        if truth is not None and replica.leader is not None and before_offset <= replica.high_watermark:
+            truth.gone_below = max(truth.gone_below, before_offset)
 
     def deleted(self, node: SimulatedNode, replica: Replica, low: int) -> None:
         """A DeleteRecords was answered: `low` is the least log start of the in-sync replicas."""
@@ -349,6 +392,11 @@ class Truth:
         for (topic_id, number), truth in self.partitions.items():
             state = truth.state
             assert state is not None
+            if state.target:
+                return f"{truth.name} is on its way from {state.settled_replicas} to {state.target}"
+            kept = [each for each in self._nodes.values() if self.contents.log_of(each, (topic_id, number)) is not None]
+            if left_over := [each.node_id for each in kept if each.node_id not in state.replicas]:
+                return f"{truth.name}: nodes {left_over} have it still, the replicas are {state.replicas}"
             if set(state.isr) != set(state.replicas):
                 return f"{truth.name} has ISR {state.isr} of {state.replicas}, leader {state.leader}"
             leading = self.contents.log_of(self._nodes[state.leader], (topic_id, number)) if state.leader in self._nodes else None
