@@ -116,6 +116,8 @@ class _NoGroups:
 
     def topics_deleted(self, names: object) -> None: ...
 
+    def topics_changed(self) -> None: ...
+
 
 @dataclass(eq=False)
 class SimulatedNode:
