@@ -5,7 +5,7 @@ promised to its leader would not be on its disk), and a full disk would so end t
 Therefore a file of `metadata.reserve.bytes` is held.  When a write of the quorum finds no space, the file is given up and the
 write is repeated.  From then on nothing is appended to a partition there, whether it comes from a client, a leader or a
 coordinator: it would take what was given up (`given_up`), and the next write of the quorum would end the node.  When there is
-space again, `restore` makes the file anew.
+space again, `restore` makes the file anew.  The empty file that is left until then tells a node that is started meanwhile.
 
 Every data folder has such a file (`DiskReserves`), those without the quorum for the notes of their logs: before a log is cut,
 deleted or set aside, its recovery point is noted.  Clients are refused where the file was given up, and only there.
@@ -16,14 +16,13 @@ them and stays final.
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..runtime import logs
-from ..runtime.disk import Disk, File, FileLock
+from ..runtime.disk import OUT_OF_SPACE, Disk, File, FileLock
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 RESERVE_FILE: Final = "metadata-reserve"
-OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 FULL_BELOW_BYTES: Final = 1 << 20
 """With less free space a batch of usual size cannot be taken any more."""
 T = TypeVar("T")
@@ -77,6 +75,9 @@ class DiskReserve:
                     self._disk.write_atomic(self._path, bytes(self._bytes))
                     self.held, self.given_up = True, False
                     log.info("metadata_reserve_held", path=self._path, bytes=self._bytes)
+                elif not self.given_up and self._disk.exists(self._path) and not self._disk.size(self._path):
+                    self.given_up = True
+                    log.error("disk_full", path=self._path.parent, consequence="the metadata lives on its reserve: make room")
             except OSError as error:
                 log.warning("metadata_reserve_not_made", path=self._path, reason=error)
 
@@ -86,7 +87,9 @@ class DiskReserve:
             held, self.held = self.held, False
             if held:
                 self.given_up = True
-                self._disk.remove(self._path)
+                file = self._disk.open(self._path)
+                file.truncate(0)
+                file.close()
                 log.error("disk_full", path=self._path.parent, consequence="the metadata lives on its reserve: make room")
             return held
 

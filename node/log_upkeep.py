@@ -26,7 +26,7 @@ from ..controller.node_settings import CLEANER_SETTING
 from ..replication.replica import Replica, Role
 from ..runtime import logs
 from ..runtime.clock import Clock
-from ..runtime.disk import Disk
+from ..runtime.disk import OUT_OF_SPACE, Disk
 from ..storage.batch_scan import InvalidBatch
 from ..storage.checkpoint import CheckpointInvalid
 from ..storage.cleaning.cleaner import Cleaning, CleaningResult, Overtaken, begin_cleaning, cleanable_part
@@ -41,7 +41,6 @@ from ..storage.cleaning.positions import (
     position_of,
 )
 from ..storage.cleaning.retention import apply_retention
-from ..storage.health import OUT_OF_SPACE
 from ..storage.log import Log
 from ..wire.errors import KafkaError
 from .configuration import Configuration

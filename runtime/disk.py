@@ -19,7 +19,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from . import faults
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
 
+OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors that end when somebody makes room; every other error of a write says that the disk cannot be trusted."""
 _UNREADABLE = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG})
 
 

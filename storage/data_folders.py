@@ -4,7 +4,8 @@
 * A folder whose disk fails takes only its own logs offline; the others go on.  That holds at the start, too, for errors of the
   disk; but what such a folder held may not be known, and a log made anew in another one would pass for one that was never lost.
   Therefore all that the metadata gives this node then (`expect`), and no other folder has, counts as held there.  New topics go
-  to the other folders.  It takes a restart to use the folder again.
+  to the other folders.  It takes a restart to use the folder again.  A full disk is not a failed one: what a folder has is
+  opened and read (`recovery`).
 * A folder of another node or cluster is refused, and so is a start without any folder, or without the `essential` one.
 * A log that is found in two folders is refused: nobody can say which one is right.
 * The identity that the node tells the cluster (`directory_id`) is that of its first folder, until a folder that belonged to it
@@ -22,7 +23,7 @@ from pathlib import Path
 from uuid import UUID
 
 from ..runtime import logs
-from ..runtime.disk import Disk
+from ..runtime.disk import OUT_OF_SPACE, Disk
 from ..wire.errors import ErrorCode, KafkaError
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from .creation import Creation, NewLog, Results
@@ -80,6 +81,7 @@ class DataFolders:
         self._essential = essential
         self._failed: dict[Path, OSError] = {}
         self._lost: set[PartitionKey] = set()
+        self._untold: set[Path] = set()
         self._disk = disk
         self._fresh_id = fresh_id
         self._eraser = eraser
@@ -202,11 +204,23 @@ class DataFolders:
             self.directory_id = nodes[0] if nodes else present[0]
         if self._failed:
             return
-        content = encode_checkpoint([(_NODE, self.directory_id), *((_MEMBER, each) for each in sorted(present))])
-        for folder in self.folders:
-            path = folder.path / DATA_FOLDERS
-            if self.directory_id and all(present) and (not self._disk.exists(path) or self._disk.read(path) != content):
-                self._disk.write_atomic(path, content)
+        if self.directory_id and all(present):
+            self._untold = {folder.path / DATA_FOLDERS for folder in opened}
+            self._tell_folders()
+
+    def _tell_folders(self) -> None:
+        """Each folder which ones there are; on a full disk, another time.  Raises OSError."""
+        members = sorted(folder.directory_id for folder in self.folders)
+        content = encode_checkpoint([(_NODE, self.directory_id), *((_MEMBER, each) for each in members)])
+        for path in sorted(self._untold):
+            try:
+                if not self._disk.exists(path) or self._disk.read(path) != content:
+                    self._disk.write_atomic(path, content)
+                self._untold.discard(path)
+            except OSError as error:
+                if error.errno not in OUT_OF_SPACE:
+                    raise
+                log.warning("data_folders_not_noted", path=path, reason=error)
 
     def _read_folders(self, folder: LogDirectory) -> tuple[str, set[str]]:
         path = folder.path / DATA_FOLDERS
@@ -329,6 +343,10 @@ class DataFolders:
     def write_checkpoints(self) -> None:
         """Of every folder, also when one fails; then its error is raised."""
         failure: OSError | None = None
+        try:
+            self._tell_folders()
+        except OSError as error:
+            failure = error
         for folder in self.folders:
             try:
                 folder.write_checkpoints()

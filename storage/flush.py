@@ -23,18 +23,18 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ..runtime import faults, logs
-from ..runtime.disk import Disk
+from ..runtime.disk import OUT_OF_SPACE, Disk
 from ..runtime.kernel_sync import KernelSync, Sync
 from .checkpoint import encode_checkpoint
 from .count_index import CountIndex
 from .epoch_cache import EpochCache
-from .health import OUT_OF_SPACE
 from .producer_snapshot import encode_snapshot
 from .producer_state import ProducerState
 from .recovery import EPOCH_CHECKPOINT
 from .seal import STILL_OPEN
 from .segment import Segment, segment_path
 from .segment_swap import INDEX_SUFFIXES
+from .unwritten import Unwritten
 
 RESUME_BYTES = 64 * 1024 * 1024
 RESUME_PRODUCERS = 16384
@@ -145,27 +145,25 @@ class Durability:
     trusts: below it everything derived from the batches is on the disk as well.  It is never above the flushed end.
     """
 
-    def __init__(
-        self, disk: Disk, directory: Path, end_offset: int, size_bytes: int, epochs_from: int | None = None
-    ) -> None:
-        """`epochs_from`: from this offset on, the epoch history on the disk is not what the log goes by (None: it is)."""
+    def __init__(self, disk: Disk, directory: Path, end_offset: int, size_bytes: int, unwritten: Unwritten) -> None:
+        """`unwritten`: by whoever opened the log; taken over."""
         self.flushed_end = end_offset
         self.flushed_size = size_bytes
-        self.complete: list[Segment] = []
+        self.complete = unwritten.segments
         """Complete segments that are not yet durable together with their derived files, in order."""
         self._leaving: list[Segment] = []
         """Segments that are the log's no more and were not flushed yet.  Until they are off the disk, durably, a restart may find
         them, and what the next flush notes vouches for all below it."""
         self._disk = disk
         self._directory = directory
-        self._derived: dict[Path, bytes] = {}
+        self._derived = unwritten.derived
         self._resume: Path | None = None  # the snapshot in the active segment, which the next one makes obsolete
         self._resume_size = 0
         self.resume_bytes = RESUME_BYTES
         self.hole = NO_HOLE
         """After a cut into a hole of a compacted log: where the last batch ends, and where the log ends.  A restart finds the end
         of that batch and no hole behind it, so neither the recovery point nor a snapshot may stand at the log's end."""
-        self._epochs_from = epochs_from
+        self._epochs_from = unwritten.epochs_from
         self._folder_changed = False
         self._late_counts: dict[Path, Segment] = {}
         self._ticket: FlushTicket | None = None

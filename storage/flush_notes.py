@@ -22,7 +22,8 @@ No acknowledgement waits for a sync of a record: a killed process leaves them in
 made durable off the loop (`sync`).  Those that a power cut takes are missed as if there were no such file, and no worse.
 
 The file is bounded: what a checkpoint has made needless goes with it; when the file is full before, every log keeps its newest
-record; when that is more than half of the bound, nothing is noted until the next checkpoint.  On a full disk, nothing is either.
+record; when that is more than half of the bound, nothing is noted until the next checkpoint.  What finds no room
+on a full disk is not noted either.
 """
 
 from __future__ import annotations
@@ -35,8 +36,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from ..runtime import logs
-from ..runtime.disk import Disk, File
-from .health import OUT_OF_SPACE
+from ..runtime.disk import OUT_OF_SPACE, Disk, File
 
 FLUSH_NOTES = "flush-notes"
 FILE_BYTES_MAX = 256 * 1024
@@ -78,7 +78,7 @@ class FlushNotes:
     """See the module's text.  Used on the loop's thread; `sync` in any."""
 
     def __init__(self, disk: Disk, path: Path, claims: Mapping[Identity, int]) -> None:
-        """Makes the file anew, of these claims; on a full disk, nothing is noted in this life.  Raises OSError."""
+        """Makes the file anew, of these claims; on a full disk, in the place of the old one.  Raises OSError."""
         self._disk = disk
         self._path = path
         self._noted = dict(claims)
@@ -93,13 +93,28 @@ class FlushNotes:
         except OSError as error:
             if error.errno not in OUT_OF_SPACE:
                 raise
-            log.warning("flushes_not_noted", path=path, reason=error)
-            if disk.exists(path):  # what it says would not be voided
-                disk.remove(path)
-                disk.sync_directory(path.parent)
+            self._begin_on_full_disk(error)
             return
         self._size = len(content)
         self._file = disk.open(path)
+
+    def _begin_on_full_disk(self, reason: OSError) -> None:
+        """What is there says no less than the claims that were read, so they have room in its place.  Without a file, nothing is
+        noted in this life.  Raises OSError."""
+        if not self._disk.exists(self._path):
+            log.warning("flushes_not_noted", path=self._path, reason=reason)
+            return
+        file = self._file = self._disk.open(self._path)
+        try:
+            self._rewrite(file, self._noted)
+            file.sync_data()
+        except OSError as error:
+            if error.errno not in OUT_OF_SPACE:
+                raise
+            file.truncate(0)  # on some file systems, what is written over needs room, too
+            file.sync_data()
+            self._possible, self._size, self._is_due = {}, 0, True
+        self._unsynced = False
 
     def note(self, identity: Identity, end_offset: int) -> None:
         """A sync of this log's batches below `end_offset` has succeeded.  Raises OSError, but not on a full disk."""

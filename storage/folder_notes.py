@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..runtime import logs
-from ..runtime.disk import Disk
+from ..runtime.disk import OUT_OF_SPACE, Disk
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from .flush_notes import FLUSH_NOTES, FlushNotes, Identity, read_flush_notes
-from .health import OUT_OF_SPACE
 
 PARTITION_CHECKPOINT = "partition-checkpoint"
 log = logs.get(__name__)

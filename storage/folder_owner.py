@@ -19,9 +19,8 @@ from pathlib import Path
 from crc32c import crc32c
 
 from ..runtime import logs
-from ..runtime.disk import Disk
+from ..runtime.disk import OUT_OF_SPACE, Disk
 from .checkpoint import CheckpointInvalid
-from .health import OUT_OF_SPACE
 
 META_PROPERTIES = "meta.properties"
 VERSION = "1"

@@ -17,10 +17,10 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ..runtime import logs
+from ..runtime.disk import OUT_OF_SPACE
 from ..runtime.kernel_sync import KernelSync
 from ..wire.errors import ErrorCode, KafkaError
 from .flush import FlushTicket
-from .health import OUT_OF_SPACE
 from .log import Log
 
 log = logs.get(__name__)

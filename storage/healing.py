@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..runtime import logs
-from ..runtime.disk import Disk
+from ..runtime.disk import OUT_OF_SPACE, Disk
 from .batch_scan import InvalidBatch
-from .health import OUT_OF_SPACE
 from .recovery import aborted_again
 from .segments import Segments
 from .topic_config import LogConfig

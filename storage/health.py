@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..runtime import logs
-from ..runtime.disk import ReadFailed
+from ..runtime.disk import OUT_OF_SPACE, ReadFailed
 from ..wire.errors import ErrorCode, KafkaError
 from .batch_scan import InvalidBatch
 from .recovery import CorruptLog
 
-OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors that end when somebody makes room; every other error of a write says that the disk cannot be trusted."""
 DISK_FAILED = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EUCLEAN})
 """Errors of the disk itself, whatever was asked of it: not of a name that is too long, or of too many open files."""
 OUT_OF_HANDLES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})

@@ -92,7 +92,7 @@ class Log:
         self._high_watermark = self._log_start
         self._health = Health(self.name, directory)
         self._health.on_offline = self._went_offline
-        self._durability = Durability(disk, directory, self._log_end, self._segments.size_bytes, loaded.epochs_from)
+        self._durability = Durability(disk, directory, self._log_end, self._segments.size_bytes, loaded.unwritten)
         self.start_note = start
         start.begin(self._log_start, self._segments[0].base_offset)
         parts = disk, directory, self._segments, self._durability, self._health

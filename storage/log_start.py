@@ -14,9 +14,8 @@ import threading
 from pathlib import Path
 
 from ..runtime import logs
-from ..runtime.disk import Disk
+from ..runtime.disk import OUT_OF_SPACE, Disk
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
-from .health import OUT_OF_SPACE
 
 LOG_START = "log-start"
 log = logs.get(__name__)

@@ -23,6 +23,9 @@ After an unclean stop:
    the recovery point it is written once more before that: after a sync that failed, the cache may hold pages that look clean and
    are not on the disk, and no later sync would bring them there.
 
+**A full disk keeps nobody from opening a log.**  What is written in place, and cut, needs no room.  Derived files that find none
+wait, with all that come after them, for a flush to write them, and hold the recovery point back as they do there (`flush`).
+
 Unlinks are made durable too (folder sync) before the log is used: a snapshot or segment that came back after a second crash would
 describe batches that no longer exist.
 """
@@ -50,6 +53,7 @@ from .segment import Segment, segment_path
 from .segment_swap import SEGMENT_SUFFIXES, SwapDamaged, finish_swaps
 from .topic_config import LogConfig
 from .transaction_index import TransactionIndexEntry
+from .unwritten import Unwritten
 
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 _NO_LIMIT = 2**63 - 1
@@ -80,11 +84,10 @@ class LoadedLog:
     epochs: EpochCache
     log_start_offset: int
     files: OpenFiles
+    unwritten: Unwritten
     recovered: bool = False
     scanned_bytes: int = 0
     cut_bytes: int = 0
-    epochs_from: int | None = None
-    """From here on the epoch history on the disk is not the one that was loaded."""
 
     @property
     def log_end_offset(self) -> int:
@@ -101,6 +104,7 @@ class _Loader:
     """Known to have been flushed, batches alone, below here; at least the recovery point."""
     log_start_offset: int
     files: OpenFiles
+    unwritten: Unwritten
     snapshots: list[int] = field(default_factory=list)
     unsealed: list[int] = field(default_factory=list)
     """Indexes of the segments whose files are not as they were sealed."""
@@ -161,7 +165,7 @@ class _Loader:
             segment, end_offset = segments[at], segments[at + 1].base_offset
             log.warning("segment_sealed_again", path=segment.path("log"), reason="its files are not as they were sealed")
             try:
-                segment.replace_transactions(aborted_again(self.disk, self.directory, self.config, segments, at))
+                self.unwritten.write_transactions(segment, aborted_again(self.disk, self.directory, self.config, segments, at))
                 segment.rebuild_indexes()
                 data_end = segment.data_end_before(segment.size_bytes)
             except InvalidBatch as error:
@@ -170,9 +174,7 @@ class _Loader:
             if data_end != end_offset and not self.config.may_have_holes:
                 reason = f"its batches end at offset {data_end}, and the next segment begins at {end_offset}"
                 raise CorruptLog(segment.path("log"), segment.size_bytes, data_end, reason)
-            for path, data in segment.encoded_indexes(end_offset).items():
-                self.disk.write_atomic(path, data)
-            segment.indexes_are_durable()
+            self.unwritten.write_indexes(segment, end_offset)
         return bool(damaged)
 
     def may_follow_a_hole(self, offset: int) -> bool:
@@ -263,7 +265,8 @@ def load_log(
         finish_swaps(disk, directory)
     except SwapDamaged as error:
         raise CorruptLog(error.path, 0, log_start_offset, f"a decision of the cleaner cannot be read: {error}") from error
-    loader = _Loader(disk, directory, config, recovery_point, max(recovery_point, flushed_end), log_start_offset, files)
+    flushed_end, unwritten = max(recovery_point, flushed_end), Unwritten(disk, directory)
+    loader = _Loader(disk, directory, config, recovery_point, flushed_end, log_start_offset, files, unwritten)
     bases = loader.tidy()
     if not bases:
         return _new_log(loader)
@@ -275,6 +278,7 @@ def load_log(
     loader.check_seals(segments)
     loaded = _load_clean(loader, segments) if clean and len(segments) - 1 not in loader.unsealed else None
     if loaded is None:
+        loader.unwritten = Unwritten(disk, directory)
         loaded = _load_unclean(loader, _attach(loader, bases))
     loader.drop_stray_snapshots(bases)
     return loaded
@@ -292,7 +296,7 @@ def _new_log(loader: _Loader) -> LoadedLog:
     loader.disk.sync_directory(loader.directory)
     producers = loader.new_state()
     producers.end_offset = base
-    return LoadedLog([segment], producers, EpochCache(), base, loader.files)
+    return LoadedLog([segment], producers, EpochCache(), base, loader.files, loader.unwritten)
 
 
 def _attach(loader: _Loader, bases: list[int]) -> list[Segment]:
@@ -321,18 +325,19 @@ def _load_clean(loader: _Loader, segments: list[Segment]) -> LoadedLog | None:
             "clean_log_does_not_fit", directory=loader.directory, log_end_offset=end, recovery_point=loader.recovery_point
         )
         return None
-    epochs_from = end if epochs.truncate_from_end(end) else None
+    if epochs.truncate_from_end(end):
+        loader.unwritten.epochs_from = end
     loader.drop_snapshots_above(end)
     producers = loader.load_producers(end)
     replay_producers(segments, producers, end)
     start = min(max(loader.log_start_offset, segments[0].base_offset), end)  # above it, when it stood in a hole that was cut
-    return LoadedLog(segments, producers, epochs, start, loader.files, recovered=mended, epochs_from=epochs_from)
+    return LoadedLog(segments, producers, epochs, start, loader.files, loader.unwritten, recovered=mended)
 
 
 def _load_unclean(loader: _Loader, segments: list[Segment]) -> LoadedLog:
     first_base = segments[0].base_offset
     epochs = loader.load_epochs()
-    loaded = LoadedLog(segments, loader.new_state(), epochs or EpochCache(), 0, loader.files, recovered=True)
+    loaded = LoadedLog(segments, loader.new_state(), epochs or EpochCache(), 0, loader.files, loader.unwritten, recovered=True)
     first = _begin_scan(loader, loaded, whole=epochs is None)
     between: dict[int, bytes] = {}
     for index in range(first, len(segments)):
@@ -354,7 +359,8 @@ def _load_unclean(loader: _Loader, segments: list[Segment]) -> LoadedLog:
     loaded.epochs.truncate_from_end(end)
     loader.drop_snapshots_above(end)
     loaded.producers.adopt_unknown(loader.load_producers(end))
-    _make_durable(loader, loaded, first, {offset: data for offset, data in between.items() if offset <= end})
+    epochs_known_to = 0 if epochs is None else loader.recovery_point
+    _make_durable(loader, loaded, first, epochs_known_to, {offset: data for offset, data in between.items() if offset <= end})
     loaded.log_start_offset = min(max(loader.log_start_offset, first_base), end)
     return loaded
 
@@ -427,7 +433,7 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
             problem = error.reason
             lost_bytes = segment.base_offset in loader.seals and segment.size_bytes < loader.seals[segment.base_offset].log_bytes
     if not start:
-        segment.replace_transactions(aborted)
+        loader.unwritten.write_transactions(segment, aborted)
     elif aborted:
         segment.append_transactions(aborted)
     loaded.producers.end_offset = expected
@@ -469,7 +475,9 @@ def _drop_segments(loader: _Loader, loaded: LoadedLog, keep: int) -> None:
         loaded.segments.pop()
 
 
-def _make_durable(loader: _Loader, loaded: LoadedLog, first: int, snapshots: Mapping[int, bytes]) -> None:
+def _make_durable(
+    loader: _Loader, loaded: LoadedLog, first: int, epochs_known_to: int, snapshots: Mapping[int, bytes]
+) -> None:
     """`snapshots` of the producers between segments: without them, retention would take what it removes out of every replay."""
     for segment in loaded.segments[first:]:
         if segment.next_offset > loader.recovery_point:
@@ -478,14 +486,13 @@ def _make_durable(loader: _Loader, loaded: LoadedLog, first: int, snapshots: Map
         segment.sync()
         segment.written_is_durable(transactions_too=True)
     for segment, following in pairwise(loaded.segments[first:]):
-        for path, data in segment.encoded_indexes(following.base_offset).items():
-            loader.disk.write_atomic(path, data)
-        segment.indexes_are_durable()
+        loader.unwritten.write_indexes(segment, following.base_offset)
         segment.next_offset = following.base_offset  # cleaning may have emptied its end
-    loader.disk.write_atomic(loader.directory / EPOCH_CHECKPOINT, encode_checkpoint(loaded.epochs.entries()))
+    epochs = encode_checkpoint(loaded.epochs.entries())
+    loader.unwritten.write_epochs(loader.directory / EPOCH_CHECKPOINT, epochs, epochs_known_to)
     for offset, snapshot in snapshots.items():  # last: they vouch for all the rest
-        loader.disk.write_atomic(segment_path(loader.directory, offset, "snapshot"), snapshot)
-    loader.snapshots = sorted({*loader.snapshots, *snapshots})
+        if loader.unwritten.write(segment_path(loader.directory, offset, "snapshot"), snapshot):
+            loader.snapshots = sorted({*loader.snapshots, offset})
     loader.disk.sync_directory(loader.directory)
 
 
@@ -526,7 +533,7 @@ def load_producers_again(
     disk: Disk, directory: Path, config: LogConfig, segments: Sequence[Segment], log_end_offset: int
 ) -> ProducerState:
     """The producer state after a cut: newest snapshot at or below the new end, and a replay from there (rule 9)."""
-    loader = _Loader(disk, directory, config, 0, 0, 0, OpenFiles(disk))
+    loader = _Loader(disk, directory, config, 0, 0, 0, OpenFiles(disk), Unwritten(disk, directory))
     names = disk.list_names(directory)
     loader.snapshots = sorted(int(name[:-9]) for name in names if name.endswith(".snapshot") and name[:-9].isdigit())
     producers = loader.load_producers(log_end_offset)

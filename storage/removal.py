@@ -27,9 +27,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from ..runtime import logs
-from ..runtime.disk import Disk
+from ..runtime.disk import OUT_OF_SPACE, Disk
 from .flush import Durability, FlushTicket
-from .health import OUT_OF_SPACE, Health
+from .health import Health
 from .segment import Segment, segment_path
 from .segment_swap import INDEX_SUFFIXES
 from .segments import Segments

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..runtime import logs
-from ..runtime.disk import Disk
+from ..runtime.disk import OUT_OF_SPACE, Disk
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from .folder_notes import PartitionKey
-from .health import OUT_OF_SPACE
 
 DAMAGED_SUFFIX = "-damaged"
 SET_ASIDE = "set-aside"

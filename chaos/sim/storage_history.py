@@ -23,9 +23,9 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID
 
+from ...runtime.disk import OUT_OF_SPACE
 from ...storage.cleaning.cleaner import clean_now
 from ...storage.cleaning.retention import apply_retention
-from ...storage.health import OUT_OF_SPACE
 from ...storage.log import FlushTicket, Log, LogConfig
 from ...storage.log_directory import LogDirectory
 from ...storage.removal import Removal

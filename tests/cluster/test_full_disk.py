@@ -11,7 +11,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -148,6 +148,86 @@ async def test_without_the_reserve_a_full_disk_ends_the_node(small_disk: Path) -
         await witness.still_serves()
     finally:
         await cluster.down()
+
+
+async def refuses(node: LocalCluster, topic: str) -> None:
+    """Nothing is taken any more; the last page of a file may have had room for a few records."""
+    for _ in range(10):
+        answer = await raw_produce(node.node(1).kafka_address, topic, batch([b"." * 5000]))
+        assert answer.error is ErrorCode.KAFKA_STORAGE_ERROR, answer
+
+
+@asynccontextmanager
+async def node_on(folder: Path, disks: list[Path]) -> AsyncIterator[LocalCluster]:
+    """A node with its data on small file systems, and what starts it elsewhere."""
+    settings = {"metadata.reserve.bytes": 1 << 20, "data.dirs": [str(disk / "data") for disk in disks]}
+    node = LocalCluster(folder / "cluster", nodes=1, settings=settings)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(SmallDisks(disks, DISK_BYTES))
+        except MissingRight as error:
+            pytest.skip(str(error))
+        try:
+            await node.up()
+            yield node
+        finally:
+            await node.down()
+
+
+async def killed_and_started(node: LocalCluster) -> None:
+    node.node(1).kill()
+    await node.node(1).wait_exit()
+    await node.up()
+
+
+async def test_a_node_that_was_killed_on_a_full_disk_starts_on_it_and_goes_on_when_there_is_space(tmp_path: Path) -> None:
+    disk, witness_config = tmp_path / "small-disk", {"min.insync.replicas": "1", "segment.bytes": "65536"}
+    async with node_on(tmp_path, [disk]) as node:
+        witness = Witness(node.bootstrap)
+        async with Admin(node.bootstrap) as admin:
+            await admin.create_topics([NewTopic(witness.topic, 1, 1, witness_config)])
+        await witness.write(120, size=2000)
+        fill(disk)
+        for _ in range(2):  # the second time, its reserve has been given up
+            await killed_and_started(node)
+            assert await witness.read() == witness.acknowledged
+            await refuses(node, witness.topic)
+            assert await witness.read() == witness.acknowledged
+        assert _ready(node)[0] == 503 and "is full" in _ready(node)[1]
+        pid = node.node(1).pid
+        empty(disk)
+        await eventually(lambda: _is_ready(node), "the node to be ready")
+        await witness.still_serves()
+        assert node.node(1).pid == pid
+        await killed_and_started(node)
+        await witness.still_serves()
+
+
+@pytest.mark.parametrize("full", ["a", "b"])
+async def test_of_several_data_folders_a_full_one_is_not_a_failed_one_at_the_start(tmp_path: Path, full: str) -> None:
+    disks = [tmp_path / "a", tmp_path / "b"]
+    async with node_on(tmp_path, disks) as node:
+        witnesses = [Witness(node.bootstrap, f"witness-{number}") for number in range(2)]
+        for each in witnesses:
+            await each.create()
+            await each.write(20, size=2000)
+        folders = {each.topic: disk for each in witnesses for disk in disks if (disk / f"data/{each.topic}-0").exists()}
+        assert set(folders.values()) == set(disks)
+        fill(tmp_path / full)
+        await killed_and_started(node)
+        for each in witnesses:
+            assert await each.read() == each.acknowledged
+            if folders[each.topic] == tmp_path / full:
+                await refuses(node, each.topic)
+            else:
+                await each.still_serves()
+        assert "data_folder_failed" not in log_of(node)
+        pid = node.node(1).pid
+        empty(tmp_path / full)
+        await eventually(lambda: _is_ready(node), "the node to be ready")
+        for each in witnesses:
+            await each.still_serves()
+        assert node.node(1).pid == pid
 
 
 async def test_a_stop_on_a_full_disk_loses_nothing(small_disk: Path, node: LocalCluster) -> None:

@@ -32,6 +32,10 @@ class SmallFile(RealFile):
         self.disk.take(len(data))
         super().write_at(position, data)
 
+    def truncate(self, size: int) -> None:
+        self.disk.room += self.size() - size
+        super().truncate(size)
+
 
 class SmallDisk(RealDisk):
     """A disk with `room` bytes left; what is removed comes back."""
@@ -134,6 +138,18 @@ def test_the_reserve_of_the_last_run_is_taken_up(tmp_path: Path) -> None:
     assert again.held and disk.room == room
 
 
+def test_a_node_that_starts_on_a_full_disk_knows_that_its_reserve_was_given_up(tmp_path: Path) -> None:
+    disk, _reserve, guarded = made(tmp_path, 10_000)
+    disk.room = 0
+    guarded.write_atomic(tmp_path / "vote", b"vote")
+    again = DiskReserve(disk, tmp_path, RESERVE_BYTES)
+    again.restore()
+    assert (again.held, again.given_up) == (False, True)
+    disk.room = 2 * RESERVE_BYTES
+    again.restore()
+    assert (again.held, again.given_up) == (True, False)
+
+
 def test_folders_on_a_full_disk_are_named_and_others_are_not(tmp_path: Path) -> None:
     class Disk(RealDisk):
         def free_bytes(self, directory: Path) -> int:
@@ -175,7 +191,7 @@ def test_every_folder_has_a_reserve_by_which_a_log_is_cut_on_a_full_disk(folder:
     logs[folder].truncate_to(1)
     assert logs[folder].log_end_offset == 1 and not logs[folder].is_offline
     assert reserves.given_up and reserves.given_up_at(path) and not reserves.given_up_at(other)
-    assert not disk.exists(path / RESERVE_FILE) and disks.exists(other / RESERVE_FILE)
+    assert not disk.size(path / RESERVE_FILE) and disks.size(other / RESERVE_FILE)
     (told,) = full_folders(disks, (A, B), reserves)
     assert str(path) in told and "is full" in told
     reserves.restore((A, B))

@@ -7,11 +7,15 @@ fetches.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
+from tidegate.runtime.disk import Disk
 from tidegate.storage.epoch_cache import EpochCache
 from tidegate.storage.flush import Durability
 from tidegate.storage.log import Log
+from tidegate.storage.unwritten import Unwritten
 
 from .workload import append, batch, open_log
 
@@ -81,7 +85,12 @@ def test_an_epoch_that_a_cut_dropped_does_not_come_back_with_a_crash() -> None:
 
 def test_ablation_unless_the_next_flush_writes_the_history_again_it_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Durability.__init__
-    monkeypatch.setattr(Durability, "__init__", lambda self, disk, folder, end, size, _from: begin(self, disk, folder, end, size))
+
+    def forgetful(self: Durability, disk: Disk, directory: Path, end: int, size: int, unwritten: Unwritten) -> None:
+        unwritten.epochs_from = None
+        begin(self, disk, directory, end, size, unwritten)
+
+    monkeypatch.setattr(Durability, "__init__", forgetful)
     assert after_a_clean_start() == [(OLD_EPOCH, 0), (EMPTY_EPOCH, SHARED)]
 
 
