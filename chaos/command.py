@@ -71,7 +71,9 @@ def simulate_storage(
     seeds: Annotated[int, typer.Option(help="Histories to run.", min=1)] = 10_000,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     length: Annotated[int, typer.Option(help="Steps of each history.", min=1)] = 14,
-    kind: Annotated[str, typer.Option(help="log: of one log; folders: of several data folders; rot: of flipped bits.")] = "log",
+    kind: Annotated[
+        str, typer.Option(help="log: of one log; truncations: cut again and again; folders: of several; rot: of flipped bits.")
+    ] = "log",
     json: Json = False,
 ) -> None:
     """Random histories of logs on disks that lie, held against a model.  Exit code 1 when a promise does not hold."""

@@ -16,7 +16,7 @@ Everything follows from the steps: the same steps give the same history.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -49,8 +49,6 @@ WEIGHTS = {
 }  # fmt: skip
 """How often each operation is drawn."""
 CLEANING_WEIGHTS = WEIGHTS | {"clean": 14, "roll": 10, "flush": 12, "watermark": 10, "truncate": 1}
-_NAMES, _CHANCES = list(WEIGHTS), list(WEIGHTS.values())
-_CLEANING_CHANCES = list(CLEANING_WEIGHTS.values())
 CUTTABLE = (
     "append", "transaction", "abort", "follow", "roll", "flush", "flush", "flush_run", "delete", "truncate", "checkpoint",
     "checkpoint", "clean", "clean", "close", "reconfigure",
@@ -58,9 +56,9 @@ CUTTABLE = (
 """What may be interrupted by a power cut, or meet a full disk."""
 
 
-def random_steps(seed: int, length: int, *, cleaning: bool = False) -> list[Step]:
+def random_steps(seed: int, length: int, weights: Mapping[str, int] = WEIGHTS) -> list[Step]:
     random = Random(seed)
-    names = random.choices(_NAMES, _CLEANING_CHANCES if cleaning else _CHANCES, k=length)
+    names = random.choices(list(weights), list(weights.values()), k=length)
     return [(name, random.randrange(1 << 20), random.randrange(1 << 20)) for name in names]
 
 
@@ -97,6 +95,13 @@ class StorageHistory(AppendSteps):
     ALWAYS_COMPACTED = False
     CUT = CUTTABLE
     """What power cuts interrupt."""
+    WEIGHTS: Mapping[str, int] | None = None
+    """How often each operation is drawn; None: as the log's policy says."""
+
+    @classmethod
+    def cut_after(cls, name: str, b: int) -> int:
+        """How many changes of the disk come through before the power goes."""
+        return b % (45 if name == "clean" else 11)
 
     def __init__(
         self, seed: int = 0, *, lies: Lie = Lie.NONE, steps: Sequence[Step] | None = None, length: int = 14,
@@ -111,7 +116,8 @@ class StorageHistory(AppendSteps):
             cleanup_policy=_policy(self.shape.policies),
         )  # fmt: skip
         self.was_compacted = self.config.is_compacted
-        self.steps = random_steps(seed, length, cleaning=self.was_compacted) if steps is None else list(steps)
+        weights = self.WEIGHTS or (CLEANING_WEIGHTS if self.was_compacted else WEIGHTS)
+        self.steps = random_steps(seed, length, weights) if steps is None else list(steps)
         self.disk = LyingDisk()
         self.disk.failed_sync_keeps_cache = self.shape.failed_sync_keeps_cache
         self.crashes = 0
@@ -409,6 +415,7 @@ class StorageHistory(AppendSteps):
         self._open(clean=True)
         assert not self.log.recovered, "a clean close, and yet a scan"
         check_survivors(self.log, self.model, self.flushed, self.start_noted, self.start_most)
+        self.start_noted = min(self.start_noted, self.model.start)  # it stood in a hole that was cut
         self.check(a, b)
 
     def kill(self, a: int, b: int) -> None:
@@ -430,7 +437,7 @@ class StorageHistory(AppendSteps):
     def cut(self, a: int, b: int) -> None:
         """The power goes in the middle of an operation."""
         name = self.CUT[a % len(self.CUT)]
-        self.disk.cut_after = b % (45 if name == "clean" else 11)
+        self.disk.cut_after = self.cut_after(name, b)
         try:
             self._step(name, b, a)
         except PowerCut:

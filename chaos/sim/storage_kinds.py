@@ -15,6 +15,7 @@ from .runs import Broken
 from .shrink import shrink
 from .steps import Step
 from .storage_history import StorageHistory
+from .truncation_history import TruncationHistory
 
 SHRUNK_MAX = 3
 """So many of a run are made short: that takes thousands of histories each."""
@@ -35,8 +36,11 @@ class HistoryType(Protocol):
     def __call__(self, seed: int, *, length: int = ..., steps: Sequence[Step] | None = ...) -> History: ...
 
 
-KINDS: dict[str, HistoryType] = {"log": StorageHistory, "folders": FoldersHistory, "rot": RotHistory}
-"""Of one log; of several data folders with partitions that come and go; of one log in whose folder a bit flips at the end."""
+KINDS: dict[str, HistoryType] = {
+    "log": StorageHistory, "truncations": TruncationHistory, "folders": FoldersHistory, "rot": RotHistory,
+}  # fmt: skip
+"""Of one log; of one that is mostly cut; of several data folders with partitions that come and go; of one log in whose folder a
+bit flips at the end."""
 
 
 def history_of(kind: str, length: int) -> Callable[[int], Mapping[str, int]]:

@@ -1,0 +1,94 @@
+"""Histories of logs that are cut again and again, with power cuts in the middle of that; and what the safeguards are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidegate.chaos.sim.disk import LyingDisk, LyingFile
+from tidegate.chaos.sim.runs import Broken
+from tidegate.chaos.sim.storage_history import StorageHistory
+from tidegate.chaos.sim.truncation_history import TruncationHistory
+from tidegate.runtime.disk import Disk
+from tidegate.storage.segment import Segment
+from tidegate.storage.segments import Segments
+
+from .test_histories import first_broken, run_kind
+from .workload import FOLDER, append, batch, open_log, stored
+
+
+@pytest.mark.parametrize("first", range(900_000, 902_000, 500))
+def test_logs_that_are_cut_again_and_again_keep_their_promises(first: int) -> None:
+    run_kind("truncations", first, 500, 22)
+
+
+def first_broken_cut(seeds: int = 1500) -> Broken | None:
+    return first_broken(TruncationHistory, seeds=seeds, length=25)
+
+
+class _NoFolderSync:
+    """A disk whose folder syncs do nothing, while it is asked through this."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def sync_directory(self, directory: Path) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+
+def without_folder_sync(method: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(self: Any, *args: Any, **rest: Any) -> Any:
+        disk, self._disk = self._disk, _NoFolderSync(self._disk)
+        try:
+            return method(self, *args, **rest)
+        finally:
+            self._disk = disk
+
+    return changed
+
+
+def test_ablation_a_cut_that_does_not_sync_its_folder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Truncated data comes back."""
+    monkeypatch.setattr(Segments, "_remove", without_folder_sync(Segments._remove))
+    assert first_broken_cut() is not None
+
+
+def test_a_flush_that_was_cancelled_has_synced_no_folder() -> None:
+    """A truncation takes the result of a running flush away; the next one syncs the folder for both."""
+    disk = LyingDisk()
+    log = open_log(disk)
+    append(log, batch(2))
+    log.roll()
+    append(log, batch(2))
+    log.begin_flush()
+    log.truncate_to(3 if log.log_end_offset > 3 else 2)
+    synced: list[Path] = []
+    sync, disk.sync_directory = disk.sync_directory, synced.append  # type: ignore[method-assign,assignment]
+    append(log, batch(1))
+    log.flush_now()
+    disk.sync_directory = sync  # type: ignore[method-assign]
+    assert log.directory in synced
+
+
+def test_a_new_segment_shows_nothing_of_what_its_file_held() -> None:
+    """A leftover of a removal: it lies behind what is appended, and a restart after a kill would take it for batches."""
+    disk = LyingDisk()
+    log = open_log(disk)
+    append(log, batch(2))
+    log.flush_now()
+    left = batch(1, base_offset=3, leader_epoch=0)
+    disk.put(FOLDER / f"{2:020d}.log", bytes(len(batch(1))) + left)  # as far behind as the next batch reaches
+    log.roll()
+    append(log, batch(1))
+    disk.kill()
+    assert [each.header.base_offset for each in stored(open_log(disk, recovery_point=2, flushed_end=2))] == [0, 2]
+
+
+def test_ablation_a_recovery_that_neither_writes_again_nor_forgets_the_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Segment, "write_again", lambda *_: None)
+    monkeypatch.setattr(LyingFile, "forget_cached", lambda *_: None)
+    assert first_broken(StorageHistory) is not None
