@@ -93,7 +93,7 @@ class StorageHistory(AppendSteps):
     """One log, its disk and its model.  Subclass and override steps to switch a safeguard off."""
 
     ALWAYS_COMPACTED = False
-    CUT = CUTTABLE
+    CUT: Sequence[str] = CUTTABLE
     """What power cuts interrupt."""
     WEIGHTS: Mapping[str, int] | None = None
     """How often each operation is drawn; None: as the log's policy says."""
