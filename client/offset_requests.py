@@ -23,7 +23,14 @@ EARLIEST: Final = -2
 LATEST: Final = -1  # at read_committed: the last stable offset (SEMANTICS 18)
 LIST_OFFSETS_VERSION_MAX: Final = 6
 OFFSET_FETCH_VERSION_MAX: Final = 7
-_CHANGED: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS})
+_CHANGED: Final = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.GROUP_ID_NOT_FOUND,  # since version 9 (KIP-848) for a generation of a group of which nothing is known
+    }
+)
 
 
 class TopicPartition(NamedTuple):

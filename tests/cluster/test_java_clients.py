@@ -76,6 +76,10 @@ class TestGroups:
         """KIP-429: in two rebalances, and what stays is read on meanwhile."""
         assert saw == {"assignor": "cooperative-sticky", "events": ["+0,1,2,3", "-2,3", "+2,3"]}
 
+    def test_a_group_of_the_new_protocol_gives_up_only_what_moves(self, saw: dict[str, Any]) -> None:
+        """KIP-848, which 3.9 has as a preview and 4 as released; the admin client describes such a group by itself."""
+        assert saw == {"assignor": "uniform", "events": ["+0,1,2,3", "-2,3", "+2,3"]}
+
     def test_a_group_moves_to_the_cooperative_assignor_while_it_runs(self, saw: dict[str, Any]) -> None:
         """The coordinator chooses what all members know."""
         assert saw == {"assignors": ["sticky", "sticky", "cooperative-sticky"]}

@@ -72,6 +72,9 @@ final class Cluster implements AutoCloseable {
             "auto.offset.reset", "earliest",
             "isolation.level", "read_committed"));
         put(all, settings);
+        if ("consumer".equals(all.get("group.protocol"))) {
+            all.remove("heartbeat.interval.ms"); // the coordinator says it
+        }
         return new KafkaConsumer<>(all, new StringDeserializer(), new StringDeserializer());
     }
 

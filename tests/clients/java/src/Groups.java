@@ -45,6 +45,35 @@ final class Groups {
         }
     }
 
+    /** KIP-848: the coordinator assigns, and each member moves by itself; offsets are committed all the while. */
+    public static Object aGroupOfTheNewProtocolGivesUpOnlyWhatMoves(Cluster cluster) throws Exception {
+        String topic = cluster.topic(4);
+        String group = Cluster.fresh("group");
+        Object[] settings = {"group.id", group, "group.protocol", "consumer"};
+        cluster.fill(topic, 4, Cluster.numbered("value", 40));
+        Member.Work committing = (records, consumer) -> consumer.commitSync();
+        try (Member first = new Member(cluster.consumer(settings), topic, committing)) {
+            Member.untilTheyShare(4, first);
+            try (Member second = new Member(cluster.consumer(settings), topic, committing)) {
+                Member.untilTheyShare(4, first, second);
+                cluster.fill(topic, 4, Cluster.numbered("more", 40));
+                Cluster.until("all of it is committed", () -> {
+                    first.check();
+                    second.check();
+                    return committed(cluster, group) == 80;
+                });
+            }
+            Member.untilTheyShare(4, first);
+            return Map.of("events", first.events(), "assignor", assignorOf(cluster, group));
+        }
+    }
+
+    private static long committed(Cluster cluster, String group) throws Exception {
+        Map<TopicPartition, OffsetAndMetadata> offsets =
+            Cluster.done(cluster.admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata());
+        return offsets.values().stream().mapToLong(OffsetAndMetadata::offset).sum();
+    }
+
     /** From an eager to a cooperative assignor, one member after the other, as the documentation of Kafka prescribes. */
     public static Object aGroupMovesToTheCooperativeAssignorWhileItRuns(Cluster cluster) throws Exception {
         String topic = cluster.topic(4);
