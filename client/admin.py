@@ -19,10 +19,11 @@ from ..runtime.clock import Clock, SystemClock
 from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode, KafkaError
 from . import operations
-from .assignors import TopicPartitions, decode_assignment
+from .assignors import TopicPartitions
 from .cluster import Backoff, Cluster, CoordinatorKind, require_none, top_level_code
 from .describe_transactions import decode_described_transactions
 from .errors import ConnectionFailed, RequestError, error_for
+from .group_descriptions import GroupDescription, describe_group
 from .hanging_transactions import IDLE_MS, HangingTransaction, abort_hanging, find_hanging
 from .metadata import BrokerAddress, PartitionView, TopicView
 from .offset_requests import EARLIEST, LATEST, OffsetAtTime, committed_offsets, list_offsets
@@ -74,28 +75,6 @@ class GroupListing:
     group_id: str
     protocol_type: str
     state: str
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMember:
-    """One member of a group and what it was given."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    assignment: TopicPartitions
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
-    """A group with its members."""
-
-    group_id: str
-    state: str
-    protocol: str
-    coordinator: int
-    members: Sequence[GroupMember]
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,34 +361,8 @@ class Admin:
         return [found[name] for name in sorted(found)]
 
     async def describe_group(self, group_id: str) -> GroupDescription:
-        """A group's state and members.  A group that nobody knows is answered as `Dead`, without members."""
-
-        def code_of(answer: Any) -> ErrorCode:
-            return top_level_code(answer.groups[0])
-
-        answer = await self._cluster.ask_coordinator(
-            CoordinatorKind.GROUP,
-            group_id,
-            ApiKey.DESCRIBE_GROUPS,
-            {"groups": [group_id], "include_authorized_operations": False},
-            deadline_s=self._deadline_s(),
-            code_of=code_of,
-            highest=5,
-        )
-        require_none(code_of(answer), f"group {group_id!r}")
-        group = answer.groups[0]
-        members = [
-            GroupMember(
-                member.member_id,
-                getattr(member, "group_instance_id", None),
-                member.client_id,
-                member.client_host,
-                _assignment(group.protocol_type, bytes(member.member_assignment)),
-            )
-            for member in group.members
-        ]
-        coordinator = await self._cluster.coordinator(CoordinatorKind.GROUP, group_id, self._deadline_s())
-        return GroupDescription(group_id, group.group_state, group.protocol_data, coordinator, members)
+        """A group's state and members, of either protocol.  One that nobody knows is answered as `Dead`, without members."""
+        return await describe_group(self._cluster, group_id, self._deadline_s())
 
     async def group_offsets(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
         """Everything that a group has committed."""
@@ -573,15 +526,6 @@ def _refusal(refusals: Sequence[KafkaError], done: Sequence[str]) -> KafkaError:
         message += f"; it was done for {', '.join(done)}"
     # The broker has decided: the same request may not be repeated, whatever the code says.
     return RequestError(first.code, message) if first.code.retriable else type(first)(first.code, message)
-
-
-def _assignment(protocol_type: str, data: bytes) -> TopicPartitions:
-    if protocol_type != "consumer":
-        return {}  # another protocol (Connect): its bytes mean something else
-    try:
-        return decode_assignment(data)
-    except KafkaError:
-        return {}
 
 
 def _producer(topic: str, partition: int, state: Any) -> ProducerDescription:

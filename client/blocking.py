@@ -29,7 +29,6 @@ from .admin import (
 from .admin import (
     ClusterDescription,
     ConfigEntry,
-    GroupDescription,
     GroupListing,
     NewTopic,
     ProducerDescription,
@@ -41,6 +40,7 @@ from .consumer import Consumer as AsyncConsumer
 from .consumer import RebalanceListener
 from .errors import CommitOutcomeUnknown, RequestError
 from .fetched import ConsumerRecord
+from .group_descriptions import GroupDescription
 from .hanging_transactions import IDLE_MS, HangingTransaction
 from .metadata import TopicView
 from .offset_requests import OffsetAtTime, TopicPartition

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.group_descriptions import GroupDescription
 from tidegate.client.local_cluster import LocalCluster, LocalNode
 from tidegate.node.internal_topics import CONSUMER_OFFSETS, partition_for
 
@@ -181,6 +182,11 @@ def committed(cluster: LocalCluster, group: str, topic: str) -> dict[int, int]:
         asking.close()
 
 
+async def described_by_our_client(cluster: LocalCluster, group: str) -> GroupDescription:
+    async with Admin(cluster.bootstrap) as admin:
+        return await admin.describe_group(group)
+
+
 async def coordinator_of(cluster: LocalCluster, group: str) -> LocalNode:
     async with Admin(cluster.bootstrap) as admin:
         views = {view.name: view for view in await admin.list_topics(internal=True)}
@@ -204,6 +210,9 @@ def test_members_that_come_and_go_share_and_only_what_moves_stops(
     for reader in everybody:
         reader.commit()
     assert committed(cluster, group, topic) == dict.fromkeys(range(PARTITIONS), 20)
+    described = asyncio.run(described_by_our_client(cluster, group))
+    assert (described.state, described.protocol, len(described.members)) == ("Stable", "uniform", 3)
+    assert sorted(number for member in described.members for number in member.assignment[topic]) == list(range(PARTITIONS))
     second.close()
     until(lambda: shared([first, third]), "the others have what was left")
     assert not [error for reader in everybody for error in reader.errors]
