@@ -323,12 +323,15 @@ class Admin:
         """Begins to move partitions to these brokers, the preferred leader first; None ends a move and goes back."""
         await operations.reassign_partitions(self._cluster, targets, self._timeout_s)
 
+    async def elect_leaders(self, partitions: Iterable[tuple[str, int]], *, unclean: bool = False) -> None:
+        """Lets the preferred replicas lead; `unclean`: whoever is left, where that is allowed (KIP-460)."""
+        await operations.elect_leaders(self._cluster, partitions, unclean=unclean, timeout_s=self._timeout_s)
+
     async def alter_broker_config(self, node_id: int | None, changes: Mapping[str, str | None]) -> None:
         """Sets what brokers can change while they run; None as a value: what the broker's file says.  None as id: all brokers."""
         await operations.alter_broker_config(self._cluster, node_id, changes)
 
     async def list_reassignments(self) -> list[PartitionMove]:
-        """The partitions that move."""
         return await operations.list_reassignments(self._cluster, self._timeout_s)
 
     async def describe_features(self) -> list[FeatureLevel]:

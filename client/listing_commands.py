@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Joining = Mapping[tuple[str, int], Collection[int]]
 
-topics = typer.Typer(no_args_is_help=True, help="Create, list, describe and delete topics.")
+topics = typer.Typer(no_args_is_help=True, help="Create, list, describe, change and delete topics.")
 groups = typer.Typer(no_args_is_help=True, help="Look at consumer groups.")
 
 Bootstrap = Annotated[
@@ -208,6 +208,28 @@ def topics_describe(names: Annotated[list[str], typer.Argument()], bootstrap: Bo
             chosen = [[entry.name, entry.value] for entry in topic.config if not entry.is_default]
             if chosen:
                 show_table(("setting", "value"), chosen)
+
+    run(work())
+
+
+@topics.command("set")
+def topics_set(
+    name: Annotated[str, typer.Argument(help="The topic.")],
+    changes: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="An empty value: back to the default.")],
+    bootstrap: Bootstrap = LOCAL,
+    json: Json = False,
+) -> None:
+    """Change settings of a topic: all of them, or none when one is refused."""
+
+    async def work() -> None:
+        wanted = {key: value or None for key, value in settings_of(changes, "setting").items()}
+        async with connect(bootstrap) as admin:
+            await admin.alter_config(name, wanted)
+        if json:
+            show_json({"topic": name, "set": wanted})
+        else:
+            said = (f"{key}={value}" if value else f"{key} is the default again" for key, value in wanted.items())
+            print(f"{name}: {', '.join(said)}")
 
     run(work())
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -76,6 +76,27 @@ async def reassign_partitions(cluster: Cluster, targets: Mapping[Key, Sequence[i
             code = ErrorCode.from_wire(int(entry.error_code))
             if code is not ErrorCode.NONE:
                 refusals.append(error_for(code, f"partition {topic.name}-{entry.partition_index}", entry.error_message))
+    if refusals:
+        raise RequestError(refusals[0].code, "; ".join(refusal.message for refusal in refusals))
+
+
+async def elect_leaders(cluster: Cluster, partitions: Iterable[Key], *, unclean: bool, timeout_s: float) -> None:
+    topics: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, partition in sorted(partitions):
+        topics[topic].append(partition)
+    fields = {
+        "election_type": int(unclean),
+        "timeout": int(timeout_s * 1000),
+        "topic_partitions": [{"topic": name, "partitions": numbers} for name, numbers in topics.items()],
+    }
+    answer = await cluster.ask_controller(ApiKey.ELECT_LEADERS, fields)
+    require_none(top_level_code(answer), "electing leaders")
+    refusals: list[KafkaError] = []
+    for result in answer.replica_election_results:
+        for entry in result.partition_result:
+            code = ErrorCode.from_wire(int(entry.error_code))
+            if code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):
+                refusals.append(error_for(code, f"partition {result.topic}-{entry.partition_id}", entry.error_message))
     if refusals:
         raise RequestError(refusals[0].code, "; ".join(refusal.message for refusal in refusals))
 

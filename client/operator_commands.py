@@ -1,4 +1,4 @@
-"""`tidegate partitions`, `features` and `brokers`: moving data, upgrading a cluster, taking brokers away."""
+"""`tidegate partitions`, `features` and `brokers`: moving data, electing leaders, upgrading a cluster, taking brokers away."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .admin import Admin
     from .operations import PartitionMove
 
-partitions = typer.Typer(no_args_is_help=True, help="Move partitions to other brokers.")
+partitions = typer.Typer(no_args_is_help=True, help="Move partitions to other brokers, elect leaders.")
 features = typer.Typer(no_args_is_help=True, help="Look at feature levels, raise them after an upgrade of all nodes.")
 brokers = typer.Typer(no_args_is_help=True, help="List brokers, change their settings, forget those that are gone for good.")
 
@@ -50,6 +50,34 @@ def partitions_reassign(
                 await _until_settled(admin)
             moves = await admin.list_reassignments()
         _show_moves(moves, json, empty=f"{len(wanted)} partitions are where they should be")
+
+    run(work())
+
+
+@partitions.command("elect")
+def partitions_elect(
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC:PARTITION")],
+    unclean: Annotated[
+        bool,
+        typer.Option("--unclean", help="Of a partition without a leader: whoever is left, where that is allowed."),
+    ] = False,
+    bootstrap: Bootstrap = LOCAL,
+    json: Json = False,
+) -> None:
+    """Elect leaders: the preferred replicas; or, of partitions that nobody can lead any more, whoever is left."""
+
+    async def work() -> None:
+        chosen = [_partition(name) for name in names]
+        async with connect(bootstrap) as admin:
+            await admin.elect_leaders(chosen, unclean=unclean)
+            described = await admin.describe_topics(sorted({topic for topic, _ in chosen}), config=False)
+        leaders = {(topic.name, part.partition): part.leader for topic in described for part in topic.partitions}
+        rows = [[topic, number, leaders.get((topic, number), -1)] for topic, number in chosen]
+        columns = ("topic", "partition", "leader")
+        if json:
+            show_json([dict(zip(columns, row, strict=True)) for row in rows])
+        else:
+            show_table(columns, rows)
 
     run(work())
 

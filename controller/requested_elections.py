@@ -2,7 +2,10 @@
 
 Pure, like `active.py`, and with the same rules of leadership (`elections.py`): asking elects nobody who could not be elected
 anyway.  So an unclean election needs `unclean.leader.election.enable` on the topic: losing records is a decision that is written
-down where everybody can see it, and never one for a state topic.
+down where everybody can see it.  A state topic has no such setting (DESIGN 4), and one exception: an operator who has mended the
+files of a damaged replica may say so, by asking for an unclean election of exactly that partition.  It is granted when nothing
+better can come any more: nobody is in sync, eligible, or known to have led last with its records whole, and one replica alone is
+there, so that no choice is made.
 """
 
 from __future__ import annotations
@@ -55,8 +58,11 @@ def plan_elections(state: ClusterState, request: rpc.ElectLeadersRequest) -> Ele
         if topic is None or partition is None:
             elections.results.append(_result(name, number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"))
             continue
-        elect = _unclean if request.unclean else _preferred
-        outcome = elect(topic, number, partition, present - state.offline_nodes(topic.topic_id, number))
+        able = present - state.offline_nodes(topic.topic_id, number)
+        if request.unclean:
+            outcome = _unclean(topic, number, partition, able, is_named=not request.every_partition)
+        else:
+            outcome = _preferred(topic, number, partition, able)
         if isinstance(outcome, Wanted):
             elections.wanted[name, number] = outcome
             elections.results.append(_result(name, number))
@@ -81,7 +87,9 @@ def _preferred(topic: TopicState, number: int, partition: PartitionState, presen
     return wanted
 
 
-def _unclean(topic: TopicState, number: int, partition: PartitionState, present: set[int]) -> Wanted | tuple[ErrorCode, str]:
+def _unclean(
+    topic: TopicState, number: int, partition: PartitionState, present: set[int], *, is_named: bool
+) -> Wanted | tuple[ErrorCode, str]:
     if partition.leader != NO_LEADER:
         return ErrorCode.ELECTION_NOT_NEEDED, f"node {partition.leader} leads"
     wanted = settle(topic, number, partition, present)
@@ -89,11 +97,28 @@ def _unclean(topic: TopicState, number: int, partition: PartitionState, present:
         return wanted
     if topic.unclean_election_allowed:
         return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"none of the replicas {list(partition.replicas)} is present"
-    reason = (
-        "it is never allowed on a state topic" if topic.internal else f"set {UNCLEAN_ELECTION_CONFIG}=true on the topic first"
-    )
+    if topic.internal:
+        return _mended(topic, number, partition, present, is_named=is_named)
+    reason = f"set {UNCLEAN_ELECTION_CONFIG}=true on the topic first"
     message = f"no replica that is present holds every committed record; to lose records by an unclean election: {reason}"
     return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message
+
+
+def _mended(
+    topic: TopicState, number: int, partition: PartitionState, present: set[int], *, is_named: bool
+) -> Wanted | tuple[ErrorCode, str]:
+    """Of a state topic, the replica that the operator vouches for; see the module's text."""
+    able = [node for node in partition.replicas if node in present]
+    counted_on = sorted({*partition.isr, *partition.elr, partition.last_known_leader} - {NO_LEADER})
+    if counted_on:
+        reason = f"start the nodes {counted_on}, which have its records"
+    elif not is_named:
+        reason = "name this partition alone, after its files were mended"
+    elif len(able) != 1:
+        reason = f"of its replicas {list(partition.replicas)}, one alone must be there, with its files mended; there are {able}"
+    else:
+        return Wanted(topic, number, partition, able[0], (able[0],), (), able[0], unclean=True)
+    return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"never by itself on a state topic: {reason}"
 
 
 def _result(topic: str, partition: int, code: ErrorCode = ErrorCode.NONE, message: str = "") -> rpc.PartitionResult:

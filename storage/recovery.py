@@ -67,7 +67,8 @@ class CorruptLog(KafkaError):
         super().__init__(
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"{path} is damaged at byte {position} (offset {offset}) in data that had been flushed: {reason}. "
-            "Nothing was cut. Move the partition's folder away and let it be fetched again from its leader.",
+            "Nothing was cut. While another replica leads, this one is set aside and fetched again. Without another: mend the "
+            'file, and see "A damaged log that nobody can replace" in docs/operations.md.',
         )
         self.path = path
         self.position = position

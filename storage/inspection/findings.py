@@ -56,7 +56,10 @@ class Finding:
 _IDENTITY = (
     "nothing, with another replica: it is set aside and fetched again; or else copy the file from another partition of this topic"
 )
-_REFETCH = "move the partition's folder away and start the node: the partition is fetched again from its leader"
+_REFETCH = (
+    "with another replica: move the partition's folder away and start the node, and it is fetched again from its leader; "
+    'without: keep the folder, and see "A damaged log that nobody can replace" in docs/operations.md'
+)
 _REBUILT = "stop the node, remove this file, start the node: it is built again from the batches"
 _REPORT = "keep a copy of the folder and report it: this is a fault of the software, or of the disk"
 _ON_START = "nothing: the next start of the node sees to it"

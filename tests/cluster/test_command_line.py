@@ -66,6 +66,33 @@ def topic(command: Command) -> str:
     return name
 
 
+def test_settings_of_a_topic_are_changed_and_go_back_to_the_default(command: Command, topic: str) -> None:
+    said = command("topics", "set", topic, "retention.ms=60000", "segment.bytes=1048576")
+    assert said == f"{topic}: retention.ms=60000, segment.bytes=1048576\n"
+    assert command.json("topics", "describe", topic)[0]["config"]["retention.ms"] == "60000"
+    found = command.json("topics", "set", topic, "retention.ms=", "segment.bytes=2097152")
+    assert found == {"topic": topic, "set": {"retention.ms": None, "segment.bytes": "2097152"}}
+    config = command.json("topics", "describe", topic)[0]["config"]
+    assert (config["retention.ms"], config["segment.bytes"]) == ("604800000", "2097152")
+
+
+REFUSED = [["retention.ms=soon"], ["no.such.setting=1"], ["retention.ms"], ["segment.bytes=9999999", "x=1"]]
+
+
+@pytest.mark.parametrize("changes", REFUSED)
+def test_a_setting_that_is_refused_changes_nothing(command: Command, topic: str, changes: list[str]) -> None:
+    before = command.json("topics", "describe", topic)[0]["config"]
+    said = command("topics", "set", topic, *changes, code=1)
+    assert changes[-1].partition("=")[0] in said
+    assert command.json("topics", "describe", topic)[0]["config"] == before
+
+
+def test_leaders_are_elected_when_asked(command: Command, topic: str) -> None:
+    rows = command.json("partitions", "elect", f"{topic}:0", f"{topic}:1")
+    assert [(row["topic"], row["partition"]) for row in rows] == [(topic, 0), (topic, 1)] and rows[0]["leader"] > 0
+    assert "no such partition" in command("partitions", "elect", f"{topic}:99", code=1)
+
+
 class TestCount:
     """count, with the address that all commands take."""
 
