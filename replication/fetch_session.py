@@ -21,6 +21,8 @@ Key = tuple[str, int]
 FULL_EPOCH = 0
 NO_SESSION_EPOCH = -1
 SESSIONS_MAX = 1_000
+WITHOUT_SESSION_MAX = 1_000
+"""Of so many followers beyond those it is known what they were told; the rest never wait."""
 
 
 class FollowerSession:
@@ -132,7 +134,8 @@ class SessionTable:
         if before is not None:
             before.close()
         if len(self._sessions) >= SESSIONS_MAX:
-            return FollowerSession(node_id, told=self._told.setdefault(node_id, {}))
+            known = node_id in self._told or len(self._told) < WITHOUT_SESSION_MAX
+            return FollowerSession(node_id, told=self._told.setdefault(node_id, {}) if known else None)
         session = FollowerSession(node_id, self._next_id)
         self._next_id = self._next_id % 0x7FFFFFFF + 1
         self._sessions[node_id] = session

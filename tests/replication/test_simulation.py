@@ -26,8 +26,8 @@ RARE = ("change_minimum", "cancel_move")
 #: the comment says).
 PINNED = (
     2,  # a paused leader woke, found a produce request in its socket, and accepted it before its session's timer ran
-    154,  # acks=all was acknowledged after the session's end, when another leader was elected already
-    262,  # a deposed controller told a broker that had registered since that it was superseded, and the broker ended itself
+    153,  # acks=all was acknowledged after the session's end, when another leader was elected already
+    20,  # a deposed controller told a broker that had registered since that it was superseded, and the broker ended itself
     706_700,  # a late fetch outside the session took a follower's position back, for good (`test_sessions.py`)
     710_883,  # an epoch without records came back with a crash: cuts and fetches in a circle (`storage/test_epoch_history.py`)
 )
