@@ -17,7 +17,7 @@ def node_view(broker: Broker, *, controller_active: bool, ready: bool, connectio
         partitions=[_partition_view(replica) for replica in broker.replicas.replicas],
         active_transactional_ids=sum(len(shard.transactions) for shard in shards),
         open_transactions=sum(len(shard.ongoing) + len(shard.prepared) for shard in shards),
-        groups=sum(len(shard.groups) for shard in broker.groups.shards),
+        groups=sum(len(shard.groups) + len(shard.consumers.groups) for shard in broker.groups.shards),
         coordinators_loading=sum(phase in (Phase.LOADING, Phase.BARRIER) for phase in phases),
         coordinators_failed=phases.count(Phase.FAILED),
         markers_cancelled=broker.transactions.markers_cancelled,

@@ -22,7 +22,7 @@ from ..outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, Rep
 from . import rebalance, records
 from .consumer.events import ConsumerGroupHeartbeat, ConsumerGroupTimer, DescribeConsumerGroup, TopicCatalog
 from .consumer.groups import ConsumerGroups
-from .consumer.state import ConsumerGroupState, MemberRequest
+from .consumer.state import MemberRequest
 from .events import (
     Acknowledged,
     DeleteGroup,
@@ -261,7 +261,8 @@ class GroupShard:
         return group_id in self.consumers.groups and group_id not in self.groups
 
     def _has_consumers(self, group_id: str) -> bool:
-        return self.consumers.state_of(group_id) not in (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
+        group = self.consumers.groups.get(group_id)
+        return group is not None and bool(group.members)
 
     def _all_names(self) -> Iterable[str]:
         return dict.fromkeys([*self.groups, *self.consumers.groups, *self.offsets.groups()])

@@ -180,6 +180,16 @@ def test_an_instance_that_left_for_a_while_finds_its_place_and_nothing_moves(gro
     assert code_of(groups.beat("a", 2)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_an_instance_may_come_back_under_the_same_member_id(groups: Consumers) -> None:
+    groups.join("a", instance_id="i")
+    groups.join("b")
+    groups.settle("a", "b")
+    groups.beat("a", -2, instance_id="i")
+    assert groups.beat("a", -2, instance_id="i").member_epoch == -2  # repeated
+    back = groups.join("a", instance_id="i")
+    assert numbers(back.assignment) == [0, 1] and back.member_epoch == groups.group.epoch == 2
+
+
 def test_an_instance_that_does_not_come_back_is_given_up_with_its_session(groups: Consumers) -> None:
     groups.join("a", instance_id="i")
     groups.tick(SESSION_MS - 1)

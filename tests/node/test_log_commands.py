@@ -8,9 +8,14 @@ import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tidegate.coordinator.group import records as group_records
+from tidegate.coordinator.group.consumer import records as consumer_records
+from tidegate.coordinator.group.consumer.events import TopicShape
+from tidegate.coordinator.group.consumer.records import Kind
+from tidegate.coordinator.group.consumer.state import MemberState
 from tidegate.coordinator.transaction import records as transaction_records
 from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionPartition, TransactionState
 from tidegate.node.log_commands import app
@@ -146,6 +151,31 @@ def test_committed_offsets_are_decoded(tmp_path: Path) -> None:
     )
     (says,) = [row["says"] for row in rows("dump", log, "--decode") if row["type"] == "record"]
     assert (says["group_id"], says["topic"], says["partition"], says["offset"]) == ("billing", "flights", 2, 42)
+
+
+def test_consumer_groups_are_decoded(tmp_path: Path) -> None:
+    """The records of KIP-848, each of its kind."""
+    topic, owned = UUID(int=1), frozenset({(UUID(int=1), 2)})
+    member = consumer_records.MemberMetadata("i", None, "client", "/h", ("flights",), None, 60_000, None)
+    current = consumer_records.CurrentAssignment(5, 4, MemberState.UNREVOKED_PARTITIONS, frozenset(), owned)
+    values: dict[Kind, Any] = {
+        Kind.GROUP: 7, Kind.TOPICS: {"flights": TopicShape(topic, 3)}, Kind.MEMBER: member, Kind.TARGET: owned,
+        Kind.CURRENT: current,
+    }  # fmt: skip
+    written = []
+    for kind, value in values.items():
+        key = consumer_records.encode_key(consumer_records.Key(kind, "billing", "m"))
+        written.append(NewRecord(key, consumer_records.encode_value(kind, value), (), NOW_MS))
+    written.append(NewRecord(written[-1].key, None, (), NOW_MS))
+    log = partition(tmp_path, "__consumer_offsets-0", at(0, encode_batch(written)))
+    says = [row["says"] for row in rows("dump", log, "--decode") if row["type"] == "record"]
+    assert [each["kind"] for each in says] == ["group", "topics", "member", "target", "current", "current"]
+    assert {each["group_id"] for each in says} == {"billing"} and says[0]["epoch"] == 7
+    assert says[1]["topics"] == {"flights": f"{topic} (3)"}
+    assert (says[2]["member_id"], says[2]["instance_id"], says[2]["topic_names"]) == ("m", "i", ["flights"])
+    assert says[3]["partitions"] == [f"{topic}-2"]
+    assert (says[4]["epoch"], says[4]["state"], says[4]["revoking"]) == (5, "UNREVOKED_PARTITIONS", [f"{topic}-2"])
+    assert says[5]["forgotten"] is True
 
 
 def test_decoding_needs_to_know_whose_records_they_are(flights: Path) -> None:

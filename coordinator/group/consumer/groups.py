@@ -15,7 +15,7 @@ of the metadata a group's topics were looked up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from ....wire.errors import ErrorCode, KafkaError
@@ -220,9 +220,9 @@ class ConsumerGroups:
         else:
             # What it must give up is given up: a client leaves when it has stopped reading.  The session goes on running.
             current = draft.group.current_of(event.member_id)
-            left = replace(current, epoch=STATIC_LEAVING_EPOCH, previous_epoch=current.epoch, revoking=NOTHING)
-            if left != current and current.epoch != STATIC_LEAVING_EPOCH:
-                draft.write(Kind.CURRENT, replace(left, state=MemberState.STABLE), event.member_id)
+            if current.epoch != STATIC_LEAVING_EPOCH:
+                left = CurrentAssignment(STATIC_LEAVING_EPOCH, current.epoch, assigned=current.assigned)
+                draft.write(Kind.CURRENT, left, event.member_id)
         return draft.records, ConsumerGroupHeartbeatReply(event.member_id, event.member_epoch, self.config.heartbeat_interval_ms)
 
     def _remove(self, draft: Draft, member_ids: Sequence[str]) -> None:
