@@ -335,7 +335,7 @@ def _resolve(values: dict[str, Any], hostname: str) -> Configuration:
 
 def _check_consumer_groups(values: Mapping[str, Any]) -> None:
     assignors = values["group.consumer.assignors"]
-    if not assignors or not set(assignors) <= ASSIGNORS.keys():
+    if not assignors or any(not isinstance(name, str) or name not in ASSIGNORS for name in assignors):
         raise ConfigurationError(f"group.consumer.assignors = {assignors!r}: choose from {', '.join(sorted(ASSIGNORS))}")
     if values["group.consumer.heartbeat.interval.ms"] * 2 > values["group.consumer.session.timeout.ms"]:
         message = "group.consumer.session.timeout.ms must be at least twice group.consumer.heartbeat.interval.ms"

@@ -169,6 +169,8 @@ class GroupShard:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         if isinstance(event, JoinGroup):
             self._check_join(event)
+        if isinstance(event, LeaveGroup) and self._is_consumer_kind(event.group_id):
+            return self._remove_instances(event)
         kind_before = self._leave_consumer_kind(event)
         group = self.groups.get(event.group_id)
         if group is None:
@@ -217,6 +219,14 @@ class GroupShard:
             message = f"{event.group_id} is a consumer group with members: set group.protocol=consumer, or use another group"
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
         return []
+
+    def _remove_instances(self, event: LeaveGroup) -> GroupOutcome:
+        """What an administrator may do to a consumer group by LeaveGroup; its members leave by their heartbeat."""
+        instances = self.consumers.groups[event.group_id].instances
+        named = {m: m.group_instance_id for m in event.members if not m.member_id and m.group_instance_id in instances}
+        results = tuple((m, ErrorCode.NONE if m in named else ErrorCode.UNKNOWN_MEMBER_ID) for m in event.members)
+        written = self.consumers.remove_instances(event.group_id, [name for name in named.values() if name is not None])
+        return Outcome(records=written, reply=LeaveReply(results))
 
     def _consumer_heartbeat(self, event: ConsumerGroupHeartbeat, context: Context) -> GroupOutcome:
         group = self.groups.get(event.group_id)

@@ -19,6 +19,8 @@ from tidegate.coordinator.group.events import (
     GroupType,
     Heartbeat,
     JoinGroup,
+    LeaveGroup,
+    LeavingMember,
     ListGroups,
     OffsetCommit,
     OffsetFetch,
@@ -196,6 +198,17 @@ def test_an_instance_that_does_not_come_back_is_given_up_with_its_session(groups
     groups.beat("a", -2, instance_id="i")
     groups.tick(1)
     assert not groups.group.members  # leaving does not renew the session
+
+
+def test_an_administrator_takes_out_static_members_by_their_instance_ids(groups: Consumers) -> None:
+    """KIP-345 by LeaveGroup, as Kafka does for consumer groups; whoever is named by a member id leaves by its heartbeat."""
+    groups.join("a", instance_id="i")
+    groups.join("b")
+    leaving = (LeavingMember("", "i"), LeavingMember("", "nobody"), LeavingMember("b"))
+    codes = [code.name for _, code in groups.ask(LeaveGroup(G, leaving)).results]
+    assert codes == ["NONE", "UNKNOWN_MEMBER_ID", "UNKNOWN_MEMBER_ID"]
+    assert groups.group.members.keys() == {"b"} and groups.group.epoch == 3
+    assert numbers(groups.beat("b", 2).assignment) == [0, 1, 2, 3]
 
 
 def test_an_instance_that_lives_is_not_taken_over(groups: Consumers) -> None:

@@ -117,6 +117,12 @@ class TestMistakes:
                 {"broker__session__timeout__ms": 1500},
                 "broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms",
             ),
+            (
+                {"group__consumer__heartbeat__interval__ms": 30_000},
+                "group.consumer.session.timeout.ms must be at least twice group.consumer.heartbeat.interval.ms",
+            ),
+            ({"group__consumer__assignors": ["magic"]}, "group.consumer.assignors = ['magic']: choose from range, uniform"),
+            ({"group__consumer__assignors": []}, "group.consumer.assignors = []: choose from range, uniform"),
             ({"log__format": "xml"}, "log.format = 'xml': text or json"),
             ({"log__level": "LOUD"}, "log.level = 'LOUD': DEBUG, INFO, WARNING or ERROR"),
             (

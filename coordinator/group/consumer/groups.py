@@ -14,7 +14,7 @@ of the metadata a group's topics were looked up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -231,6 +231,13 @@ class ConsumerGroups:
             self._erase_member(draft, member_id)
         if member_ids:
             draft.write(Kind.GROUP, draft.group.epoch + 1)
+
+    def remove_instances(self, group_id: str, instance_ids: Iterable[str]) -> list[CoordinatorRecord]:
+        """An administrator takes static members out (KIP-345); those that are not there are left out."""
+        group = self.groups[group_id]
+        draft = Draft(group)
+        self._remove(draft, sorted({group.instances[name] for name in instance_ids if name in group.instances}))
+        return draft.records
 
     def _erase_member(self, draft: Draft, member_id: str) -> None:
         group = draft.group
