@@ -135,6 +135,7 @@ def test_only_whoever_owns_no_more_than_it_should_has_merely_missed_an_answer() 
     groups = in_situation(S.PREVIOUS, R.HEARTBEAT)
     assert code_of(groups.beat("m", EPOCH - 1, owned=owned(99))) is ErrorCode.FENCED_MEMBER_EPOCH
     assert code_of(groups.beat("m", EPOCH - 1)) is ErrorCode.FENCED_MEMBER_EPOCH  # it does not say
+    assert groups.beat("m", EPOCH - 1, owned=frozenset()).assignment is not None  # it was in the answer that was missed
     answer = groups.beat("m", EPOCH - 1, rebalance_timeout_ms=REBALANCE_MS, topic_names=("flights",), owned=frozenset())
     assert answer.member_epoch >= EPOCH and answer.assignment is not None
 

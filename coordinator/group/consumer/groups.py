@@ -325,7 +325,8 @@ class ConsumerGroups:
         if after != before:
             draft.write(Kind.CURRENT, after, member_id)
         self._watch(draft.group, member_id, now_ms)
-        told = event.member_epoch == JOINING_EPOCH or event.is_full or after.assigned != before.assigned
+        missed_the_last = event.member_epoch != before.epoch
+        told = missed_the_last or event.member_epoch == JOINING_EPOCH or event.is_full or after.assigned != before.assigned
         reply = ConsumerGroupHeartbeatReply(
             member_id, after.epoch, self.config.heartbeat_interval_ms, after.assigned if told else None
         )
