@@ -17,6 +17,8 @@ from .errors import ConnectionFailed, error_for
 from .metadata import NO_LEADER
 
 _REPEATED: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT})
+STORAGE_PATIENCE_S: Final = 5.0
+"""A leader whose disk fails is replaced sooner; one whose disk is full stays."""
 
 
 async def delete_records(cluster: Cluster, before: Mapping[tuple[str, int], int], timeout_s: float) -> dict[tuple[str, int], int]:
@@ -25,6 +27,7 @@ async def delete_records(cluster: Cluster, before: Mapping[tuple[str, int], int]
     Raises the first partition's error that repeating does not mend.
     """
     deadline_s = cluster.clock.monotonic() + timeout_s
+    patient_until_s = cluster.clock.monotonic() + STORAGE_PATIENCE_S
     backoff = Backoff(cluster.clock)
     done: dict[tuple[str, int], int] = {}
     left = dict(before)
@@ -47,6 +50,8 @@ async def delete_records(cluster: Cluster, before: Mapping[tuple[str, int], int]
                     if result is ErrorCode.NONE:
                         done[key] = low_watermark
                         del left[key]
+                    elif result is ErrorCode.KAFKA_STORAGE_ERROR and cluster.clock.monotonic() > patient_until_s:
+                        raise error_for(result, f"deleting records of {key[0]}-{key[1]}", "its disk is full, or fails")
                     elif result.retriable or result in _REPEATED:
                         code = result
                     else:

@@ -1,9 +1,10 @@
 """DeleteRecords: the log start of a partition moves up because somebody asked for it (KIP-107).
 
-Order: the leader moves its log start, notes it on the disk (a restart may not bring deleted records back), tells the followers
-with its next answers, and answers once every in-sync replica has moved and noted its own.  Who joins the in-sync replicas later
-has done that, too.  So whoever leads next does not show them again, also after a power cut of all.  Where fewer than
-min.insync.replicas are in sync the answer waits: others could be elected by then.
+Order: the leader notes its new log start on the disk (a restart may not bring deleted records back), moves it, tells followers
+with its next answers, and answers once every in-sync replica has moved and noted its own.  Where it cannot be noted, on a full
+disk, nothing has moved.  Who joins the in-sync replicas later has done that, too.  So whoever leads next does not show them
+again, also after a power cut of all.  Where fewer than min.insync.replicas are in sync the answer waits: others could be elected
+by then.
 A request that runs into its deadline has taken effect on the leader even so.
 """
 
@@ -45,11 +46,16 @@ class RecordDeletions:
         target = log.high_watermark if offset == HIGH_WATERMARK else offset
         if target < 0:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"records of {log.name} cannot be deleted up to offset {target}")
-        log.advance_log_start(target)
+        if target > log.high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {target} of {log.name} is above the high watermark {log.high_watermark}"
+            )
         deadline_s = self._clock.monotonic() + timeout_ms / 1000
+        await self._note(log, max(target, log.log_start_offset))
+        if replica.leader is not leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{log.name} has another leader now")
+        log.advance_log_start(target)
         leader.deleted_below = log.log_start_offset
-        log.start_note.want(log.log_start_offset)
-        await self._note_start(log)
         replica.watchers.state_changed()
         while (low := self._low_watermark(replica, leader)) < target:
             if not await self._change_of(replica, deadline_s - self._clock.monotonic()):
@@ -59,6 +65,17 @@ class RecordDeletions:
                     + (f"a follower still keeps those from {low} on" if low >= 0 else "too few replicas are in sync to say more"),
                 )
         return low
+
+    async def _note(self, log: Log, start: int) -> None:
+        """Raises KAFKA_STORAGE_ERROR with nothing changed."""
+        log.start_note.want(start)
+        try:
+            await self._note_start(log)
+        except KafkaError:
+            log.start_note.withdraw(start)
+            raise
+        if log.start_note.noted < start:  # somebody else's failure has withdrawn it, or the log was cut or closed
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log start of {log.name} could not be noted")
 
     @staticmethod
     def _low_watermark(replica: Replica, leader: PartitionLeader) -> int:

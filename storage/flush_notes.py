@@ -28,7 +28,7 @@ on a full disk is not noted either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from struct import Struct
 from uuid import UUID
@@ -54,16 +54,28 @@ def identity_of(topic_id: UUID, partition: int) -> Identity:
     return _IDENTITY.pack(topic_id.bytes, partition)
 
 
+def identified(identity: Identity) -> tuple[UUID, int]:
+    """The topic id and the partition."""
+    topic_id, partition = _IDENTITY.unpack(identity)
+    return UUID(bytes=topic_id), partition
+
+
 def read_flush_notes(disk: Disk, path: Path) -> dict[Identity, int]:
     """Of each log the highest offset below which all was flushed; empty when there is no file.  Raises OSError."""
     claims: dict[Identity, int] = {}
-    data = disk.read(path) if disk.exists(path) else b""
-    for position in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES):
-        body = data[position : position + _BODY.size]
-        if data[position + _BODY.size : position + RECORD_BYTES] == _CRC.pack(crc32c(body)):
-            identity, end = _BODY.unpack(body)
+    for claim in decode_flush_notes(disk.read(path) if disk.exists(path) else b""):
+        if claim is not None:
+            identity, end = claim
             claims[identity] = max(end, claims.get(identity, 0))
     return claims
+
+
+def decode_flush_notes(data: bytes) -> Iterator[tuple[Identity, int] | None]:
+    """Every record in its order; None for one that counts nothing, as its checksum is wrong."""
+    for position in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES):
+        body = data[position : position + _BODY.size]
+        is_right = data[position + _BODY.size : position + RECORD_BYTES] == _CRC.pack(crc32c(body))
+        yield _BODY.unpack(body) if is_right else None
 
 
 def encode_flush_notes(claims: Iterable[tuple[Identity, int]]) -> bytes:

@@ -274,6 +274,7 @@ class LogDirectory:
         opened.on_offline = self._log_failed
         opened.before_cut = lambda _log, offset: self._before_cut(identity, key, offset)
         opened.on_config = self._note_config
+        opened.start_note.make_room = lambda: self.make_room(self.path)
         opened.removals.in_background = partial(self._remove_in_background, opened)
         opened.on_flushed = partial(self._note_flush, identity)
         self.logs[key] = opened
@@ -355,8 +356,7 @@ class LogDirectory:
 
     def topic_id_of(self, topic: str, partition: int) -> UUID | None:
         """Whose log is here, in use or damaged."""
-        key = (topic, partition)
-        return self.topic_ids.get(key) or self.damaged.get(key) or self._late.topic_id_of(key)
+        return self.topic_ids.get(key := (topic, partition)) or self.damaged.get(key) or self._late.topic_id_of(key)
 
     def delete(self, topic: str, partition: int) -> None:
         """Closes the log and removes its folder: first it loses its name, durably, then its content.  Also for unusable ones.

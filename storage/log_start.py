@@ -11,6 +11,7 @@ Neither may ever be above the log's end: what is appended there would not be see
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from ..runtime import logs
@@ -34,6 +35,8 @@ class LogStart:
         """Raises OSError."""
         self.noted = 0
         """A restart finds a log start that is no lower."""
+        self.make_room: Callable[[], None] = lambda: None
+        """Called before a write: who deletes records may do so to make room on a full disk.  Any thread; raises OSError."""
         self._disk = disk
         self._path = directory / LOG_START
         self._lock = threading.Lock()
@@ -66,11 +69,17 @@ class LogStart:
         """What is below is deleted for good, as soon as `write` was called."""
         self._wanted = max(self._wanted, offset)
 
+    def withdraw(self, offset: int) -> None:
+        """It could not be noted, and what is below stays; unless somebody wants more by now."""
+        if self._wanted == offset:
+            self._wanted = self.noted
+
     def write(self) -> None:
         """Makes durable what is wanted; any thread.  Raises OSError."""
         with self._lock:
             wanted = self._wanted
             if wanted > self.noted and not self._closed:
+                self.make_room()
                 self._disk.write_atomic(self._path, encode_checkpoint([[wanted]]))
                 self._written = self.noted = wanted
 

@@ -28,6 +28,7 @@ from ..checkpoint import CheckpointInvalid, decode_checkpoint
 from ..cleaning.positions import CLEANER_CHECKPOINT
 from ..count_index import CountIndexInvalid, decode_count_index
 from ..creation import PARTITION_METADATA
+from ..flush_notes import FLUSH_NOTES, RECORD_BYTES, decode_flush_notes, identified
 from ..folder_notes import PARTITION_CHECKPOINT
 from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
 from ..log_start import LOG_START
@@ -95,14 +96,17 @@ def dump_file(disk: Disk, path: Path, selection: Selection) -> Iterator[Row]:
         lines = disk.read(path).decode(errors="replace").splitlines()
         for key, _, value in (line.partition("=") for line in lines):
             yield {"type": "property", "name": key, "value": value}
+    elif name == FLUSH_NOTES:
+        yield from _dump_flush_notes(disk, path)
     elif suffix == "log":
         yield from dump_segment(disk, path, selection)
     elif suffix in _DERIVED and stem.isdigit():
         yield from _DERIVED[suffix](disk, path, int(stem), selection)
     else:
+        named = sorted({*_ROWS_OF_CHECKPOINTS, META_PROPERTIES, FLUSH_NOTES} - {"swap", "seal"})
         raise NotInspectable(
             f"{path.name}: no such file of a log is known; known are .log, .index, .timeindex, .txnindex, .countindex, "
-            f".seal, .snapshot, .swap, {', '.join(sorted({*_ROWS_OF_CHECKPOINTS, META_PROPERTIES} - {'swap', 'seal'}))}"
+            f".seal, .snapshot, .swap, {', '.join(named)}"
         )
 
 
@@ -295,6 +299,17 @@ def _dump_checkpoint(disk: Disk, path: Path, kind: str, columns: tuple[str, ...]
     for row in rows:
         values = (int(value) if value.lstrip("-").isdigit() else value for value in row)
         yield {"type": kind, **dict(zip(columns, values, strict=True))}
+
+
+def _dump_flush_notes(disk: Disk, path: Path) -> Iterator[Row]:
+    """A record that is not right is no violation: it counts nothing, like one that a power cut took."""
+    for number, claim in enumerate(decode_flush_notes(disk.read(path))):
+        if claim is None:
+            at, reason = number * RECORD_BYTES, "the checksum is wrong: it counts nothing"
+            yield {"type": "damaged", "position": at, "reason": reason, "resumed_at": at + RECORD_BYTES}
+        else:
+            topic_id, partition = identified(claim[0])
+            yield {"type": "flushed", "topic_id": str(topic_id), "partition": partition, "flushed_end_offset": claim[1]}
 
 
 # --------------------------------------------------------------------------------------------------------------- folders

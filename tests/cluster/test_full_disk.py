@@ -230,6 +230,23 @@ async def test_of_several_data_folders_a_full_one_is_not_a_failed_one_at_the_sta
         assert node.node(1).pid == pid
 
 
+async def test_records_can_be_deleted_on_a_full_disk_to_make_room(small_disk: Path, node: LocalCluster) -> None:
+    witness = Witness(node.bootstrap)
+    async with Admin(node.bootstrap) as admin:
+        config = {"min.insync.replicas": "1", "segment.bytes": "1048576"}
+        await admin.create_topics([NewTopic(witness.topic, 1, 1, config)])
+        large = os.urandom(900_000)
+        for _ in range(4):
+            assert (await raw_produce(node.node(1).kafka_address, witness.topic, batch([large]))).error is ErrorCode.NONE
+        fill(small_disk)
+        await refuses(node, witness.topic)
+        async with asyncio.timeout(10):
+            assert await admin.delete_records({(witness.topic, 0): -1}) == {(witness.topic, 0): 4}
+        assert await admin.beginning_offsets([(witness.topic, 0)]) == {(witness.topic, 0): 4}
+    await eventually(lambda: _is_ready(node), "the space of the deleted records")
+    assert (await raw_produce(node.node(1).kafka_address, witness.topic, batch([b"again"]))).error is ErrorCode.NONE
+
+
 async def test_a_stop_on_a_full_disk_loses_nothing(small_disk: Path, node: LocalCluster) -> None:
     witness = Witness(node.bootstrap)
     await witness.create()

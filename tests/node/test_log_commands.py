@@ -21,6 +21,7 @@ from tidegate.coordinator.transaction.state import TransactionMetadata, Transact
 from tidegate.node.log_commands import app
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.checkpoint import encode_checkpoint
+from tidegate.storage.flush_notes import FLUSH_NOTES, RECORD_BYTES, encode_flush_notes, identity_of
 from tidegate.storage.inspection.dump import Selection, dump_segment
 from tidegate.wire.records import Compression, ControlType, NewRecord, assign_in_place, encode_batch, encode_marker
 from typer.testing import CliRunner
@@ -112,6 +113,17 @@ def test_a_folder_is_shown_file_by_file(flights: Path) -> None:
     assert [row["type"] for row in found] == ["file"] * 3 + ["segment"] + ["batch"] * 3
     assert rows("dump", flights / "leader-epoch-checkpoint") == [{"type": "epoch", "epoch": 4, "start_offset": 0}]
     assert rows("dump", flights.parent)[1]["name"] == "flights-0"
+
+
+def test_notes_of_flushes_are_shown_one_by_one_and_what_is_damaged_among_them(tmp_path: Path) -> None:
+    topic_id = UUID(int=7)
+    content = bytearray(encode_flush_notes([(identity_of(topic_id, number), 10 * number) for number in (1, 2, 3)]))
+    content[RECORD_BYTES + 3] ^= 1
+    (tmp_path / FLUSH_NOTES).write_bytes(content)
+    first, damaged, third = rows("dump", tmp_path / FLUSH_NOTES)
+    assert first == {"type": "flushed", "topic_id": str(topic_id), "partition": 1, "flushed_end_offset": 10}
+    assert (damaged["type"], damaged["position"]) == ("damaged", RECORD_BYTES) and third["partition"] == 3
+    assert run("dump", tmp_path / FLUSH_NOTES)[0] == 0
 
 
 def test_other_files_are_refused_in_one_line(flights: Path) -> None:

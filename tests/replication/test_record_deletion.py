@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -218,8 +219,12 @@ async def test_a_deletion_is_answered_when_the_follower_that_it_waits_for_leaves
     leader = cluster.managers[1].replica("t", 0).leader
     assert leader is not None
     await eventually(lambda: leader.follower(2).log_start_offset == 4, "the other one has moved")
-    events = cluster.managers[1]._deletions._waiting[cluster.managers[1].replica("t", 0)]
-    await eventually(lambda: events and not any(event.is_set() for event in events), "the deletion waits for more")
+
+    def waits_for_more() -> bool:
+        events = cluster.managers[1]._deletions._waiting.get(cluster.managers[1].replica("t", 0), set())
+        return waiting.done() or (bool(events) and not any(event.is_set() for event in events))
+
+    await eventually(waits_for_more, "the deletion waits for more")
     if who == "controller":
         assert not waiting.done()
         now = cluster.partitions["t", 0]
@@ -363,20 +368,45 @@ async def test_the_answer_names_no_log_start_that_a_crash_could_take_back(
     """A later deletion has moved the leader's log start on, and its note is not on the disk yet."""
     cluster = await cluster_with_records(tmp_path, isr=(1,), min_isr=1)
     leader, log, noted = cluster.managers[1], cluster.log(1), asyncio.Event()
+    second_begins, began = asyncio.Event(), asyncio.Event()
 
     async def note_start(target: Log) -> None:
-        if target.log_start_offset == 4:
+        if not second_begins.is_set():
             target.start_note.write()
             await noted.wait()
         else:
+            began.set()
             await asyncio.Event().wait()  # the disk is slow
 
     monkeypatch.setattr(leader._deletions, "_note_start", note_start)
     first = asyncio.ensure_future(leader.delete_records("t", 0, 4, 5_000))
     await eventually(lambda: log.noted_start_offset == 4, "the first is noted")
+    second_begins.set()
     second = asyncio.ensure_future(leader.delete_records("t", 0, 7, 5_000))
-    await eventually(lambda: log.log_start_offset == 7, "the second has begun")
+    await began.wait()
     noted.set()
     assert await first == 4
     second.cancel()
+    await cluster.stop_all()
+
+
+async def test_a_deletion_that_cannot_be_noted_is_refused_and_nothing_has_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = await cluster_with_records(tmp_path, isr=(1,), min_isr=1)
+    leader, log = cluster.managers[1], cluster.log(1)
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.start_note._disk, "write_atomic", full)
+        refused = await asyncio.gather(*(leader.delete_records("t", 0, to, 5_000) for to in (4, 6)), return_exceptions=True)
+        assert [each.code for each in refused if isinstance(each, KafkaError)] == 2 * [ErrorCode.KAFKA_STORAGE_ERROR]
+        assert log.log_start_offset == log.noted_start_offset == 0 and not log.start_note.is_due and not log.is_offline
+    assert await leader.delete_records("t", 0, 4, 5_000) == 4
+    assert log.log_start_offset == log.noted_start_offset == 4
+    with pytest.raises(KafkaError) as outside:
+        await leader.delete_records("t", 0, log.high_watermark + 1, 5_000)
+    assert outside.value.code is ErrorCode.OFFSET_OUT_OF_RANGE and not log.start_note.is_due
     await cluster.stop_all()
