@@ -489,7 +489,7 @@ class StorageHistory(AppendSteps):
         else:
             assert not report.failed, f"the log cannot be opened: {next(iter(report.failed.values()))}"
         assert report.clean or not clean
-        self.log: Log = self.directory.logs.get((TOPIC, PARTITION)) or self._create()
+        self.log: Log = self.directory.logs.get((TOPIC, PARTITION)) or self._create(waits=bool(report.failed))
         self.log._durability.resume_bytes = self.shape.resume_bytes
         self.removals: deque[Removal] = deque()  # taken over by a thread, which comes to them at a later checkpoint
         if self.seed & 1:
@@ -512,6 +512,7 @@ class StorageHistory(AppendSteps):
             if error is None:
                 removal.erase()
 
-    def _create(self) -> Log:
-        assert self.flushed == 0, "a log with flushed data is gone"
+    def _create(self, *, waits: bool) -> Log:
+        """Makes the log, or opens one that waits for room."""
+        assert waits or self.flushed == 0, "a log with flushed data is gone"
         return self.directory.create(TOPIC, TOPIC_ID, PARTITION, self.config, now_ms=NOW_MS)
