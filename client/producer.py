@@ -225,6 +225,10 @@ class Producer:
         """`send`, then waits for the acknowledgement."""
         return await (await self.send(topic, value, key, **options))  # type: ignore[arg-type]
 
+    def waits_for(self, waited_s: float = 0.0) -> str | None:
+        """One sentence on the oldest records that were handed over so long ago and are not acknowledged; None without any."""
+        return self._sender.waits_for(waited_s)
+
     async def flush(self) -> None:
         """Waits until every record handed over so far is acknowledged or has failed; the futures tell which."""
         self._require_open()

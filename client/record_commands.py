@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..wire.errors import KafkaError
-from .command_output import CommandError, plain, run, show_json
+from .command_output import CommandError, plain, run, show_json, warn
 from .errors import CommitOutcomeUnknown
 from .listing_commands import INT32_MAX, LOCAL, Bootstrap, Json
 from .standard_input import StandardInput
@@ -27,6 +27,9 @@ MAX_BLOCK_S = 10.0
 WINDOW_RECORDS = 5000
 IDLE_S_MAX = 86_400.0
 INTERRUPTED_CLOSE_S = 3.0
+# After so long without an acknowledgement one line says what is waited for.
+PATIENCE_S = 4.0
+WATCH_S = 0.5
 
 
 def produce(
@@ -101,6 +104,7 @@ class _Writer:
     async def write_all(self, records: list[bytes] | None) -> int:
         """Writes what is given, or standard input to its end; the exit code."""
         producer, transactional = self._producer, self._producer.transactional
+        watch = asyncio.create_task(self._say_what_is_waited_for())
         try:
             await producer.start()
             if transactional:
@@ -122,10 +126,17 @@ class _Writer:
             if transactional or not self._acknowledged or isinstance(error, CommitOutcomeUnknown):
                 raise
             raise CommandError(f"{error} ({self._acknowledged} records were written to {self._topic} before)") from error
+        finally:
+            watch.cancel()
         for metadata in self._unshown:
             show_json(metadata)
         self._say(" in one transaction" if transactional else "", self._acknowledged)
         return 0
+
+    async def _say_what_is_waited_for(self) -> None:
+        while (why := self._producer.waits_for(PATIENCE_S)) is None:
+            await asyncio.sleep(WATCH_S)
+        warn(f"still waiting: {why}")
 
     def _say(self, how: str, count: int) -> None:
         if not self._json:

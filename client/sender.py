@@ -98,6 +98,7 @@ class Sender:
         self._wake = asyncio.Event()
         self._progress = asyncio.Event()
         self._in_flight: defaultdict[int, int] = defaultdict(int)
+        self._refusals: dict[tuple[str, int], str] = {}  # of partitions, why their batches are sent again
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._identity_task: asyncio.Task[None] | None = None
         self._enlist_task: asyncio.Task[None] | None = None
@@ -387,6 +388,7 @@ class Sender:
                     self._batch_failed(batch, self._refusal(batch, result))
             case _ if family(code) is Family.RETRIABLE:
                 log.debug("produce_retried", topic=batch.topic, partition=batch.partition, error=code.name)
+                self._refusals[batch.topic, batch.partition] = self._refusal(batch, result).message
                 if code in _MOVED:
                     self._want_metadata(batch.topic)
                 self._retry(batch, uncertain=False)
@@ -417,6 +419,7 @@ class Sender:
 
     def _succeeded(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
         self._accumulator.succeeded(batch)
+        self._refusals.pop((batch.topic, batch.partition), None)
         for index, future in enumerate(batch.tokens):
             if not future.done():
                 timestamp_ms = log_append_time_ms if log_append_time_ms >= 0 else batch.records[index].timestamp_ms
@@ -462,6 +465,18 @@ class Sender:
         for batch in self._accumulator.abandon():
             self._tell(batch, error)
         self.notify_progress()
+
+    def waits_for(self, waited_s: float) -> str | None:
+        """Why the oldest batch that has waited for so long is not acknowledged yet; None when there is none."""
+        since_s = self._cluster.clock.monotonic() - waited_s
+        late = [batch for batch in self._accumulator.incomplete() if batch.created_s <= since_s]
+        if not late:
+            return None
+        oldest = min(late, key=lambda batch: batch.born)
+        what = f"{len(oldest.records)} records for {oldest.topic}-{oldest.partition}"
+        if self._cluster.view.leader(oldest.topic, oldest.partition) == NO_LEADER:
+            return sentence(ErrorCode.LEADER_NOT_AVAILABLE, what)
+        return self._refusals.get((oldest.topic, oldest.partition), f"{what}: no answer yet")
 
     def _late(self, batch: ProducerBatch) -> DeliveryTimeout:
         what = f"{len(batch.records)} records for {batch.topic}-{batch.partition} were not acknowledged in time"

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 import urllib.error
 import urllib.request
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -245,6 +247,23 @@ async def test_records_can_be_deleted_on_a_full_disk_to_make_room(small_disk: Pa
         assert await admin.beginning_offsets([(witness.topic, 0)]) == {(witness.topic, 0): 4}
     await eventually(lambda: _is_ready(node), "the space of the deleted records")
     assert (await raw_produce(node.node(1).kafka_address, witness.topic, batch([b"again"]))).error is ErrorCode.NONE
+
+
+async def test_the_command_says_what_it_waits_for_and_goes_on_waiting(small_disk: Path, node: LocalCluster) -> None:
+    witness = Witness(node.bootstrap)
+    await witness.create()
+    await witness.write(5)
+    fill(small_disk)
+    await refuses(node, witness.topic)
+    command = [sys.executable, "-m", "tidegate.client.command_line", "produce", witness.topic, "x" * 20000]
+    process = await asyncio.create_subprocess_exec(*command, "--bootstrap", node.bootstrap, stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    said = (await asyncio.wait_for(process.stderr.readline(), 15)).decode()
+    assert said.startswith(f"note: still waiting: 1 records for {witness.topic}-0"), said
+    assert "KAFKA_STORAGE_ERROR" in said or "disk" in said, said
+    empty(small_disk)
+    assert b"1 record written" in await asyncio.wait_for(process.stdout.read(), 30)
+    assert await process.stderr.read() == b"" and await process.wait() == 0
 
 
 async def test_a_stop_on_a_full_disk_loses_nothing(small_disk: Path, node: LocalCluster) -> None:
