@@ -25,8 +25,9 @@ from .witness import kept_up
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A healthy three-node cluster.  The first members of a group wait for others shorter than three seconds."""
-    settings = {"group.initial.rebalance.delay.ms": 500}
+    """A healthy three-node cluster.  The first members of a group wait for others shorter than three seconds, and those of the
+    new protocol hear of changes sooner than after five."""
+    settings = {"group.initial.rebalance.delay.ms": 500, "group.consumer.heartbeat.interval.ms": 500}
     with kept_up(LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=3, settings=settings)) as cluster:
         yield cluster
 

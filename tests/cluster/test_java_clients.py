@@ -96,6 +96,10 @@ class TestGroups:
         """Transactions with offsets; one member stood still inside one until the group had gone on without it."""
         assert saw["lost"] == [] and saw["read"] == saw["sent"] > 200 and saw["aborted"] > 0
 
+    def test_nothing_is_doubled_in_a_group_of_the_new_protocol(self, saw: dict[str, Any]) -> None:
+        """KIP-848: what fences the member that stood still is its epoch (SEMANTICS 35)."""
+        assert saw["lost"] == [] and saw["read"] == saw["sent"] > 200 and saw["aborted"] > 0
+
 
 class TestOffsets:
     def test_committed_offsets_are_found_by_the_next_reader(self, saw: dict[str, Any]) -> None:

@@ -134,7 +134,7 @@ class TestTransactions:
         self, client: Client, make_topic: MakeTopic, shared_cluster: LocalCluster
     ) -> None:
         topic = make_topic(partitions=1)
-        late = client.producer(topic, timeout_ms=1000)
+        late = client.producer(topic, timeout_ms=3000)
         late.begin()
         late.send(topic, 0, [b"late"])
         until("it is aborted", lambda: transaction_state(shared_cluster, topic) == "CompleteAbort")

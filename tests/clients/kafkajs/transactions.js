@@ -41,7 +41,7 @@ exports.aTransactionPastItsTimeoutIsAborted = async cluster => {
   const topic = await cluster.topic(1)
   const id = fresh('txn')
   const saw = {}
-  await cluster.transactional(id, { transactionTimeout: 1000 }, async late => {
+  await cluster.transactional(id, { transactionTimeout: 3000 }, async late => {
     const open = await late.transaction()
     await send(open, topic, 1, ['late'])
     // kafkajs cannot describe a transaction; when its partition is readable again, it is decided.

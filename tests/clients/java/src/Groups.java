@@ -9,6 +9,7 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Stream;
 import org.apache.kafka.clients.consumer.CommitFailedException;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.CooperativeStickyAssignor;
@@ -23,6 +24,10 @@ import org.apache.kafka.common.errors.RebalanceInProgressException;
 
 /** Groups: who reads what, and what happens to the records while that changes. */
 final class Groups {
+    private static final Object[] COOPERATIVE = {"partition.assignment.strategy", CooperativeStickyAssignor.class.getName()};
+    /** KIP-848: the coordinator assigns. */
+    private static final Object[] NEW_PROTOCOL = {"group.protocol", "consumer"};
+
     public static Object anEagerGroupGivesUpEverythingToShare(Cluster cluster) throws Exception {
         return shared(cluster, RangeAssignor.class);
     }
@@ -64,6 +69,7 @@ final class Groups {
                 });
             }
             Member.untilTheyShare(4, first);
+            Cluster.until("it was told of all three changes", () -> first.events().size() >= 3);
             return Map.of("events", first.events(), "assignor", assignorOf(cluster, group));
         }
     }
@@ -142,7 +148,7 @@ final class Groups {
         List<String> sent;
         try (Feeder feeder = new Feeder(cluster, topic, 6)) {
             comeAndGo(
-                assignor -> new Member(cluster.consumer("group.id", group, "partition.assignment.strategy", assignor), topic, work),
+                () -> new Member(cluster.consumer(and(COOPERATIVE, "group.id", group)), topic, work),
                 () -> {
                     feeder.stop();
                     Cluster.until("every record is handled", () -> handled.containsAll(feeder.acknowledged));
@@ -152,8 +158,16 @@ final class Groups {
         return Map.of("sent", sent.size(), "lost", missing(sent, handled));
     }
 
-    /** The same with transactions, and with a member that stands still within one until the group has gone on without it. */
     public static Object nothingIsDoubledWhileMembersComeAndGo(Cluster cluster) throws Exception {
+        return doubledWhileMembersComeAndGo(cluster, COOPERATIVE);
+    }
+
+    public static Object nothingIsDoubledInAGroupOfTheNewProtocol(Cluster cluster) throws Exception {
+        return doubledWhileMembersComeAndGo(cluster, NEW_PROTOCOL);
+    }
+
+    /** The same with transactions, and with a member that stands still within one until the group has gone on without it. */
+    private static Object doubledWhileMembersComeAndGo(Cluster cluster, Object[] settings) throws Exception {
         String source = cluster.topic(6);
         String target = cluster.topic(6);
         String group = Cluster.fresh("group");
@@ -164,22 +178,21 @@ final class Groups {
         List<String> wanted;
         try (Feeder feeder = new Feeder(cluster, source, 6)) {
             comeAndGo(
-                assignor -> {
+                () -> {
                     KafkaProducer<String, String> producer = cluster.producer("transactional.id", Cluster.fresh("txn"));
                     producers.add(producer);
                     producer.initTransactions();
                     boolean stalls = producers.size() == 2;
                     AtomicBoolean stalled = new AtomicBoolean();
                     return new Member(
-                        cluster.consumer(
-                            "group.id", group, "partition.assignment.strategy", assignor, "max.poll.interval.ms", stalls ? 1500 : 60000),
+                        cluster.consumer(and(settings, "group.id", group, "max.poll.interval.ms", stalls ? 5000 : 60000)),
                         source,
                         (records, from) -> {
                             var next = Transactions.transform(records, producer, target, "out");
                             if (stalls && stalled.compareAndSet(false, true)) {
                                 untilTheGroupWentOnWithout(cluster, group, from.groupMetadata().memberId());
                             }
-                            if (!commit(producer, from, next)) {
+                            if (!commit(producer, from, records, next)) {
                                 aborted.incrementAndGet();
                             }
                         });
@@ -205,18 +218,19 @@ final class Groups {
         return saw;
     }
 
-    /** False: the group had moved on; the output is aborted, and reading goes on at the committed offsets. */
+    /** False: the group had moved on; the output is aborted, and what is still ours of these records is read again. */
     private static boolean commit(KafkaProducer<String, String> producer, KafkaConsumer<String, String> consumer,
-            Map<TopicPartition, OffsetAndMetadata> next) {
+            ConsumerRecords<String, String> records, Map<TopicPartition, OffsetAndMetadata> next) {
         try {
             producer.sendOffsetsToTransaction(next, consumer.groupMetadata());
             producer.commitTransaction();
             return true;
         } catch (CommitFailedException moved) {
             producer.abortTransaction();
-            for (TopicPartition each : consumer.assignment()) {
-                OffsetAndMetadata committed = consumer.committed(Set.of(each)).get(each);
-                consumer.seek(each, committed == null ? 0 : committed.offset());
+            for (TopicPartition each : records.partitions()) {
+                if (consumer.assignment().contains(each)) {
+                    consumer.seek(each, records.records(each).get(0).offset());
+                }
             }
             return false;
         }
@@ -230,15 +244,14 @@ final class Groups {
     }
 
     private static void comeAndGo(NewMember create, Step atTheEnd) throws Exception {
-        String assignor = CooperativeStickyAssignor.class.getName();
-        Member one = create.with(assignor);
+        Member one = create.member();
         Member.untilTheyShare(6, one);
-        Member two = create.with(assignor);
-        Member three = create.with(assignor);
+        Member two = create.member();
+        Member three = create.member();
         Member.untilTheyShare(6, one, two, three);
         one.close();
         Member.untilTheyShare(6, two, three);
-        Member four = create.with(assignor);
+        Member four = create.member();
         Member.untilTheyShare(6, two, three, four);
         two.close();
         three.close();
@@ -247,12 +260,16 @@ final class Groups {
         four.close();
     }
 
+    private static Object[] and(Object[] settings, Object... more) {
+        return Stream.concat(Stream.of(settings), Stream.of(more)).toArray();
+    }
+
     private static List<String> missing(List<String> wanted, Set<String> found) {
         return wanted.stream().filter(each -> !found.contains(each)).limit(10).toList();
     }
 
     interface NewMember {
-        Member with(String assignor) throws Exception;
+        Member member() throws Exception;
     }
 
     interface Step {

@@ -83,7 +83,7 @@ final class Transactions {
         String topic = cluster.topic(1);
         String id = Cluster.fresh("txn");
         Map<String, Object> saw = new HashMap<>();
-        try (KafkaProducer<String, String> late = cluster.producer("transactional.id", id, "transaction.timeout.ms", 1000)) {
+        try (KafkaProducer<String, String> late = cluster.producer("transactional.id", id, "transaction.timeout.ms", 3000)) {
             late.initTransactions();
             late.beginTransaction();
             Cluster.send(late, topic, 1, List.of("late"));
@@ -105,7 +105,7 @@ final class Transactions {
         String topic = cluster.topic(1);
         String id = Cluster.fresh("txn");
         Map<String, Object> saw = new HashMap<>();
-        try (KafkaProducer<String, String> producer = cluster.producer("transactional.id", id, "transaction.timeout.ms", 1000)) {
+        try (KafkaProducer<String, String> producer = cluster.producer("transactional.id", id, "transaction.timeout.ms", 3000)) {
             producer.initTransactions();
             producer.beginTransaction();
             Cluster.send(producer, topic, 1, List.of("late-1"));
