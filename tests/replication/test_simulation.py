@@ -12,8 +12,10 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from tidegate.chaos.sim.replication.disks import DelayedFlushes
 from tidegate.chaos.sim.replication.history import History
 from tidegate.chaos.sim.replication.options import FAULTS, LATER_FAULTS, draw, draw_first
+from tidegate.chaos.sim.replication.virtual_loop import Process, VirtualLoop
 from tidegate.chaos.sim.runs import Broken
 from tidegate.replication.leader import PartitionLeader
 
@@ -109,3 +111,16 @@ def test_a_failure_is_repeated_by_its_seed(monkeypatch: pytest.MonkeyPatch) -> N
         steps.append(history.loop.steps)
     assert failures[0] == failures[1]
     assert steps[0] == steps[1]
+
+
+def test_a_flush_that_nobody_waits_for_any_more_is_not_begun() -> None:
+    """As in a pool of threads: who stops waiting, because its node leaves, ends no flush that runs, and begins none."""
+    loop = VirtualLoop()
+    process = Process(loop, "node")
+    for seed in range(8):
+        ran: list[int] = []
+        future = DelayedFlushes(loop, Random(seed), process, lambda: 0.0).submit(ran.append, seed)
+        had_begun = bool(ran)
+        assert future.cancel() is not had_begun
+        loop.run_until(lambda: False, loop.time() + 1.0)
+        assert bool(ran) is had_begun and not loop.unhandled

@@ -30,6 +30,8 @@ class DelayedFlushes(Executor):
         outcome: list[BaseException | None] = []
 
         def flush() -> None:
+            if not told.set_running_or_notify_cancel():
+                return  # whoever wanted it has given up, and it is not begun any more, as in a pool of threads
             try:
                 fn(*args, **kwargs)
                 outcome.append(None)
@@ -40,7 +42,8 @@ class DelayedFlushes(Executor):
             if self._process.alive:
                 if not outcome:
                     flush()
-                self._process.run(_tell, told, outcome[0])
+                if outcome:
+                    self._process.run(_tell, told, outcome[0])
 
         if self._random.random() < 0.5:
             flush()
