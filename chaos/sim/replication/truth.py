@@ -402,8 +402,8 @@ class Truth:
             leading = self.contents.log_of(self._nodes[state.leader], (topic_id, number)) if state.leader in self._nodes else None
             for node_id in state.replicas:
                 log = self.contents.log_of(self._nodes[node_id], (topic_id, number))
-                if log is not None and leading is not None and log.noted_start_offset < leading.noted_start_offset:
-                    return f"{truth.name}: node {node_id} has noted {log.noted_start_offset}, not {leading.noted_start_offset}"
+                if log is not None and leading is not None and log.noted_start_offset < leading.log_start_offset:
+                    return f"{truth.name}: node {node_id} has noted {log.noted_start_offset}, not {leading.log_start_offset}"
                 if log is None or log.log_end_offset != len(truth.committed) or log.high_watermark != len(truth.committed):
                     return f"{truth.name}: node {node_id} has {log and dict(log.describe())} of {len(truth.committed)} committed"
         return ""
