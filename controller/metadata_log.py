@@ -410,6 +410,7 @@ class MetadataLog:
             case _Applied(entries):
                 self._pending.extend(LogEntry(index, term, command) for command, index, term in entries)
             case _Accepted(future, index, term):
+                self._end_dropped(index)
                 self._waiting[index] = (term, future)
             case _Refused(future, reason):
                 if not future.done():
@@ -420,6 +421,12 @@ class MetadataLog:
                 self._install(event)
             case _SnapshotWanted():
                 self._snapshot_task = asyncio.create_task(self._make_snapshot())
+
+    def _end_dropped(self, index: int) -> None:
+        """What an earlier term of this node had put there was replaced meanwhile, and can never be committed."""
+        _term, dropped = self._waiting.pop(index, (0, None))
+        if dropped is not None and not dropped.done():
+            dropped.set_exception(NotController(self.leader_id))
 
     def _refusal(self, reason: str) -> KafkaError:
         if self.is_active and "larger" in reason:

@@ -2,10 +2,9 @@
 
 Pure, like `active.py`, and with the same rules of leadership (`elections.py`): asking elects nobody who could not be elected
 anyway.  So an unclean election needs `unclean.leader.election.enable` on the topic: losing records is a decision that is written
-down where everybody can see it.  A state topic has no such setting (DESIGN 4), and one exception: an operator who has mended the
-files of a damaged replica may say so, by asking for an unclean election of exactly that partition.  It is granted when nothing
-better can come any more: nobody is in sync, eligible, or known to have led last with its records whole, and one replica alone is
-there, so that no choice is made.
+down where everybody can see it.  A state topic has no such setting (DESIGN 4), and one exception, which loses nothing that
+anybody else may have: an operator who has mended the files of a partition's only replica may say so, by asking for an election of exactly
+that partition.
 """
 
 from __future__ import annotations
@@ -107,15 +106,17 @@ def _unclean(
 def _mended(
     topic: TopicState, number: int, partition: PartitionState, present: set[int], *, is_named: bool
 ) -> Wanted | tuple[ErrorCode, str]:
-    """Of a state topic, the replica that the operator vouches for; see the module's text."""
+    """Of a state topic, its only replica, which the operator vouches for; see the module's text."""
     able = [node for node in partition.replicas if node in present]
     counted_on = sorted({*partition.isr, *partition.elr, partition.last_known_leader} - {NO_LEADER})
     if counted_on:
         reason = f"start the nodes {counted_on}, which have its records"
     elif not is_named:
         reason = "name this partition alone, after its files were mended"
-    elif len(able) != 1:
-        reason = f"of its replicas {list(partition.replicas)}, one alone must be there, with its files mended; there are {able}"
+    elif len(partition.replicas) != 1:
+        reason = f"of its replicas {list(partition.replicas)}, any may have records that the others have not: mend their files"
+    elif not able:
+        reason = f"node {partition.replicas[0]} is absent"
     else:
         return Wanted(topic, number, partition, able[0], (able[0],), (), able[0], unclean=True)
     return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"never by itself on a state topic: {reason}"

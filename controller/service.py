@@ -329,7 +329,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self, request: rpc.CreateTopicsRequest, done: topics.TopicPlans
     ) -> tuple[topics.TopicPlans, list[Proposed]]:
         """The slice after what is done."""
-        part = topics.plan_creation(self._ahead, self._config, request, done)
+        part = topics.plan_creation(self._ahead, self._config, request, self._clock.uuid, done)
         proposed = []
         for plan in part.topics:
             if plan.operation is None:

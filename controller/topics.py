@@ -1,14 +1,15 @@
 """Planning what users ask about topics: create, delete, more partitions, configurations.
 
 Pure, like `active.py`.  A problem of one topic is that topic's answer and holds up no other.  Repeating a request changes
-nothing: a topic's id is derived from the request's id, so a retry recognises the topic that its first attempt made; the other
-requests travel under their id and are applied once (`proposers.py`).
+nothing: half of a topic's id is derived from the request's id, so a retry recognises the topic that its first attempt made; the
+other half is new each time, so that a retry that comes after a deletion makes another topic, and not the deleted one again, whose
+records a replica that was away may still have.  The other requests travel under their id and are applied once (`proposers.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
@@ -60,18 +61,31 @@ def _success(topic: TopicState, partitions: int | None = None) -> rpc.TopicResul
     return rpc.TopicResult(name=topic.name, topic_id=topic.topic_id.bytes, partitions=count, replication_factor=factor)
 
 
-def new_topic_id(request_id: rpc.RequestId, name: str) -> UUID:
-    """The id of the topic that this request makes; the same for its retry."""
-    return uuid5(_NAMESPACE, f"{request_id.client_id}/{request_id.sequence}/{name}")
+def new_topic_id(request_id: rpc.RequestId, name: str, fresh: UUID) -> UUID:
+    """An id for the topic that this request makes; `fresh` is used nowhere else."""
+    return UUID(bytes=_mark_of(request_id, name) + fresh.bytes[8:])
+
+
+def was_made_by(request_id: rpc.RequestId, topic: TopicState) -> bool:
+    """Whether this request has made the topic, in an attempt whose answer was lost."""
+    return bool(request_id.client_id) and topic.topic_id.bytes[:8] == _mark_of(request_id, topic.name)
+
+
+def _mark_of(request_id: rpc.RequestId, name: str) -> bytes:
+    return uuid5(_NAMESPACE, f"{request_id.client_id}/{request_id.sequence}/{name}").bytes[:8]
 
 
 # ---- create ---------------------------------------------------------------------------------------------------------------
 
 
 def plan_creation(
-    state: ClusterState, config: ControllerConfig, request: rpc.CreateTopicsRequest, done: TopicPlans | None = None
+    state: ClusterState,
+    config: ControllerConfig,
+    request: rpc.CreateTopicsRequest,
+    fresh_id: Callable[[], UUID],
+    done: TopicPlans | None = None,
 ) -> TopicPlans:
-    """The next slice of the request, after what is `done` of it.
+    """The next slice of the request, after what is `done` of it.  `fresh_id` gives an id that was never used.
 
     Partition assignments are made here, over the brokers that are present, and travel in the command.
     """
@@ -87,7 +101,7 @@ def plan_creation(
             count = max(config.default_partitions if topic.partitions == -1 else topic.partitions, len(topic.assignments))
             if count <= config.partitions_per_request_max:  # or else it is refused for itself
                 _check_total(config, done.partitions + plans.partitions + count)
-            plan = _plan_topic(state, config, request, topic, load, taken)
+            plan = _plan_topic(state, config, request, topic, fresh_id(), load, taken)
             plans.partitions += count
             plans.topics.append(plan)
             taken[_metric_name(topic.name)] = topic.name
@@ -101,14 +115,15 @@ def _plan_topic(
     config: ControllerConfig,
     request: rpc.CreateTopicsRequest,
     wanted: rpc.NewTopic,
+    fresh_id: UUID,
     load: Load,
     taken: Mapping[str, str],
 ) -> TopicPlan:
     _check_name(wanted.name, request.allow_internal)
-    topic_id = new_topic_id(request.request_id, wanted.name)
+    topic_id = new_topic_id(request.request_id, wanted.name, fresh_id)
     existing = state.topics.get(wanted.name)
     if existing is not None:
-        if request.request_id.client_id and existing.topic_id == topic_id:
+        if was_made_by(request.request_id, existing):
             return TopicPlan(_success(existing))
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wanted.name!r} already exists")
     other = taken.get(_metric_name(wanted.name))

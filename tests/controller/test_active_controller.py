@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 import pytest
 from controller_cluster import registration
@@ -76,7 +77,7 @@ class Office:
             request_id=rpc.RequestId(client_id="test", sequence=1),
         )
         request.topics[0].config.update(config)
-        plans = topics.plan_creation(self.state, self.config, request)
+        plans = topics.plan_creation(self.state, self.config, request, uuid4)
         assert not plans.results[0].error, plans.results
         self.carry_out(Plan(plans.operations))
 
@@ -193,7 +194,7 @@ def test_a_session_that_ends_fences_and_elects_in_one_command(office: Office) ->
 
 def test_ten_thousand_partitions_move_in_a_few_commands_that_fit_the_log(office: Office) -> None:
     request = rpc.CreateTopicsRequest(topics=[rpc.NewTopic(name="wide", partitions=10_000, replication_factor=3)])
-    office.carry_out(Plan(topics.plan_creation(office.state, office.config, request).operations))
+    office.carry_out(Plan(topics.plan_creation(office.state, office.config, request, uuid4).operations))
     commands = list(office.duties.fence([1], "test").commands(1))
     assert len(commands) <= 4 and all(command.ByteSize() < 500_000 for command in commands)
     office.carry_out(office.duties.fence([1], "test"))

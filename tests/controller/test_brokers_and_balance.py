@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import replace
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
@@ -184,7 +184,7 @@ def with_many(topics: int, partitions: int) -> Office:
     for number in range(topics):
         wanted = request.topics.add(name=f"t{number}", partitions=-1, replication_factor=-1, assignments=replicas)
         wanted.config["min.insync.replicas"] = "2"
-    office.carry_out(active.Plan(topic_plans.plan_creation(office.state, office.config, request).operations))
+    office.carry_out(active.Plan(topic_plans.plan_creation(office.state, office.config, request, uuid4).operations))
     return office
 
 

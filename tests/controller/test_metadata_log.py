@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from controller_cluster import QUICK, until
 from reserved_ports import reserve_ports
-from tidegate.controller.metadata_log import MetadataLog, MetadataLogUnusable, NotController, ProposalUnknown
-from tidegate.controller.raft.contract import RaftTimings
+from tidegate.controller.metadata_log import MetadataLog, MetadataLogUnusable, NotController, ProposalUnknown, _Accepted
+from tidegate.controller.raft.contract import QuorumStatus, RaftTimings
 from tidegate.controller.state import ApplyResult
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.clock import SystemClock
@@ -376,3 +376,15 @@ async def test_an_old_folder_that_is_put_back_after_its_voter_returned_stops_its
     await until(lambda: logs.deaths)
     assert "an old one that was put back" in logs.deaths[0]
     await logs.stop()
+
+
+async def test_what_an_earlier_term_had_put_where_this_node_proposes_anew_is_known_to_be_dropped() -> None:
+    """Another leader's short term replaced it.  Left without an end, it would count as under way for the life of the process."""
+    log = MetadataLog.__new__(MetadataLog)
+    log._waiting, log.status = {}, QuorumStatus(2, 5, 1, True, 0, 0)
+    earlier, later = (asyncio.get_running_loop().create_future() for _ in range(2))
+    log._handle(_Accepted(earlier, 7, 3))
+    log._handle(_Accepted(later, 7, 5))
+    with pytest.raises(NotController):
+        await earlier
+    assert log._waiting == {7: (5, later)} and not later.done()

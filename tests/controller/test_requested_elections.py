@@ -90,24 +90,28 @@ def test_an_election_that_lost_its_race_is_not_reported_as_done(office: Office) 
     assert result.error == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE and office.partition().leader == -1
 
 
-def given_up(office: Office, monkeypatch: pytest.MonkeyPatch, *, counted_on: int = -1, elr: tuple[int, ...] = ()) -> None:
+def given_up(
+    office: Office,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    replicas: tuple[int, ...] = (2,),
+    counted_on: int = -1,
+    elr: tuple[int, ...] = (),
+) -> None:
     """`t` counts as a state topic; nobody of its replicas is counted on, or one is."""
-    office.topic()
+    office.topic(replicas=replicas)
     topic = office.state.topics["t"]
     monkeypatch.setattr(type(topic), "internal", property(lambda topic: True))
     partition = topic.partitions[0]
     topic.partitions[0] = replace(partition, leader=-1, isr=(), elr=elr, last_known_leader=counted_on)
 
 
-def test_of_a_state_topic_the_one_replica_that_is_there_leads_when_the_operator_names_the_partition(
+def test_of_a_state_topic_the_only_replica_leads_when_the_operator_names_the_partition(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_up(office, monkeypatch)
     epoch = office.partition().leader_epoch
     refused = [("t", 0, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)]
-    assert elect(office, ("t", 0), unclean=True) == refused  # three are there: nobody chooses
-    office.lose(1, 3)
-    assert office.partition().leader == -1
     assert elect(office, unclean=True) == refused  # not named
     assert elect(office, ("t", 0), unclean=False) != [("t", 0, ErrorCode.NONE)]
     assert elect(office, ("t", 0), unclean=True) == [("t", 0, ErrorCode.NONE)]
@@ -115,11 +119,22 @@ def test_of_a_state_topic_the_one_replica_that_is_there_leads_when_the_operator_
     assert (found.leader, found.isr, found.elr) == (2, (2,), ()) and found.leader_epoch > epoch
 
 
+@pytest.mark.parametrize("lost", [(), (1, 3), (1, 2, 3)])
+def test_of_a_state_topic_with_several_replicas_nobody_is_ever_elected_uncleanly(
+    office: Office, monkeypatch: pytest.MonkeyPatch, lost: tuple[int, ...]
+) -> None:
+    """DESIGN 4, KAFKA-20716: those that are away may have more."""
+    given_up(office, monkeypatch, replicas=(1, 2, 3))
+    office.lose(*lost)
+    assert elect(office, ("t", 0), unclean=True) == [("t", 0, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)]
+    assert office.partition().leader == -1
+
+
 @pytest.mark.parametrize(("counted_on", "elr"), [(1, ()), (-1, (1,))])
 def test_of_a_state_topic_nobody_else_leads_while_one_is_away_that_has_its_records(
     office: Office, monkeypatch: pytest.MonkeyPatch, counted_on: int, elr: tuple[int, ...]
 ) -> None:
-    given_up(office, monkeypatch, counted_on=counted_on, elr=elr)
+    given_up(office, monkeypatch, replicas=(1, 2, 3), counted_on=counted_on, elr=elr)
     office.lose(1, 3)
     assert elect(office, ("t", 0), unclean=True) == [("t", 0, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)]
     assert office.partition().leader == -1

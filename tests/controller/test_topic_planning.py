@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from uuid import uuid4
 
 import pytest
 from test_active_controller import Office
@@ -25,7 +26,7 @@ def create(office: Office, *wanted: rpc.NewTopic, client: str = "c", sequence: i
     request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id=client, sequence=sequence), topics=wanted, **fields)
     done = topics.TopicPlans()
     while len(done.topics) < len(wanted):
-        part = topics.plan_creation(office.state, office.config, request, done)
+        part = topics.plan_creation(office.state, office.config, request, uuid4, done)
         office.carry_out(Plan(part.operations))
         done.topics += part.topics
         done.partitions += part.partitions
@@ -66,7 +67,7 @@ def test_a_request_for_many_topics_is_planned_in_slices(office: Office) -> None:
     for wanted, sizes in ((small, [topics.SLICE_TOPICS_MAX, 1]), (large, [2, 2])):
         request, done = rpc.CreateTopicsRequest(topics=wanted), topics.TopicPlans()
         for size in sizes:
-            part = topics.plan_creation(office.state, office.config, request, done)
+            part = topics.plan_creation(office.state, office.config, request, uuid4, done)
             assert len(part.topics) == size and not any(result.error for result in part.results)
             done.topics += part.topics
             done.partitions += part.partitions
@@ -336,3 +337,22 @@ def test_the_partitions_of_a_lost_leader_fall_to_different_brokers() -> None:
 def test_too_few_brokers_are_named_in_the_refusal() -> None:
     with pytest.raises(KafkaError, match="needs as many brokers, 2 are available"):
         place(1, 3, brokers(2), Load())
+
+
+def delete(office: Office, name: str) -> None:
+    plans = topics.plan_deletion(office.state, rpc.DeleteTopicsRequest(names=[name]), applied_before=False)
+    office.carry_out(Plan(plans.operations))
+    assert name not in office.state.topics
+
+
+def test_a_request_that_comes_again_after_a_deletion_makes_another_topic(office: Office) -> None:
+    """Its first answer was lost.  A replica that was away meanwhile has records of the deleted topic, and would take the new one
+    for it by its id: what was acknowledged since would be overwritten by them."""
+    (first,) = create(office, simple())
+    (again,) = create(office, simple())
+    assert not again.error and again.topic_id == first.topic_id, "while it is there, it is the one"
+    delete(office, "t")
+    (anew,) = create(office, simple())
+    assert not anew.error and anew.topic_id != first.topic_id
+    (by_another,) = create(office, simple(), client="d")
+    assert by_another.error == ErrorCode.TOPIC_ALREADY_EXISTS

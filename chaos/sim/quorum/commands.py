@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import TypeVar
+from uuid import NAMESPACE_OID, uuid5
 
 from ....controller.active import ActiveController, ControllerConfig, Plan
 from ....controller.feature_updates import plan_update
@@ -143,7 +144,7 @@ class Commands:
         topic = rpc.NewTopic(name=self._name(), partitions=partitions, replication_factor=factor)
         request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id=str(self._random.random())), topics=[topic])
         request.allow_internal = True
-        return plan_creation(state, CONFIG, request).operations
+        return plan_creation(state, CONFIG, request, lambda: uuid5(NAMESPACE_OID, request.request_id.client_id)).operations
 
     def _deletion(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
         return plan_deletion(state, rpc.DeleteTopicsRequest(names=[self._name()]), applied_before=False).operations
