@@ -382,6 +382,41 @@ def test_who_waits_for_room_hears_of_the_end_of_the_leadership(
     assert waiting.result().status.error == ErrorCode.NOT_CONTROLLER
 
 
+def test_clients_wait_for_room_of_bytes_too_which_is_given_back(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few large commands are as long on their way as many small ones; what is committed takes no room any more."""
+    monkeypatch.setattr(planning, "BYTES_MAX", 300)
+    controller.join(1)
+    for turn in range(4):  # far more than the bound in the end
+        large = controller.start(controller.create(f"large-{turn}-" + "x" * 200, f"more-{turn}-" + "y" * 200, client=f"a{turn}"))
+        controller.settle()
+        assert len(controller.log.held) == 2
+        small = controller.start(controller.create(f"small-{turn}", client=f"b{turn}"))
+        controller.settle()
+        assert len(controller.log.held) == 2, "it waits"
+        for _ in range(3):
+            controller.log.commit()
+            controller.settle()
+        assert large.result().status.error == small.result().status.error == ErrorCode.NONE
+
+
+def test_clients_get_room_in_the_order_in_which_they_came(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or else one that asks again and again could keep another out for ever."""
+    monkeypatch.setattr(planning, "COMMANDS_MAX", 1)
+    controller.join(1)
+    for name in "abcd":
+        controller.start(controller.create(name, client=name))
+        controller.settle()
+    made = []
+    for turn in range(8):
+        (command,) = [command for command, _ in controller.log.held]
+        made += [operation.create_topic.name for operation in pb.Command.FromString(command).operations]
+        controller.log.commit()
+        if turn < 4:  # at the very moment when there is room
+            controller.start(controller.create(f"late-{turn}", client=f"late-{turn}"))
+        controller.settle()
+    assert made == [*"abcd", *(f"late-{turn}" for turn in range(4))]
+
+
 CREATED_AT_ONCE = 3000
 CLIENTS = 3
 COMMIT_S = 0.002
