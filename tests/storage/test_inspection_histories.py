@@ -38,9 +38,9 @@ class Inspected(StorageHistory):
         self.looks += 1
         return [finding for report in reports for finding in report.findings if finding.severity is Severity.VIOLATION]
 
-    def _open(self, *, clean: bool) -> None:
+    def _open(self, *, clean: bool, full: bool = False) -> None:
         assert self.look(running=False) == []
-        super()._open(clean=clean)
+        super()._open(clean=clean, full=full)
 
     def _learn(self) -> None:
         super()._learn()
