@@ -110,6 +110,7 @@ class LeaderFetcher:
         self._session_id = 0
         self._session_epoch = FULL_EPOCH
         self._wake = asyncio.Event()
+        self._unheard: set[Key] = set()  # the leader believes to have told something, and it was not taken
         self._fresh: set[Key] = set()  # assigned while a fetch was waiting at the leader
         self._waiting = False
         self._extra: asyncio.Task[None] | None = None
@@ -148,6 +149,7 @@ class LeaderFetcher:
         self._positions.pop(key, None)
         self._due.pop(key, None)
         self._fresh.discard(key)
+        self._unheard.discard(key)
 
     # -- the loop ------------------------------------------------------------------------------------------------------------
 
@@ -181,6 +183,7 @@ class LeaderFetcher:
         # A resting partition shortens the wait at the leader, so that its next turn is not late.
         request = self._request(positions, max(1, int(rest_s * 1000)))
         request.session_id, request.session_epoch = self._session_id, self._session_epoch
+        request.forgotten_topics = self._forget_unheard(positions)
         self._waiting = True
         try:
             response = await self._ask(request)
@@ -209,6 +212,12 @@ class LeaderFetcher:
                 del self._due[key]
                 chosen.append(followed)
         return chosen, rest_s
+
+    def _forget_unheard(self, positions: Positions) -> list[tuple[str, list[int]]]:
+        """Of those that are listed now: the leader forgets what it has told of them, and tells it again."""
+        unheard = self._unheard & positions.keys()
+        self._unheard -= unheard
+        return [(topic, [partition]) for topic, partition in sorted(unheard)]
 
     def _restart_session(self, response: FetchResponse | None) -> bool:
         """The session is over: the next fetch lists everything.  A leader that merely forgot it is asked again at once."""
@@ -341,7 +350,8 @@ class LeaderFetcher:
                 case Fail(reason):
                     self._on_failed(replica, reason)
                 case Ignore.STALE:
-                    pass
+                    self._due[replica.key] = None
+                    self._unheard.add(replica.key)
         except KafkaError as error:
             if replica.log.is_offline:
                 self._on_failed(replica, str(error))

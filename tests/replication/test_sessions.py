@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from tidegate.replication.fetch_session import SessionTable
+from tidegate.replication.fetcher import LeaderFetcher
+from tidegate.replication.follower import Action, Answer, FetchPosition, Ignore, LogView, PartitionFollower
 from tidegate.storage.log import AppendOrigin
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.fetch import FetchPartition, FetchRequest
@@ -269,3 +271,39 @@ async def test_one_partition_in_trouble_does_not_hold_up_the_others(cluster: Clu
     for _ in range(5):
         assert await asyncio.wait_for(write(cluster, 0), 2) is ErrorCode.NONE
         assert await asyncio.wait_for(write(cluster, 2), 2) is ErrorCode.NONE
+
+
+async def follower_that_could_not_take_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """The answer with the high watermark came when the log had moved on since the question."""
+    cluster = Cluster(tmp_path, wait_max_ms=60_000)
+    for node in (1, 2):
+        cluster.start(node)
+    cluster.create(replicas=(1, 2), isr=(1, 2))
+    on_answer, ignored = PartitionFollower.on_answer, []
+
+    def stale_once(core: PartitionFollower, sent: FetchPosition, answer: Answer, log: LogView) -> Action:
+        if answer.high_watermark == 1 and not ignored:
+            ignored.append(answer)
+            return Ignore.STALE
+        return on_answer(core, sent, answer, log)
+
+    monkeypatch.setattr(PartitionFollower, "on_answer", stale_once)
+    assert await write(cluster, 0) is ErrorCode.NONE
+    await eventually(lambda: bool(ignored), "an answer was not taken")
+    return cluster
+
+
+async def test_what_an_ignored_answer_said_is_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or an idle follower would keep the high watermark, and the log start, that it had."""
+    cluster = await follower_that_could_not_take_an_answer(tmp_path, monkeypatch)
+    await eventually(lambda: cluster.log(2).high_watermark == 1, "the follower knows the high watermark")
+    await cluster.stop_all()
+
+
+async def test_ablation_a_leader_that_forgets_nothing_tells_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LeaderFetcher, "_forget_unheard", lambda fetcher, positions: [])
+    cluster = await follower_that_could_not_take_an_answer(tmp_path, monkeypatch)
+    fetcher = cluster.managers[2]._fetchers[1]
+    await eventually(lambda: not fetcher._due and cluster.managers[1]._follower_fetches.waiting == 1, "it listed it, and waits")
+    assert cluster.log(2).high_watermark == 0
+    await cluster.stop_all()
