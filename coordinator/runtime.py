@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Generic
 
 from ..runtime import logs
@@ -47,10 +46,11 @@ from .outcome import (
     Shard,
     StateLog,
 )
+from .shard_metrics import Phase, ShardMetrics, ShardView
 
 __all__ = [
     "Context", "CoordinatorLoadError", "CoordinatorRecord", "CoordinatorRuntime", "Outcome", "Phase", "ProducerIdentity",
-    "ReplayedRecord", "Reply", "RuntimeConfig", "RuntimeMetrics", "Shard", "StateLog",
+    "ReplayedRecord", "Reply", "RuntimeConfig", "Shard", "ShardMetrics", "ShardView", "StateLog",
 ]  # fmt: skip
 
 log = logs.get(__name__)
@@ -64,35 +64,6 @@ class RuntimeConfig:
     parked_timeout_ms: int = 10_000
     waiting_max: int = 100_000
     buffered_markers_max: int = 10_000
-
-
-@dataclass(slots=True)
-class RuntimeMetrics:
-    """Counters since the start of the node, for /metrics."""
-
-    events: int = 0
-    batches_written: int = 0
-    records_written: int = 0
-    bytes_written: int = 0
-    append_failures: int = 0
-    replies_timed_out: int = 0
-    replies_not_coordinator: int = 0
-    rejected_loading: int = 0
-    rejected_busy: int = 0
-    handler_failures: int = 0
-    callback_failures: int = 0
-    shards_failed: int = 0
-    shards_loaded: int = 0
-    records_loaded: int = 0
-
-
-class Phase(Enum):
-    """Where a shard stands.  LOADING -> BARRIER -> ACTIVE; FAILED until the partition is loaded anew."""
-
-    LOADING = "loading"
-    BARRIER = "barrier"
-    ACTIVE = "active"
-    FAILED = "failed"
 
 
 # How a refused append looks to a client of the coordinator (Kafka's TransactionStateManager and CoordinatorRuntime agree).
@@ -141,6 +112,7 @@ class _ShardState(Generic[EventT, ReplyT, EffectT]):
     shard: Shard[EventT, ReplyT, EffectT]
     log_end_offset: int
     position: int
+    metrics: ShardMetrics
     high_watermark: int = 0
     phase: Phase = Phase.LOADING
     running: bool = False
@@ -170,7 +142,8 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         now_ms: int = 0,
     ) -> None:
         self.name = name
-        self.metrics = RuntimeMetrics()
+        self.callback_failures = 0  # callers that raised when they were answered
+        self._metrics: dict[int, ShardMetrics] = {}
         self._factory = shard_factory
         self._log = state_log
         self._execute = execute
@@ -191,7 +164,8 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
                 return
             self._drop(current)
         shard = self._factory(partition, leader_epoch)
-        self._shards[partition] = _ShardState(partition, leader_epoch, shard, log_end_offset, log_start_offset)
+        metrics = self._metrics.setdefault(partition, ShardMetrics())
+        self._shards[partition] = _ShardState(partition, leader_epoch, shard, log_end_offset, log_start_offset, metrics)
         log.debug("coordinator_load_began", topic=self.name, partition=partition, leader_epoch=leader_epoch, end=log_end_offset)
 
     def load_batches(self, partition: int, leader_epoch: int, data: bytes | memoryview) -> int:
@@ -229,7 +203,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         writer = producer if header.is_transactional else None
         for record in decode_batch(data, position):
             self._replay(state, record.offset, record.timestamp_ms, record.key, record.value, writer)
-            self.metrics.records_loaded += 1
+            state.metrics.records_loaded += 1
 
     def finish_load(self, partition: int, leader_epoch: int) -> None:
         """All of the log up to the barrier was handed in.  Raises CoordinatorLoadError when something is missing."""
@@ -241,7 +215,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             self._fail(state, reason)
             raise CoordinatorLoadError(f"{self.name}-{partition}: {reason}")
         state.phase = Phase.BARRIER
-        self.metrics.shards_loaded += 1
+        state.metrics.loads += 1
         buffered, state.buffered_markers = state.buffered_markers, []
         for producer, commit, offset, answer in buffered:
             self._apply_marker(state, producer, commit, offset, answer)
@@ -269,7 +243,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         state.waiting.clear()
         state.inbox.clear()
         state.buffered_markers.clear()
-        self.metrics.replies_not_coordinator += len(answers)
+        state.metrics.replies_not_coordinator += len(answers)
         for answer in answers:
             self._deliver(answer, error)
 
@@ -282,7 +256,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     def _fail(self, state: _ShardState[EventT, ReplyT, EffectT], reason: str) -> None:
         """Fail-stop: what this shard believes is no longer known to be what the log says."""
         state.phase = Phase.FAILED
-        self.metrics.shards_failed += 1
+        state.metrics.failures += 1
         where = {"topic": self.name, "partition": state.partition, "leader_epoch": state.leader_epoch}
         log.error("coordinator_failed", **where, reason=reason)
         self._refuse_all(state)
@@ -312,10 +286,10 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         if state is None or state.phase is Phase.FAILED:
             return KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{partition} is not coordinated here")
         if state.phase is not Phase.ACTIVE and not own:
-            self.metrics.rejected_loading += 1
+            state.metrics.rejected_loading += 1
             return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.name}-{partition} is being loaded")
         if not own and self._is_full(state):
-            self.metrics.rejected_busy += 1
+            state.metrics.rejected_busy += 1
             return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.name}-{partition} waits for its replicas: retry")
         return None
 
@@ -351,7 +325,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         return Context(self._now_ms, state.position, state.leader_epoch, token)
 
     def _handle(self, state: _ShardState[EventT, ReplyT, EffectT], event: EventT, reply: Reply[ReplyT] | None) -> None:
-        self.metrics.events += 1
+        state.metrics.events += 1
         self._last_token += 1
         token = self._last_token
         try:
@@ -359,7 +333,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         except KafkaError as error:
             outcome = Outcome(reply=error)
         except Exception as error:  # `handle` published nothing, so only this request is lost; the traceback tells why
-            self.metrics.handler_failures += 1
+            state.metrics.handler_failures += 1
             log.exception("coordinator_handler_failed", topic=self.name, partition=state.partition, request=type(event).__name__)
             outcome = Outcome(reply=KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(event).__name__}: {error}"))
         self._carry_out(state, outcome, reply, token)
@@ -378,7 +352,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             try:
                 self._write(state, outcome)
             except KafkaError as error:
-                self.metrics.append_failures += 1
+                state.metrics.append_failures += 1
                 refusal = KafkaError(APPEND_ERRORS.get(error.code, error.code), str(error))
                 if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
                     self._fail(state, f"append failed: {error}")
@@ -426,9 +400,9 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             transactional=producer is not None,
         )
         next_offset = self._log.append(state.partition, state.leader_epoch, batch, outcome.guard)
-        self.metrics.batches_written += 1
-        self.metrics.records_written += len(outcome.records)
-        self.metrics.bytes_written += len(batch)
+        state.metrics.batches_written += 1
+        state.metrics.records_written += len(outcome.records)
+        state.metrics.bytes_written += len(batch)
         base_offset = next_offset - len(outcome.records)
         if base_offset != state.position:
             self._fail(state, f"appended at {base_offset}, expected {state.position}: something else writes to this partition")
@@ -529,7 +503,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         try:
             answer(error)
         except Exception:  # one caller's fault must not stop the others from being answered; its client times out and retries
-            self.metrics.callback_failures += 1
+            self.callback_failures += 1
             log.exception("coordinator_reply_failed", topic=self.name)
 
     def tick(self, now_ms: int) -> None:
@@ -549,7 +523,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             if parked.deadline_ms > self._now_ms:
                 break
             answers, parked.answers = parked.answers, []
-            self.metrics.replies_timed_out += len(answers)
+            state.metrics.replies_timed_out += len(answers)
             for answer in answers:
                 message = f"{self.name}-{state.partition}: not replicated in time; it may still be committed"
                 self._deliver(answer, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message))
@@ -575,6 +549,24 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         """The leader epoch (= coordinator epoch) under which the partition's shard was loaded."""
         state = self._shards.get(partition)
         return None if state is None else state.leader_epoch
+
+    def metrics_of(self, partition: int) -> ShardMetrics:
+        """What was counted of a partition, all of its leaderships here together."""
+        return self._metrics.get(partition, ShardMetrics())
+
+    def views(self) -> Iterator[ShardView]:
+        """All shards as they stand, for /metrics."""
+        for partition, state in self._shards.items():
+            yield ShardView(
+                self.name,
+                partition,
+                state.phase,
+                len(state.inbox),
+                len(state.parked),
+                len(state.waiting),
+                0 if state.phase is Phase.LOADING else max(0, state.position - state.high_watermark),
+                state.metrics,
+            )
 
     def shards(self) -> Iterator[tuple[int, Phase, Shard[EventT, ReplyT, EffectT]]]:
         """All shards, for metrics: (partition, phase, shard)."""

@@ -10,7 +10,7 @@ from ..controller.model import GROUP_VERSION
 from ..coordinator.group.consumer.events import ConsumerGroupConfig, TopicShape
 from ..coordinator.group.events import GroupConfig, GroupEvent, GroupReply, TopicsDeleted
 from ..coordinator.group.shard import GroupShard
-from ..coordinator.runtime import CoordinatorRuntime, Phase, ProducerIdentity, RuntimeConfig
+from ..coordinator.runtime import CoordinatorRuntime, Phase, ProducerIdentity, RuntimeConfig, ShardView
 from ..storage.log import Log
 from ..wire.errors import ErrorCode, KafkaError
 from .coordinator_host import CoordinatorHost, ReplicatedStateLog
@@ -153,6 +153,6 @@ class GroupCoordination:
             if isinstance(shard, GroupShard):
                 yield shard
 
-    @property
-    def phases(self) -> list[Phase]:
-        return [phase for _, phase, _ in self._host.runtime.shards()]
+    def views(self) -> Iterable[ShardView]:
+        """All shards as they stand, for /metrics."""
+        return self._host.runtime.views()

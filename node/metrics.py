@@ -14,10 +14,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..coordinator.shard_metrics import Phase, ShardView
 from ..wire.errors import ErrorCode
 from .log_upkeep import UpkeepView
 
 LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+SHARD_LABELS = ("topic", "partition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,6 @@ class NodeView:
     active_transactional_ids: int
     open_transactions: int
     groups: int
-    coordinators_loading: int
-    coordinators_failed: int
     markers_cancelled: int
     controller_active: bool
     metadata_index: int
@@ -55,6 +55,7 @@ class NodeView:
     offline_replicas: int = 0
     offline_data_folders: int = 0
     under_min_isr: int = 0
+    shards: list[ShardView] = field(default_factory=list)
 
 
 class Metrics:
@@ -131,8 +132,8 @@ class _StateCollector(Collector):
             ("active_transactional_ids", "Transactional ids that are coordinated here.", view.active_transactional_ids),
             ("open_transactions", "Transactions coordinated here that are not decided.", view.open_transactions),
             ("groups", "Consumer groups that are coordinated here.", view.groups),
-            ("coordinators_loading", "Coordinator shards that do not serve yet.", view.coordinators_loading),
-            ("coordinators_failed", "Coordinator shards that failed and are to be loaded again.", view.coordinators_failed),
+            ("coordinators_loading", "Coordinator shards that do not serve yet.", _in(view, Phase.LOADING, Phase.BARRIER)),
+            ("coordinators_failed", "Coordinator shards that failed and are to be loaded again.", _in(view, Phase.FAILED)),
             ("active_controller", "1 on the active controller.", int(view.controller_active)),
             ("metadata_index", "Index of the last metadata command applied here.", view.metadata_index),
             ("ready", "1 when the node is registered, unfenced and current.", int(view.ready)),
@@ -142,6 +143,8 @@ class _StateCollector(Collector):
         text = "Transactions whose markers were given up: a newer coordinator had fenced this one."
         yield CounterMetricFamily("tidegate_markers_cancelled", text, value=view.markers_cancelled)
         yield from _upkeep(view.upkeep)
+        yield from _shard_gauges(view.shards)
+        yield from _shard_counters(view.shards)
         yield from _partition_gauges(view.partitions)
 
 
@@ -175,8 +178,51 @@ def _count_short(view: NodeView) -> int:
     return sum(p.under_replicated for p in view.partitions)
 
 
+def _in(view: NodeView, *phases: Phase) -> int:
+    return sum(shard.phase in phases for shard in view.shards)
+
+
 def _producer_ids(view: NodeView) -> int:
     return sum(p.producer_ids for p in view.partitions)
+
+
+def _shard_gauges(shards: list[ShardView]) -> Iterator[Metric]:
+    for name, text, value_of in (
+        ("active", "1 while the coordinator of this state partition serves.", lambda shard: shard.phase is Phase.ACTIVE),
+        ("queued", "Events that the coordinator has not handled.", attrgetter("queued")),
+        ("parked", "Decisions whose answers wait until their records are replicated.", attrgetter("parked")),
+        ("waiting", "Requests that wait for others: for a rebalance, or for markers.", attrgetter("waiting")),
+        ("uncommitted", "Offsets that the coordinator has written and that are not replicated.", attrgetter("uncommitted")),
+    ):
+        yield _of_shards(GaugeMetricFamily(f"tidegate_coordinator_{name}", text, labels=SHARD_LABELS), shards, value_of)
+
+
+def _shard_counters(shards: list[ShardView]) -> Iterator[Metric]:
+    for name, text, field_name in (
+        ("events", "Requests and timers that the coordinator has handled.", "events"),
+        ("batches_written", "Batches that the coordinator has written.", "batches_written"),
+        ("records_written", "Records in them.", "records_written"),
+        ("written_bytes", "Bytes of them.", "bytes_written"),
+        ("append_failures", "Batches that the state partition has refused.", "append_failures"),
+        ("rejected_loading", "Requests refused because the coordinator was being loaded.", "rejected_loading"),
+        ("rejected_busy", "Requests refused because too many wait for the replicas.", "rejected_busy"),
+        ("replies_timed_out", "Callers told that their records were not replicated in time.", "replies_timed_out"),
+        ("replies_moved", "Callers told that the coordinator is elsewhere now.", "replies_not_coordinator"),
+        ("handler_failures", "Requests that failed by a fault of the coordinator's own.", "handler_failures"),
+        ("failures", "Times that the coordinator stopped, to be loaded again.", "failures"),
+        ("loads", "Times that the coordinator was loaded.", "loads"),
+        ("records_loaded", "Records read while it was loaded.", "records_loaded"),
+    ):
+        family = CounterMetricFamily(f"tidegate_coordinator_{name}", text, labels=SHARD_LABELS)
+        yield _of_shards(family, shards, attrgetter(f"metrics.{field_name}"))
+
+
+def _of_shards(
+    family: GaugeMetricFamily | CounterMetricFamily, shards: list[ShardView], value_of: Callable[[ShardView], float]
+) -> Metric:
+    for shard in shards:
+        family.add_metric([shard.topic, str(shard.partition)], value_of(shard))
+    return family
 
 
 def _partition_gauges(partitions: list[PartitionView]) -> Iterator[Metric]:

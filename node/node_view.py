@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..coordinator.runtime import Phase
 from ..replication.replica import Replica
 from .broker import Broker
 from .log_upkeep import UpkeepView
@@ -12,14 +11,11 @@ from .metrics import NodeView, PartitionView
 def node_view(broker: Broker, *, controller_active: bool, ready: bool, connections: int, upkeep: UpkeepView) -> NodeView:
     """Read on the loop, at the moment of the question."""
     shards = list(broker.transactions.shards)
-    phases = [*broker.transactions.phases, *broker.groups.phases]
     return NodeView(
         partitions=[_partition_view(replica) for replica in broker.replicas.replicas],
         active_transactional_ids=sum(len(shard.transactions) for shard in shards),
         open_transactions=sum(len(shard.ongoing) + len(shard.prepared) for shard in shards),
         groups=sum(len(shard.groups) + len(shard.consumers.groups) for shard in broker.groups.shards),
-        coordinators_loading=sum(phase in (Phase.LOADING, Phase.BARRIER) for phase in phases),
-        coordinators_failed=phases.count(Phase.FAILED),
         markers_cancelled=broker.transactions.markers_cancelled,
         controller_active=controller_active,
         metadata_index=broker.metadata_index,
@@ -29,6 +25,7 @@ def node_view(broker: Broker, *, controller_active: bool, ready: bool, connectio
         under_min_isr=broker.replicas.under_min_isr_count,
         offline_replicas=len(broker.offline_replicas()),
         offline_data_folders=len(broker.directory.offline_folders),
+        shards=[*broker.transactions.views(), *broker.groups.views()],
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from ..controller.state import ClusterState
-from ..coordinator.runtime import CoordinatorRuntime, Phase, RuntimeConfig
+from ..coordinator.runtime import CoordinatorRuntime, RuntimeConfig, ShardView
 from ..coordinator.transaction.events import (
     MarkersWritten,
     NeedProducerIds,
@@ -116,9 +116,9 @@ class TransactionCoordination:
             if isinstance(shard, TransactionShard):
                 yield shard
 
-    @property
-    def phases(self) -> list[Phase]:
-        return [phase for _, phase, _ in self._host.runtime.shards()]
+    def views(self) -> Iterable[ShardView]:
+        """All shards as they stand, for /metrics."""
+        return self._host.runtime.views()
 
     @property
     def markers_cancelled(self) -> int:

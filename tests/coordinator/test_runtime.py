@@ -143,7 +143,7 @@ def test_the_high_watermark_releases_only_what_lies_below_it(driver: Driver) -> 
 
 def test_all_records_of_an_outcome_are_one_batch(driver: Driver) -> None:
     driver.ask(Add(1, count=7))
-    assert driver.runtime.metrics.batches_written == 1 and driver.runtime.metrics.records_written == 7
+    assert driver.runtime.metrics_of(0).batches_written == 1 and driver.runtime.metrics_of(0).records_written == 7
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_failing_replay_stops_the_shard(driver: Driver) -> None:
 
 def test_a_bug_in_a_handler_costs_only_its_own_request(driver: Driver) -> None:
     assert code_of(driver.submit("a", Add(1, fail=True))) is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert driver.ask(Add(1)) == 1 and driver.runtime.metrics.handler_failures == 1
+    assert driver.ask(Add(1)) == 1 and driver.runtime.metrics_of(0).handler_failures == 1
 
 
 # --- the barrier -----------------------------------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ def test_a_reply_that_raises_does_not_cost_the_others_theirs(driver: Driver) -> 
     driver.runtime.submit(0, Add(1), bad)
     driver.submit("good", Add(1))
     driver.commit()
-    assert driver.replies["good"] == 2 and driver.runtime.metrics.callback_failures == 1
+    assert driver.replies["good"] == 2 and driver.runtime.callback_failures == 1
 
 
 def test_an_event_of_the_coordinator_itself_waits_for_a_shard_that_is_being_loaded() -> None:
@@ -469,3 +469,31 @@ def test_without_parking_the_caller_hears_of_what_is_then_lost(driver: Driver, m
     lost = Driver(lambda partition, epoch: Summing())
     lost.load(epoch=2)
     assert lost.ask(Read()) == 0
+
+
+# --- what is counted -------------------------------------------------------------------------------------------------------
+
+
+def test_each_shard_counts_for_itself_and_shows_what_waits(driver: Driver) -> None:
+    driver.load(1)
+    driver.submit("a", Add(1), 0)
+    driver.submit("waits", Wait(), 1)
+    driver.submit("b", Add(0), 1)
+    views = {view.partition: view for view in driver.runtime.views()}
+    assert [(v.phase, v.parked, v.waiting, v.uncommitted) for v in (views[0], views[1])] == [
+        (Phase.ACTIVE, 1, 0, 1), (Phase.ACTIVE, 0, 1, 0),
+    ]  # fmt: skip
+    assert views[0].metrics.records_written == 1 and views[1].metrics.records_written == 0
+    assert views[0].metrics.events == 1 and views[1].metrics.events == 2
+    driver.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "alone")
+    driver.submit("c", Add(1), 1)
+    assert driver.runtime.metrics_of(1).append_failures == 1 and driver.runtime.metrics_of(0).append_failures == 0
+
+
+def test_the_counters_of_a_partition_outlive_its_leaderships(driver: Driver) -> None:
+    driver.ask(Add(1))
+    driver.runtime.unload(0, 2)
+    assert list(driver.runtime.views()) == [] and driver.runtime.metrics_of(0).events == 1
+    driver.load(0, 3)
+    (view,) = driver.runtime.views()
+    assert view.metrics.events == 1 and view.metrics.loads == 2 and view.metrics.records_loaded == 1

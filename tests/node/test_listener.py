@@ -23,7 +23,7 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .test_configuration import loaded
 
-EMPTY = NodeView([], 0, 0, 0, 0, 0, 0, False, 0, True, 0)
+EMPTY = NodeView([], 0, 0, 0, 0, False, 0, True, 0)
 
 
 class Client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
+from tidegate.coordinator.shard_metrics import Phase, ShardMetrics, ShardView
 from tidegate.node.metrics import Metrics, NodeView, PartitionView
 from tidegate.node.requests import worst_error
 from tidegate.wire.errors import ErrorCode
@@ -17,14 +18,18 @@ VIEW = NodeView(
     active_transactional_ids=4,
     open_transactions=2,
     groups=1,
-    coordinators_loading=3,
-    coordinators_failed=5,
     markers_cancelled=6,
     controller_active=True,
     metadata_index=42,
     ready=True,
     connections=9,
     under_min_isr=7,
+    shards=[
+        ShardView("__transaction_state", 3, Phase.ACTIVE, 1, 2, 3, 4, ShardMetrics(events=5, rejected_busy=6, bytes_written=7)),
+        ShardView("__transaction_state", 4, Phase.BARRIER, 0, 0, 0, 0, ShardMetrics(loads=1)),
+        ShardView("__consumer_offsets", 3, Phase.LOADING, 0, 0, 0, 0, ShardMetrics()),
+        ShardView("__consumer_offsets", 9, Phase.FAILED, 0, 0, 0, 0, ShardMetrics(failures=8)),
+    ],
 )
 
 
@@ -48,8 +53,8 @@ def test_the_page_holds_every_gauge_that_operators_need() -> None:
     assert node["tidegate_ready"] == 1
     assert node["tidegate_connections"] == 9
     assert node["tidegate_groups"] == 1
-    assert node["tidegate_coordinators_loading"] == 3
-    assert node["tidegate_coordinators_failed"] == 5
+    assert node["tidegate_coordinators_loading"] == 2
+    assert node["tidegate_coordinators_failed"] == 1
     assert node["tidegate_markers_cancelled_total"] == 6
     first = (("partition", "0"), ("topic", "flights"))
     assert found["tidegate_high_watermark", first] == 90
@@ -59,6 +64,18 @@ def test_the_page_holds_every_gauge_that_operators_need() -> None:
     assert found["tidegate_log_size_bytes", first] == 4096
     assert found["tidegate_partition_producer_ids", first] == 3
     assert found["tidegate_node_info", (("node", "1"), ("version", "0.1"))] == 1
+
+
+def test_every_shard_of_a_coordinator_has_its_own_figures() -> None:
+    found = samples(Metrics(1, "0.1", lambda: VIEW))
+
+    def of(name: str, topic: str = "__transaction_state", partition: str = "3") -> float:
+        return found[f"tidegate_coordinator_{name}", (("partition", partition), ("topic", topic))]
+
+    assert [of(name) for name in ("active", "queued", "parked", "waiting", "uncommitted")] == [1, 1, 2, 3, 4]
+    assert [of(name) for name in ("events_total", "rejected_busy_total", "written_bytes_total")] == [5, 6, 7]
+    assert of("active", partition="4") == 0 and of("loads_total", partition="4") == 1
+    assert of("failures_total", "__consumer_offsets", "9") == 8 and of("failures_total") == 0
 
 
 def test_a_topic_with_an_odd_name_does_not_break_the_page() -> None:

@@ -296,7 +296,8 @@ class World:
                 found.append(f"aborted read: transaction {number}")
         found += self._check_offsets()
         for node in self.nodes:
-            if node.runtime.metrics.handler_failures or node.runtime.metrics.shards_failed:
+            counted = node.runtime.metrics_of(0)
+            if counted.handler_failures or counted.failures:
                 found.append(f"node {node.number}: a shard or handler failed")
         return found
 

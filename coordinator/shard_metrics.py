@@ -1,0 +1,49 @@
+"""What the coordinator runtime counts and shows of each of its shards, for /metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Phase(Enum):
+    """Where a shard stands.  LOADING -> BARRIER -> ACTIVE; FAILED until the partition is loaded anew."""
+
+    LOADING = "loading"
+    BARRIER = "barrier"
+    ACTIVE = "active"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class ShardMetrics:
+    """Counters of one partition since the start of the node: they outlive its leaderships, as Prometheus expects of counters."""
+
+    events: int = 0
+    batches_written: int = 0
+    records_written: int = 0
+    bytes_written: int = 0
+    append_failures: int = 0
+    replies_timed_out: int = 0
+    replies_not_coordinator: int = 0
+    rejected_loading: int = 0
+    rejected_busy: int = 0
+    handler_failures: int = 0
+    failures: int = 0
+    loads: int = 0
+    records_loaded: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class ShardView:
+    """One shard at this moment.  queued: events that have not been handled; parked: outcomes whose records are not committed yet;
+    waiting: requests that wait for others (a rebalance, markers); uncommitted: offsets written above the high watermark."""
+
+    topic: str
+    partition: int
+    phase: Phase
+    queued: int
+    parked: int
+    waiting: int
+    uncommitted: int
+    metrics: ShardMetrics
