@@ -65,10 +65,15 @@ class Session:
 
 @dataclass(slots=True)
 class Plan:
-    """Operations in order; `commands()` cuts them into log entries.  Later entries rely on earlier ones."""
+    """Operations in order; `commands()` cuts them into log entries.  Later entries rely on earlier ones.
+
+    The last entry carries the id of the request that the plan carries out (an empty id: of none): only when all of it is applied
+    the request counts as done.  There is one also when nothing is to be changed: a copy of the request that comes late, when
+    somebody else has changed something, must not be carried out then."""
 
     operations: list[pb.Operation] = field(default_factory=list)
     reason: str = ""
+    request_id: rpc.RequestId = field(default_factory=rpc.RequestId)
 
     def __bool__(self) -> bool:
         return bool(self.operations)
@@ -82,7 +87,8 @@ class Plan:
                 command, size = pb.Command(controller_epoch=controller_epoch), 0
             command.operations.append(operation)
             size += operation_bytes
-        if size:
+        if size or self.request_id.client_id:
+            command.proposer, command.sequence = self.request_id.client_id, self.request_id.sequence
             yield command
 
 

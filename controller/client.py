@@ -2,7 +2,8 @@
 
 Every call is safe to repeat.  Registrations carry an incarnation, ISR changes carry epochs, and the requests that create or
 change something carry a request id chosen here once a call, so that a retry whose first attempt did succeed is answered with
-that first outcome.  A call that no controller answered within its deadline raises REQUEST_TIMED_OUT: its outcome is unknown.
+that first outcome.  (The Kafka protocol has no such id: a client that repeats its own request makes another call.)  A call
+that no controller answered within its deadline raises REQUEST_TIMED_OUT: its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -97,18 +98,18 @@ class ControllerClient:
         return await self._call(pb.AlterConfigsReply, "AlterConfigs", self._named(request), timeout_s)
 
     async def elect_leaders(self, request: pb.ElectLeadersRequest, timeout_s: float = 30.0) -> pb.ElectLeadersReply:
-        return await self._call(pb.ElectLeadersReply, "ElectLeaders", request, timeout_s)
+        return await self._call(pb.ElectLeadersReply, "ElectLeaders", self._named(request), timeout_s)
 
     async def reassign_partitions(
         self, request: pb.ReassignPartitionsRequest, timeout_s: float = 30.0
     ) -> pb.ReassignPartitionsReply:
-        return await self._call(pb.ReassignPartitionsReply, "ReassignPartitions", request, timeout_s)
+        return await self._call(pb.ReassignPartitionsReply, "ReassignPartitions", self._named(request), timeout_s)
 
     async def update_features(self, request: pb.UpdateFeaturesRequest, timeout_s: float = 30.0) -> pb.UpdateFeaturesReply:
-        return await self._call(pb.UpdateFeaturesReply, "UpdateFeatures", request, timeout_s)
+        return await self._call(pb.UpdateFeaturesReply, "UpdateFeatures", self._named(request), timeout_s)
 
     async def unregister_broker(self, request: pb.UnregisterBrokerRequest, timeout_s: float = 30.0) -> pb.UnregisterBrokerReply:
-        return await self._call(pb.UnregisterBrokerReply, "UnregisterBroker", request, timeout_s)
+        return await self._call(pb.UnregisterBrokerReply, "UnregisterBroker", self._named(request), timeout_s)
 
     async def allocate_producer_ids(
         self, request: pb.AllocateProducerIdsRequest, timeout_s: float = 30.0
@@ -148,8 +149,8 @@ class ControllerClient:
     # ---- inside -----------------------------------------------------------------------------------------------------------
 
     def _named(self, request: Any) -> Any:
-        """Gives the request its id, once, before the first attempt."""
-        if not request.request_id.client_id:
+        """Gives the request its id, before the first attempt; another call gets another one, also for the same object."""
+        if request.request_id.client_id in ("", self._client_id):
             self._sequence += 1
             request.request_id.client_id = self._client_id
             request.request_id.sequence = self._sequence

@@ -16,9 +16,18 @@ from .model import METADATA_VERSION
 from .state import ClusterState
 
 
-def plan_update(state: ClusterState, request: rpc.UpdateFeaturesRequest, voters: Mapping[int, Ranges | None]) -> Plan:
-    """All updates in one plan, or KafkaError.  `voters`: what each member of the quorum knows, None when it did not answer."""
-    plan, seen = Plan(reason="feature levels"), set[str]()
+def plan_update(
+    state: ClusterState,
+    request: rpc.UpdateFeaturesRequest,
+    voters: Mapping[int, Ranges | None],
+    *,
+    applied_before: bool = False,
+) -> Plan:
+    """All updates in one plan, or KafkaError.  `voters`: what each member of the quorum knows, None when it did not answer.
+    Nothing for a request that was carried out before: it was answered then, whatever was changed since."""
+    if applied_before:
+        return Plan()
+    plan, seen = Plan(reason="feature levels", request_id=request.request_id), set[str]()
     for update in request.updates:
         if update.name in seen:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{update.name} is in the request more than once")

@@ -1,6 +1,7 @@
 """What asking for moves of partitions, or for their end, plans (AlterPartitionReassignments).
 
-Pure; the rules of a move are those of `moves.py`.  Each partition is its own answer and its own compare-and-set.
+Pure; the rules of a move are those of `moves.py`.  Each partition is its own answer and its own compare-and-set.  A request that
+was carried out before moves nothing: a partition that is not, or not any more, as it asks is told so.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ class Reassignments:
 
     wanted: dict[Key, Wanted] = field(default_factory=dict)
     results: list[rpc.PartitionResult] = field(default_factory=list)
+    request_id: rpc.RequestId = field(default_factory=rpc.RequestId)
 
     @property
     def plan(self) -> Plan:
-        return Plan(list(change_operations(self.wanted.values())), "partitions are moved")
+        return Plan(list(change_operations(self.wanted.values())), "partitions are moved", self.request_id)
 
     def outcome(self, state: ClusterState) -> list[rpc.PartitionResult]:
         """The results, after the plan was carried out: a change that lost a race moved nothing."""
@@ -45,7 +47,9 @@ class Reassignments:
         return self.results
 
 
-def plan_reassignments(state: ClusterState, request: rpc.ReassignPartitionsRequest) -> Reassignments:
+def plan_reassignments(
+    state: ClusterState, request: rpc.ReassignPartitionsRequest, *, applied_before: bool = False
+) -> Reassignments:
     """One result a partition.  Raises UNSUPPORTED_VERSION while not every node can know of moves."""
     require_level(state.features, MOVES_LEVEL)
     planned = Reassignments()
@@ -58,17 +62,23 @@ def plan_reassignments(state: ClusterState, request: rpc.ReassignPartitionsReque
         try:
             if asked[key] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "this partition is in the request more than once")
-            change = _plan_one(state, request, wanted, present)
+            change = _plan_one(state, request, wanted, present, applied_before)
         except KafkaError as error:
             result.error, result.message = int(error.code), error.message
             continue
         if change is not None:
             planned.wanted[key] = change
+    if not applied_before and any(result.error == ErrorCode.NONE for result in planned.results):
+        planned.request_id = request.request_id
     return planned
 
 
 def _plan_one(
-    state: ClusterState, request: rpc.ReassignPartitionsRequest, wanted: rpc.Reassignment, present: set[int]
+    state: ClusterState,
+    request: rpc.ReassignPartitionsRequest,
+    wanted: rpc.Reassignment,
+    present: set[int],
+    applied_before: bool,
 ) -> Wanted | None:
     topic = state.topics.get(wanted.topic)
     partition = None if topic is None else topic.partitions.get(wanted.partition)
@@ -76,10 +86,16 @@ def _plan_one(
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
     target = partition.settled_replicas if wanted.cancel else tuple(wanted.replicas)
     if wanted.cancel and not partition.target:
+        if applied_before:
+            return None
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "this partition does not move")
     _check_target(state, topic, partition, target, keep_factor=request.keep_replication_factor and not wanted.cancel)
     able = present - state.offline_nodes(topic.topic_id, wanted.partition)
-    return reassigned(topic, wanted.partition, partition, target, able)
+    change = reassigned(topic, wanted.partition, partition, target, able)
+    if applied_before and change is not None:
+        message = "this request was carried out before, and this partition is not as it asks: refused then, or changed since"
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
+    return change
 
 
 def _check_target(

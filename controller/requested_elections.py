@@ -5,6 +5,8 @@ anyway.  So an unclean election needs `unclean.leader.election.enable` on the to
 down where everybody can see it.  A state topic has no such setting (DESIGN 4), and one exception, which loses nothing
 that anybody else may have: an operator who has mended the files of the only replica may say so, by asking for an
 election of this partition.
+
+A request that was carried out before elects nobody: an unclean election that comes late would lose records of a later time.
 """
 
 from __future__ import annotations
@@ -28,10 +30,11 @@ class Elections:
 
     wanted: dict[Key, Wanted] = field(default_factory=dict)
     results: list[rpc.PartitionResult] = field(default_factory=list)
+    request_id: rpc.RequestId = field(default_factory=rpc.RequestId)
 
     @property
     def plan(self) -> Plan:
-        return Plan(list(change_operations(self.wanted.values())), "elections that were asked for")
+        return Plan(list(change_operations(self.wanted.values())), "elections that were asked for", self.request_id)
 
     def outcome(self, state: ClusterState) -> list[rpc.PartitionResult]:
         """The results, after the plan was carried out: a change that lost a race did not elect."""
@@ -47,7 +50,7 @@ class Elections:
         return self.results
 
 
-def plan_elections(state: ClusterState, request: rpc.ElectLeadersRequest) -> Elections:
+def plan_elections(state: ClusterState, request: rpc.ElectLeadersRequest, *, applied_before: bool = False) -> Elections:
     """One result a partition; with `every_partition` only for those where something was to be done."""
     elections = Elections()
     present = {broker.node_id for broker in state.brokers.values() if broker.active}
@@ -62,12 +65,25 @@ def plan_elections(state: ClusterState, request: rpc.ElectLeadersRequest) -> Ele
             outcome = _unclean(topic, number, partition, able, is_named=not request.every_partition)
         else:
             outcome = _preferred(topic, number, partition, able)
+        if applied_before:
+            outcome = _done_before(outcome)
         if isinstance(outcome, Wanted):
             elections.wanted[name, number] = outcome
             elections.results.append(_result(name, number))
         elif not (request.every_partition and outcome[0] is ErrorCode.ELECTION_NOT_NEEDED):
             elections.results.append(_result(name, number, *outcome))
+    as_asked = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+    if not applied_before and (request.every_partition or any(result.error in as_asked for result in elections.results)):
+        elections.request_id = request.request_id
     return elections
+
+
+def _done_before(outcome: Wanted | tuple[ErrorCode, str]) -> tuple[ErrorCode, str]:
+    """What a partition is told of an election that was carried out before; `outcome` is what it would come to now."""
+    if isinstance(outcome, Wanted):
+        message = "this request was carried out before, and elects nobody again: ask anew if that is still wanted"
+        return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message
+    return (ErrorCode.NONE, "") if outcome[0] is ErrorCode.ELECTION_NOT_NEEDED else outcome
 
 
 def _asked(state: ClusterState, request: rpc.ElectLeadersRequest) -> Iterable[Key]:

@@ -243,16 +243,22 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         return await self._answer(rpc.AllocateProducerIdsReply, work, waits=False)
 
     async def ElectLeaders(self, request: rpc.ElectLeadersRequest, context: Any) -> rpc.ElectLeadersReply:
+        def plan(duties: ActiveController) -> Elections:
+            return plan_elections(self._ahead, request, applied_before=self._applied_before(request.request_id))
+
         async def work() -> rpc.ElectLeadersReply:
-            elections, _ = await self._carry_out(lambda duties: plan_elections(self._ahead, request), _plan_of)
+            elections, _ = await self._carry_out(plan, _plan_of)
             results, index = elections.outcome(self._log.state), self._log.applied_index
             return rpc.ElectLeadersReply(status=self._status(), results=results, metadata_index=index)
 
         return await self._answer(rpc.ElectLeadersReply, work)
 
     async def ReassignPartitions(self, request: rpc.ReassignPartitionsRequest, context: Any) -> rpc.ReassignPartitionsReply:
+        def plan(duties: ActiveController) -> Reassignments:
+            return plan_reassignments(self._ahead, request, applied_before=self._applied_before(request.request_id))
+
         async def work() -> rpc.ReassignPartitionsReply:
-            moves, _ = await self._carry_out(lambda duties: plan_reassignments(self._ahead, request), _plan_of)
+            moves, _ = await self._carry_out(plan, _plan_of)
             results, index = moves.outcome(self._log.state), self._log.applied_index
             log.info("partitions_reassigned", asked=len(request.partitions), changed=len(moves.wanted))
             return rpc.ReassignPartitionsReply(status=self._status(), results=results, metadata_index=index)
@@ -262,11 +268,19 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     # ---- the cluster ----------------------------------------------------------------------------------------------------------
 
     async def UnregisterBroker(self, request: rpc.UnregisterBrokerRequest, context: Any) -> rpc.UnregisterBrokerReply:
+        def plan(duties: ActiveController) -> Plan:
+            if self._applied_before(request.request_id):  # by now the id may be another broker's
+                return Plan()
+            found = duties.unregister(request.node_id)
+            found.request_id = request.request_id
+            return found
+
         async def work() -> rpc.UnregisterBrokerReply:
-            await self._carry_out(lambda duties: duties.unregister(request.node_id), _itself)
+            planned, _ = await self._carry_out(plan, _itself)
             if request.node_id not in self._log.state.brokers:
                 self.require_duties().unregistered(request.node_id)
-            log.info("broker_unregistered", node=request.node_id)
+            if planned:
+                log.info("broker_unregistered", node=request.node_id)
             return rpc.UnregisterBrokerReply(status=self._status(), metadata_index=self._log.applied_index)
 
         return await self._answer(rpc.UnregisterBrokerReply, work)
@@ -275,11 +289,14 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         # Asked before anything is planned: a voter that does not answer must not hold up the plans of others.
         voters = await self._voters_features() if self._log.is_active else {}
 
+        def plan(duties: ActiveController) -> Plan:
+            return plan_update(self._ahead, request, voters, applied_before=self._applied_before(request.request_id))
+
         async def work() -> rpc.UpdateFeaturesReply:
             if not voters:
                 raise NotController(self._log.leader_id)
-            plan, _ = await self._carry_out(lambda duties: plan_update(self._ahead, request, voters), _itself)
-            if plan:
+            planned, _ = await self._carry_out(plan, _itself)
+            if planned:
                 log.info("features_updated", levels=dict(self._log.state.features))
             return rpc.UpdateFeaturesReply(status=self._status(), metadata_index=self._log.applied_index)
 
@@ -372,6 +389,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             if self._applied_before(request.request_id):
                 for each in plans.topics:
                     each.operation = None
+            else:
+                plans.accepted = not request.validate_only and any(each.result.error == 0 for each in plans.topics)
             return plans
 
         async def work() -> rpc.AlterConfigsReply:
@@ -386,16 +405,18 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             request.request_id.client_id = str(self._clock.uuid())
 
     def _applied_before(self, request_id: rpc.RequestId) -> bool:
+        """Whether this request was carried out.  Raises KafkaError when it was refused then, or is too old to be known."""
         if not request_id.client_id:
             return False
         outcome = self._ahead.was_applied(request_id.client_id, request_id.sequence)
-        return outcome is not None and outcome.error == ErrorCode.NONE
+        self._require(outcome)
+        return outcome is not None
 
     async def _carry_out_named(
         self, request_id: rpc.RequestId, plan: Callable[[], topics.TopicPlans]
     ) -> tuple[topics.TopicPlans, int]:
-        """All operations of a request in one command under the request's id: applied once, however often it is sent.  With the
-        index up to which the metadata is applied then."""
+        """All operations of a request in one command under the request's id: applied once, however often it is sent, and never
+        after it was answered that nothing is to be done.  With the index up to which the metadata is applied then."""
 
         def plan_and_propose(duties: ActiveController) -> tuple[topics.TopicPlans, list[Proposed]]:
             plans = plan()
@@ -407,7 +428,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             )
             if command.ByteSize() > COMMAND_BYTES_MAX:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the request is too large for one metadata command: split it")
-            return plans, [self._planning.propose(command)] if command.operations else []
+            named = bool(request_id.client_id) and plans.accepted
+            return plans, [self._planning.propose(command)] if command.operations or named else []
 
         plans, proposed = await self._in_one_go(plan_and_propose)
         for each in proposed:

@@ -41,6 +41,7 @@ class TopicPlan:
 class TopicPlans:
     topics: list[TopicPlan] = field(default_factory=list)
     partitions: int = 0  # that are made
+    accepted: bool = False  # the request is to be remembered even if nothing is to be changed for it (`active.Plan`)
 
     @property
     def operations(self) -> list[pb.Operation]:

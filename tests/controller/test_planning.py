@@ -34,6 +34,7 @@ class HeldLog:
     """Commits what was submitted when it is told to; with `commit_s`, one command after the other by itself."""
 
     node_id, leader_id, term, is_active, commit_s = 1, 1, 1, True, 0.0
+    voters = (1,)
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.state = ClusterState()

@@ -1,0 +1,253 @@
+"""A request with an id is carried out once: a copy of it that comes late undoes nothing that was ordered since.
+
+The ablation is the same request without an id, as earlier versions send it: a retry is another request then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+from controller_cluster import registration
+from test_planning import Controller
+from tidegate.controller import elections, proposers
+from tidegate.controller.active import Plan
+from tidegate.controller.client import ControllerClient
+from tidegate.controller.metadata_log import NotController
+from tidegate.controller.model import PartitionState
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.proto import metadata_pb2 as pb
+from tidegate.runtime.clock import SystemClock
+from tidegate.wire.errors import ErrorCode
+
+FEATURE = "transaction.version"
+
+
+@pytest.fixture
+def controller() -> Iterator[Controller]:
+    """Brokers 1 to 4; the topics "t" and "u" are on 1, 2 and 3."""
+    controller = Controller()
+    for node_id in (1, 2, 3, 4):
+        controller.join(node_id)
+    for name in ("t", "u"):
+        topic = rpc.NewTopic(name=name, partitions=-1, replication_factor=-1, assignments=[rpc.Assignment(replicas=[1, 2, 3])])
+        assert controller.finish(controller.service.CreateTopics(rpc.CreateTopicsRequest(topics=[topic]), None)).status.error == 0
+    yield controller
+    controller.loop.close()
+
+
+def send(controller: Controller, request: Any) -> Any:
+    return controller.finish(getattr(controller.service, type(request).__name__.removesuffix("Request"))(request, None))
+
+
+def partition(controller: Controller, topic: str = "t") -> PartitionState:
+    found = controller.log.state.partition(topic, 0)
+    assert found is not None
+    return found
+
+
+def moves(*replicas: int, **topics: tuple[int, ...]) -> rpc.ReassignPartitionsRequest:
+    wanted = {"t": replicas, **topics}
+    partitions = [rpc.Reassignment(topic=topic, partition=0, replicas=wanted[topic]) for topic in wanted]
+    return rpc.ReassignPartitionsRequest(partitions=partitions)
+
+
+def end_of_move() -> rpc.ReassignPartitionsRequest:
+    return rpc.ReassignPartitionsRequest(partitions=[rpc.Reassignment(topic="t", partition=0, cancel=True)])
+
+
+def election(unclean: bool = False) -> rpc.ElectLeadersRequest:
+    return rpc.ElectLeadersRequest(unclean=unclean, partitions=[rpc.PartitionName(topic="t", partition=0)])
+
+
+def level(value: int) -> rpc.UpdateFeaturesRequest:
+    return rpc.UpdateFeaturesRequest(updates=[rpc.FeatureUpdate(name=FEATURE, level=value, downgrade=True)])
+
+
+def setting(value: str) -> rpc.AlterConfigsRequest:
+    return rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", set={"retention.ms": value})])
+
+
+def four_stops(controller: Controller) -> None:
+    controller.service.propose(controller.service.require_duties().fence([4], "stopped"))
+    controller.log.commit()
+
+
+def four_is_another(controller: Controller) -> None:
+    assert send(controller, registration(4, "another machine")).status.error == 0
+
+
+CASES: dict[str, tuple[list[Any], Any, list[Any], Callable[[Controller], Any]]] = {
+    # before, the request, what is ordered since, what must stay as it is then
+    "a move": ([], moves(3, 1, 2), [moves(2, 1, 3)], lambda c: partition(c).replicas),
+    "a move that changes nothing": ([], moves(1, 2, 3), [moves(2, 1, 3)], lambda c: partition(c).replicas),
+    "the end of a move": ([moves(1, 2, 4)], end_of_move(), [moves(1, 2, 4)], lambda c: partition(c).target),
+    "an election": ([moves(2, 1, 3)], election(), [moves(3, 1, 2)], lambda c: partition(c).leader),
+    "an election that is not needed": ([], election(), [moves(3, 1, 2)], lambda c: partition(c).leader),
+    "a feature level": ([], level(1), [level(2)], lambda c: c.log.state.features[FEATURE]),
+    "a feature level that is so already": ([level(1)], level(1), [level(2)], lambda c: c.log.state.features[FEATURE]),
+    "a broker that goes": ([four_stops], rpc.UnregisterBrokerRequest(node_id=4), [four_is_another],
+                           lambda c: 4 in c.log.state.brokers),
+    "a setting that is so already": ([setting("1000")], setting("1000"), [setting("2000")],
+                                     lambda c: c.log.state.topics["t"].config["retention.ms"]),
+}  # fmt: skip
+
+
+def carry_out(controller: Controller, orders: list[Any]) -> None:
+    for order in orders:
+        if callable(order):
+            order(controller)
+        else:
+            reply = send(controller, order)
+            assert reply.status.error == 0 and not any(each.error for each in getattr(reply, "results", ()))
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_a_copy_of_a_request_that_comes_late_undoes_nothing_that_was_ordered_since(
+    controller: Controller, case: str, named: bool
+) -> None:
+    before, original, since, look = CASES[case]
+    request = type(original).FromString(original.SerializeToString())
+    if named:
+        request.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=1))
+    carry_out(controller, before)
+    assert send(controller, request).status.error == 0
+    carry_out(controller, since)
+    ordered = look(controller)
+    send(controller, request)
+    assert (look(controller) == ordered) == named
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_retry_is_answered_as_the_attempt_whose_answer_was_lost(controller: Controller, case: str) -> None:
+    """Also at once, while the first one is under way; and it is one command."""
+    before, original, _, _ = CASES[case]
+    request = type(original).FromString(original.SerializeToString())
+    request.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=1))
+    carry_out(controller, before)
+    kind = type(request).__name__.removesuffix("Request")
+    attempts = [controller.start(getattr(controller.service, kind)(request, None)) for _ in range(2)]
+    controller.settle()
+    assert len(controller.log.held) == 1 and not any(attempt.done() for attempt in attempts)
+    controller.log.commit()
+    controller.settle()
+    replies = [attempt.result() for attempt in attempts] + [send(controller, request)]
+    assert controller.log.held == []
+    for reply in replies:
+        errors = [each.error for each in (*getattr(reply, "results", ()), *getattr(reply, "topics", ()))]
+        assert reply.status.error == 0 and set(errors) <= {0, int(ErrorCode.ELECTION_NOT_NEEDED)}
+        assert len(errors) == len(getattr(request, "partitions", getattr(request, "topics", ())))
+
+
+def test_who_is_answered_late_is_told_which_partitions_are_not_as_asked(controller: Controller) -> None:
+    """Refused then, or changed since: never that they are."""
+    request = moves(3, 1, 2, u=(1, 2, 9))
+    request.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=1))
+    refused = int(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+    assert [each.error for each in send(controller, request).results] == [0, refused]
+    assert [each.error for each in send(controller, request).results] == [0, refused]
+    four_stops(controller)
+    assert send(controller, registration(9)).status.error == 0
+    carry_out(controller, [moves(2, 1, 3)])
+    changed = int(ErrorCode.INVALID_UPDATE_VERSION)
+    assert [each.error for each in send(controller, request).results] == [changed, changed]
+    assert partition(controller, "u").replicas == (1, 2, 3)
+
+
+def test_a_request_that_was_refused_may_be_sent_again(controller: Controller) -> None:
+    """It was not carried out: its retry is not told that it was."""
+    request = moves(1, 2, 9)
+    request.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=1))
+    assert send(controller, request).results[0].error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert send(controller, registration(9)).status.error == 0
+    assert send(controller, request).results[0].error == 0 and partition(controller).target == (1, 2, 9)
+
+
+def test_validation_alone_is_not_remembered(controller: Controller) -> None:
+    request = level(1)
+    request.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=1))
+    request.validate_only = True
+    before = controller.log.applied_index
+    assert send(controller, request).status.error == 0 and controller.log.applied_index == before
+    change = setting("7")
+    change.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=2))
+    change.validate_only = True
+    assert send(controller, change).status.error == 0 and controller.log.applied_index == before
+
+
+@pytest.fixture
+def small_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every partition travels in a command of its own."""
+    monkeypatch.setattr(elections, "CHANGES_PER_COMMAND_MAX", 1)
+    monkeypatch.setattr(Plan.commands, "__defaults__", (1,))
+
+
+def _named_from_the_first_on(self: Plan, controller_epoch: int, bytes_max: int = 1) -> Iterator[pb.Command]:
+    for operation in self.operations:
+        proposer, sequence = self.request_id.client_id, self.request_id.sequence
+        yield pb.Command(controller_epoch=controller_epoch, operations=[operation], proposer=proposer, sequence=sequence)
+        self.request_id = rpc.RequestId()
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_the_rest_of_a_request_that_was_carried_out_in_part_is_made_up_by_its_retry(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, small_commands: None, last: bool
+) -> None:
+    """The last of its commands carries its id.  Ablation: the first one does."""
+    if not last:
+        monkeypatch.setattr(Plan, "commands", _named_from_the_first_on)
+    request = moves(3, 1, 2, u=(3, 2, 1))
+    request.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=1))
+    first = controller.start(controller.service.ReassignPartitions(request, None))
+    controller.settle()
+    assert len(controller.log.held) == 2
+    controller.log.commit(1)
+    controller.log.held.pop()[1].set_exception(NotController(2))
+    controller.settle()
+    assert first.result().status.error == ErrorCode.NOT_CONTROLLER
+    send(controller, request)
+    replicas = [partition(controller, name).replicas for name in ("t", "u")]
+    assert (replicas == [(3, 1, 2), (3, 2, 1)]) == last
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_request_that_is_too_old_to_be_known_is_not_carried_out_in_part(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, small_commands: None, looks: bool
+) -> None:
+    """Only its last command would be refused when it is applied.  Ablation: nobody looks before."""
+    if not looks:
+        monkeypatch.setattr(type(controller.service), "_applied_before", lambda self, request_id: False)
+    monkeypatch.setattr(proposers, "WINDOW", 2)
+    for sequence, value in enumerate(("1", "2", "3", "4"), 10):
+        change = setting(value)
+        change.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=sequence))
+        assert send(controller, change).topics[0].error == 0
+    request = moves(3, 1, 2, u=(3, 2, 1))
+    request.request_id.CopyFrom(rpc.RequestId(client_id="operator", sequence=1))
+    assert send(controller, request).status.error == ErrorCode.INVALID_REQUEST
+    assert (partition(controller).replicas == (1, 2, 3)) == looks
+
+
+async def test_every_request_that_changes_something_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+
+    async def send_nowhere(self: ControllerClient, kind: type[Any], method: str, request: Any, timeout_s: float) -> Any:
+        sent.append(request)
+        return cast(Any, kind)()
+
+    monkeypatch.setattr(ControllerClient, "_call", send_nowhere)
+    client = ControllerClient({1: "nowhere:1"}, SystemClock())
+    await client.create_topics(rpc.CreateTopicsRequest())
+    await client.delete_topics(rpc.DeleteTopicsRequest())
+    await client.create_partitions(rpc.CreatePartitionsRequest())
+    await client.alter_configs(rpc.AlterConfigsRequest())
+    await client.elect_leaders(rpc.ElectLeadersRequest())
+    await client.reassign_partitions(rpc.ReassignPartitionsRequest())
+    await client.update_features(rpc.UpdateFeaturesRequest())
+    await client.unregister_broker(rpc.UnregisterBrokerRequest())
+    assert [request.request_id.sequence for request in sent] == list(range(1, 9))
+    await client.elect_leaders(sent[4])
+    assert sent[8].request_id.sequence == 9, "another call is another request"
+    assert len({request.request_id.client_id for request in sent}) == 1 and sent[0].request_id.client_id
