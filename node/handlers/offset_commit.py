@@ -8,21 +8,21 @@ from typing import Any
 from ...coordinator.group.events import OffsetCommit, OffsetToCommit
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
-from ..requests import Fields, RequestContext
+from ..requests import Fields, RequestContext, milliseconds
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     known, answer = split_known(broker, request.topics)
     if not known:
         return {"throttle_time": 0, "topics": answer(lambda _key: ErrorCode.NONE)}
-    generation = getattr(request, "generation_id_or_member_epoch", getattr(request, "generation_id", -1))
+    retention = getattr(request, "retention_time", None)  # versions 2 to 4: how long the offsets are to be kept (KIP-211)
     event = OffsetCommit(
         group_id=request.group_id,
         offsets=known,
-        generation=generation,
+        generation=request.generation_id_or_member_epoch,
         member_id=request.member_id,
         group_instance_id=getattr(request, "group_instance_id", None),
-        retention_ms=getattr(request, "retention_time_ms", -1) if context.api_version < 5 else -1,
+        retention_ms=-1 if retention is None else milliseconds(retention),
         knows_member_epochs=context.api_version >= 9,
     )
     try:
