@@ -18,7 +18,7 @@ from typing import Any, Final
 from ..runtime.clock import Clock, SystemClock
 from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode, KafkaError
-from . import operations
+from . import group_admin, operations
 from .assignors import TopicPartitions
 from .cluster import Backoff, Cluster, CoordinatorKind, require_none, top_level_code
 from .describe_transactions import decode_described_transactions
@@ -29,12 +29,16 @@ from .metadata import BrokerAddress, PartitionView, TopicView
 from .offset_requests import EARLIEST, LATEST, OffsetAtTime, committed_offsets, list_offsets
 from .operations import FeatureLevel, PartitionMove, RegisteredBroker
 from .record_deletion import delete_records
-from .transaction_requests import CommittedOffset
+from .transaction_requests import CommittedOffset, Offsets
 
 TOPIC_RESOURCE: Final = 2
 DEFAULT_CONFIG_SOURCE: Final = 5
 SET_CONFIG: Final = 0
 DELETE_CONFIG: Final = 1
+# The first versions that can be asked so.
+LIST_GROUPS_BY_STATE: Final = 4
+LIST_GROUPS_BY_TYPE: Final = 5
+LIST_TRANSACTIONS_BY_DURATION: Final = 1
 _NONE: Final[Mapping[str, str]] = {}
 
 
@@ -70,11 +74,12 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group, in short."""
+    """A group, in short.  `type`: classic or consumer (KIP-848); empty when an older broker does not say it."""
 
     group_id: str
     protocol_type: str
     state: str
+    type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,13 +359,17 @@ class Admin:
 
     # ------------------------------------------------------------------ groups
 
-    async def list_groups(self) -> list[GroupListing]:
-        """The groups of all coordinators."""
+    async def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupListing]:
+        """The groups of all coordinators, optionally only those in certain states (KIP-518), or of certain types (KIP-848):
+        classic, consumer."""
         found: dict[str, GroupListing] = {}
-        for _, answer in await self._ask_all(ApiKey.LIST_GROUPS, {"states_filter": []}):
+        fields = {"states_filter": sorted(states), "types_filter": sorted(types)}
+        lowest = LIST_GROUPS_BY_TYPE if types else LIST_GROUPS_BY_STATE if states else 0
+        for _, answer in await self._ask_all(ApiKey.LIST_GROUPS, fields, lowest=lowest):
             require_none(top_level_code(answer), "listing groups")
             for group in answer.groups:
-                found[group.group_id] = GroupListing(group.group_id, group.protocol_type, getattr(group, "group_state", ""))
+                state, kind = getattr(group, "group_state", ""), getattr(group, "group_type", "")
+                found[group.group_id] = GroupListing(group.group_id, group.protocol_type, state, kind)
         return [found[name] for name in sorted(found)]
 
     async def describe_group(self, group_id: str) -> GroupDescription:
@@ -373,27 +382,33 @@ class Admin:
 
     async def delete_group(self, group_id: str) -> None:
         """Deletes an empty group and its offsets."""
+        await group_admin.delete_group(self._cluster, group_id, self._timeout_s)
 
-        def code_of(answer: Any) -> ErrorCode:
-            return top_level_code(answer.results[0])
+    async def delete_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """Forgets what a group has committed for partitions that its members do not read (KIP-496)."""
+        await group_admin.delete_offsets(self._cluster, group_id, partitions, self._timeout_s)
 
-        answer = await self._cluster.ask_coordinator(
-            CoordinatorKind.GROUP,
-            group_id,
-            ApiKey.DELETE_GROUPS,
-            {"groups_names": [group_id]},
-            deadline_s=self._deadline_s(),
-            code_of=code_of,
-        )
-        require_none(code_of(answer), f"deleting group {group_id!r}")
+    async def set_group_offsets(self, group_id: str, offsets: Offsets) -> None:
+        """Says where a group without members shall go on reading."""
+        await group_admin.set_offsets(self._cluster, group_id, offsets, self._timeout_s)
+
+    async def remove_group_members(
+        self, group_id: str, *, instance_ids: Iterable[str] = (), member_ids: Iterable[str] = ()
+    ) -> None:
+        """Takes members out in one request, static ones by their instance ids (KIP-345): the others share what they read."""
+        await group_admin.remove_members(self._cluster, group_id, instance_ids, member_ids, self._timeout_s)
 
     # ------------------------------------------------------------------ transactions
 
-    async def list_transactions(self, states: Sequence[str] = ()) -> list[TransactionListing]:
-        """The transactional ids of all coordinators, optionally only those in certain states."""
+    async def list_transactions(
+        self, states: Sequence[str] = (), *, producer_ids: Collection[int] = (), running_for_ms: int = -1
+    ) -> list[TransactionListing]:
+        """The transactional ids of all coordinators, optionally only those in certain states, of certain producers, or whose
+        transaction has been running for longer than so many milliseconds (KIP-994)."""
         found: list[TransactionListing] = []
-        fields = {"state_filters": list(states), "producer_id_filters": []}
-        for node_id, answer in await self._ask_all(ApiKey.LIST_TRANSACTIONS, fields):
+        fields = {"state_filters": list(states), "producer_id_filters": sorted(producer_ids), "duration_filter": running_for_ms}
+        lowest = LIST_TRANSACTIONS_BY_DURATION if running_for_ms >= 0 else 0
+        for node_id, answer in await self._ask_all(ApiKey.LIST_TRANSACTIONS, fields, lowest=lowest):
             require_none(top_level_code(answer), "listing transactions")
             for entry in answer.transaction_states:
                 found.append(
@@ -500,18 +515,19 @@ class Admin:
     async def _ask_controller(self, api_key: ApiKey, fields: Mapping[str, Any]) -> Any:
         return await self._cluster.ask_controller(api_key, fields)
 
-    async def _ask_all(self, api_key: ApiKey, fields: Mapping[str, Any]) -> list[tuple[int, Any]]:
+    async def _ask_all(self, api_key: ApiKey, fields: Mapping[str, Any], *, lowest: int = 0) -> list[tuple[int, Any]]:
         """The answers of all brokers; raises when one cannot be reached, for half a list looks like a whole one."""
         await self._refresh(())
         nodes = sorted(self._cluster.view.brokers)
-        return list(zip(nodes, await asyncio.gather(*(self._ask_loaded(node, api_key, fields) for node in nodes)), strict=True))
+        answers = await asyncio.gather(*(self._ask_loaded(node, api_key, fields, lowest) for node in nodes))
+        return list(zip(nodes, answers, strict=True))
 
-    async def _ask_loaded(self, node_id: int, api_key: ApiKey, fields: Mapping[str, Any]) -> Any:
+    async def _ask_loaded(self, node_id: int, api_key: ApiKey, fields: Mapping[str, Any], lowest: int) -> Any:
         """One broker's answer, once it has read its coordinators' state."""
         deadline_s, backoff = self._deadline_s(), Backoff(self._clock)
         while True:
             try:
-                answer = await self._cluster.ask(node_id, api_key, fields)
+                answer = await self._cluster.ask(node_id, api_key, fields, lowest=lowest)
             except ConnectionFailed as error:
                 message = f"a part of the list is known to node {node_id} only, which does not answer ({error.message})"
                 raise ConnectionFailed(error.code, message) from None

@@ -453,8 +453,8 @@ class Admin:
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
         self._thread.call(self._admin.alter_config(name, changes))
 
-    def list_groups(self) -> list[GroupListing]:
-        return self._thread.call(self._admin.list_groups())
+    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupListing]:
+        return self._thread.call(self._admin.list_groups(states, types))
 
     def describe_group(self, group_id: str) -> GroupDescription:
         return self._thread.call(self._admin.describe_group(group_id))
@@ -465,8 +465,22 @@ class Admin:
     def delete_group(self, group_id: str) -> None:
         self._thread.call(self._admin.delete_group(group_id))
 
-    def list_transactions(self, states: Sequence[str] = ()) -> list[TransactionListing]:
-        return self._thread.call(self._admin.list_transactions(states))
+    def delete_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
+        self._thread.call(self._admin.delete_group_offsets(group_id, partitions))
+
+    def set_group_offsets(self, group_id: str, offsets: Offsets) -> None:
+        self._thread.call(self._admin.set_group_offsets(group_id, offsets))
+
+    def remove_group_members(
+        self, group_id: str, *, instance_ids: Iterable[str] = (), member_ids: Iterable[str] = ()
+    ) -> None:
+        self._thread.call(self._admin.remove_group_members(group_id, instance_ids=instance_ids, member_ids=member_ids))
+
+    def list_transactions(
+        self, states: Sequence[str] = (), *, producer_ids: Collection[int] = (), running_for_ms: int = -1
+    ) -> list[TransactionListing]:
+        listing = self._admin.list_transactions(states, producer_ids=producer_ids, running_for_ms=running_for_ms)
+        return self._thread.call(listing)
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         return self._thread.call(self._admin.describe_transaction(transactional_id))

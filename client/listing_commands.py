@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     Joining = Mapping[tuple[str, int], Collection[int]]
 
 topics = typer.Typer(no_args_is_help=True, help="Create, list, describe, change and delete topics.")
-groups = typer.Typer(no_args_is_help=True, help="Look at consumer groups.")
+groups = typer.Typer(no_args_is_help=True, help="Look at consumer groups, and delete them.")
 
 Bootstrap = Annotated[
     str, typer.Option("--bootstrap", envvar="TIDEGATE_BOOTSTRAP", help="Brokers as host:port,host:port.", show_envvar=True)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 LOCAL = "127.0.0.1:9092"
+GROUP_STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable", "Dead")
+GROUP_TYPES = ("classic", "consumer")
 SHOWN_MAX = 5
 PARTITIONS_MAX = 200_000
 INT16_MAX = (1 << 15) - 1
@@ -283,17 +285,40 @@ def topics_delete_records(
 
 
 @groups.command("list")
-def groups_list(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+def groups_list(
+    state: Annotated[list[str], typer.Option("--state", help="Only these states, for example Stable; may be repeated.")] = [],  # noqa: B006
+    kind: Annotated[list[str], typer.Option("--type", help="Only classic, or only consumer groups (KIP-848).")] = [],  # noqa: B006
+    bootstrap: Bootstrap = LOCAL,
+    json: Json = False,
+) -> None:
     """List consumer groups."""
 
     async def work() -> None:
+        for option, given, known in (("--state", state, GROUP_STATES), ("--type", kind, GROUP_TYPES)):
+            for unknown in [name for name in given if name.lower() not in {each.lower() for each in known}]:
+                raise ValueError(f"{option} {unknown}: choose from {', '.join(known)}")
         async with connect(bootstrap) as admin:
-            found = await admin.list_groups()
+            found = await admin.list_groups(state, kind)
         if json:
             show_json(found)
         else:
-            rows = [[group.group_id, group.state, group.protocol_type] for group in found]
-            show_table(("group", "state", "protocol"), rows, empty="no groups")
+            rows = [[group.group_id, group.state, group.type, group.protocol_type] for group in found]
+            show_table(("group", "state", "type", "protocol"), rows, empty="no groups")
+
+    run(work())
+
+
+@groups.command("delete")
+def groups_delete(group: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
+    """Delete a group without members, with its offsets."""
+
+    async def work() -> None:
+        async with connect(bootstrap) as admin:
+            await admin.delete_group(group)
+        if json:
+            show_json({"deleted": group})
+        else:
+            print(f"deleted {group}")
 
     run(work())
 

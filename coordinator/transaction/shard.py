@@ -468,9 +468,15 @@ class TransactionShard:
             for metadata in self.transactions.values()
             if (not event.states or metadata.state.display_name in event.states)
             and (not event.producer_ids or metadata.producer_id in event.producer_ids)
-            and (event.duration_ms < 0 or (metadata.start_ms >= 0 and context.now_ms - metadata.start_ms > event.duration_ms))
+            and (event.duration_ms < 0 or self._running_for_ms(metadata, context.now_ms) > event.duration_ms)
         ]
         return Outcome(reply=ListReply(tuple(listings), tuple(sorted(event.states - known))))
+
+    @staticmethod
+    def _running_for_ms(metadata: TransactionMetadata, now_ms: int) -> int:
+        """KIP-994; -1 when nothing runs.  An entry keeps the time at which its last transaction began after that has ended."""
+        running = metadata.state is TransactionState.ONGOING or metadata.state.is_prepare
+        return now_ms - metadata.start_ms if running else -1
 
     def _describe(self, event: DescribeTransactions) -> TransactionOutcome:
         if not event.transactional_id:

@@ -378,6 +378,73 @@ async def test_admin_sees_open_transactions(bootstrap: str, topic: str) -> None:
         assert topic not in [entry.transactional_id for entry in await admin.list_transactions(["Ongoing"])]
 
 
+async def test_transactions_are_listed_by_producer_and_by_how_long_they_run(bootstrap: str, topic: str) -> None:
+    async with Producer(bootstrap, transactional_id=topic, linger_ms=0) as producer, Admin(bootstrap) as admin:
+        await producer.begin()
+        await producer.send_and_wait(topic, b"v", partition=1)
+        mine = [producer.identity.producer_id]
+        assert [entry.transactional_id for entry in await admin.list_transactions(producer_ids=mine)] == [topic]
+        assert await admin.list_transactions(producer_ids=mine, running_for_ms=3_600_000) == []
+        async with asyncio.timeout(10):
+            while [entry.transactional_id for entry in await admin.list_transactions(running_for_ms=20)] != [topic]:
+                await asyncio.sleep(0.01)
+        await producer.abort()
+
+
+async def test_an_administrator_takes_members_out_and_sets_and_forgets_offsets(bootstrap: str, topic: str) -> None:
+    group = f"g-{uuid4().hex[:8]}"
+    static: dict[str, Any] = {"group_id": group, "session_timeout_ms": 60_000, "heartbeat_interval_ms": 100, "auto_commit": False}
+    first = Consumer(bootstrap, group_instance_id="a", **static)
+    second = Consumer(bootstrap, group_instance_id="b", **static)
+    async with first, second, asyncio.timeout(30):
+        for consumer in (first, second):
+            consumer.subscribe([topic])
+        while len(first.assignment()) + len(second.assignment()) != 4 or not first.assignment() or not second.assignment():
+            await asyncio.gather(first.poll(timeout_s=0.1), second.poll(timeout_s=0.1))
+        await first.commit({(topic, 0): 1})
+    # Static members that close stay in their group until their sessions end.
+    async with Admin(bootstrap) as admin:
+        assert len((await admin.describe_group(group)).members) == 2
+        assert group not in [entry.group_id for entry in await admin.list_groups(["Empty"])]
+        assert group not in [entry.group_id for entry in await admin.list_groups(types=["consumer"])]
+        (listed,) = [entry for entry in await admin.list_groups(types=["classic"]) if entry.group_id == group]
+        assert (listed.protocol_type, listed.type) == ("consumer", "classic")
+        with pytest.raises(RequestError, match="NON_EMPTY_GROUP.*stop them first"):
+            await admin.set_group_offsets(group, {(topic, 0): 3})
+        with pytest.raises(RequestError, match=f"GROUP_SUBSCRIBED_TO_TOPIC.*{topic}-0"):
+            await admin.delete_group_offsets(group, [(topic, 0)])
+        with pytest.raises(RequestError, match="UNKNOWN_MEMBER_ID.*nobody.*no such member"):
+            await admin.remove_group_members(group, instance_ids=["a", "nobody"])
+        assert [member.group_instance_id for member in (await admin.describe_group(group)).members] == ["b"]
+        await admin.remove_group_members(group, instance_ids=["b"])
+        assert group in [entry.group_id for entry in await admin.list_groups(["Empty"])]
+        await admin.set_group_offsets(group, {(topic, 0): 3, (topic, 1): 5})
+        await admin.delete_group_offsets(group, [(topic, 0)])
+        assert {key: entry.offset for key, entry in (await admin.group_offsets(group)).items()} == {(topic, 1): 5}
+        await admin.delete_group(group)
+        with pytest.raises(KafkaError, match="GROUP_ID_NOT_FOUND"):
+            await admin.delete_group(group)
+
+
+def test_members_without_an_instance_are_taken_out_by_their_ids(bootstrap: str) -> None:
+    """The blocking facade does the same as the asyncio client."""
+    topic, group = f"t-{uuid4().hex[:8]}", f"g-{uuid4().hex[:8]}"
+    with blocking.Admin(bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1)])
+        with blocking.Consumer(bootstrap, group_id=group, auto_commit=False) as consumer:
+            consumer.subscribe(topic)
+            while not consumer.assignment():
+                consumer.poll(timeout_s=0.1)
+            (member,) = admin.describe_group(group).members
+            admin.remove_group_members(group, member_ids=[member.member_id])
+            with pytest.raises(GroupChanged):
+                consumer.commit({(topic, 0): 1})
+        admin.set_group_offsets(group, {(topic, 0): 2})
+        assert admin.list_groups(["empty"], ["classic"]) and admin.group_offsets(group)[topic, 0].offset == 2
+        admin.delete_group_offsets(group, [(topic, 0)])
+        assert admin.group_offsets(group) == {}
+
+
 async def test_an_idempotent_producer_goes_on_when_its_topic_is_made_anew(bootstrap: str, topic: str) -> None:
     async with Admin(bootstrap) as admin, Producer(bootstrap, linger_ms=0, batch_bytes=200) as producer:
         for number in range(10):

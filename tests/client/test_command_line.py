@@ -302,6 +302,22 @@ def test_the_states_are_those_of_the_coordinator() -> None:
     assert sorted(TRANSACTION_STATES) == sorted(state.display_name for state in TransactionState)
 
 
+def test_the_states_and_types_of_groups_are_those_of_their_coordinator() -> None:
+    from tidegate.client.listing_commands import GROUP_STATES, GROUP_TYPES
+    from tidegate.coordinator.group.consumer.state import ConsumerGroupState
+    from tidegate.coordinator.group.events import GroupType
+    from tidegate.coordinator.group.state import GroupState
+
+    assert set(GROUP_STATES) == {state.value for states in (GroupState, ConsumerGroupState) for state in states}
+    assert set(GROUP_TYPES) == {kind.value for kind in GroupType}
+
+
+@pytest.mark.parametrize(("option", "value"), [("--state", "Sleeping"), ("--type", "modern")])
+def test_a_state_or_type_that_no_group_has_is_refused_with_those_that_there_are(option: str, value: str) -> None:
+    done = tidegate("groups", "list", option, value)
+    assert done.exit_code == 1 and f"{option} {value}: choose from " in done.stderr
+
+
 def test_a_code_is_named_once() -> None:
     for said in ("TOPIC_ALREADY_EXISTS", "TOPIC_ALREADY_EXISTS: it is there", "it is there"):
         error = error_for(ErrorCode.TOPIC_ALREADY_EXISTS, "creating topic 'x'", said)

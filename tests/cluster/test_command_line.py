@@ -176,6 +176,11 @@ def test_a_group_is_listed_and_described(command: Command, topic: str) -> None:
     described = command.json("groups", "describe", group)
     (row,) = [row for row in described["partitions"] if row["partition"] == 0]
     assert (row["committed"], row["end"], row["lag"]) == (2, 3, 1)
+    listed = command.json("groups", "list", "--state", "empty", "--type", "Classic")
+    assert {"group_id": group, "protocol_type": "consumer", "state": "Empty", "type": "classic"} in listed
+    assert group not in [entry["group_id"] for entry in command.json("groups", "list", "--state", "Stable")]
+    assert command("groups", "delete", group) == f"deleted {group}\n"
+    assert "GROUP_ID_NOT_FOUND" in command("groups", "delete", group, code=1)
 
 
 async def test_transactions_are_listed_and_described(command: Command, topic: str) -> None:

@@ -370,3 +370,10 @@ def test_transactions_are_listed_by_state_id_and_age(coordinator: Coordinator) -
     assert coordinator.ask(ListTransactions(states=frozenset({"Sleeping"}))).unknown_states == ("Sleeping",)
     described = coordinator.ask(DescribeTransactions(ID)).metadata
     assert described.state is TransactionState.ONGOING and described.partitions == {P0}
+    coordinator.hold_markers = True
+    coordinator.end(who)
+    assert names(ListTransactions(duration_ms=499)) == {ID}, "its markers are not written: it still runs"
+    coordinator.hold_markers = False
+    coordinator.settle()
+    assert coordinator.entry.state is TransactionState.COMPLETE_COMMIT
+    assert names(ListTransactions(duration_ms=499)) == set(), "it has ended, however long ago it began"
