@@ -133,7 +133,22 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or use the topic that is there",
     ErrorCode.INVALID_REPLICATION_FACTOR: "there are fewer nodes than replicas: start more nodes or ask for fewer replicas",
     ErrorCode.OFFSET_OUT_OF_RANGE: "seek to an offset between the log's start and end",
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id has expired or has another producer id: abort and run it again",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "members of the group read this topic: stop them, or let them read others, first",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full: stop a member, or raise group.max.size",
+    ErrorCode.INVALID_SESSION_TIMEOUT: "choose one between group.min.session.timeout.ms and group.max.session.timeout.ms",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the group's members use other assignors: choose one that all of them know",
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "choose gzip, snappy, lz4, zstd or none",
+}
+
+
+# For the codes that nothing more is known of.
+FAMILY_ADVICE: Final[dict[Family, str]] = {
+    Family.RETRIABLE: "it may work later: try again",
+    Family.ABORTABLE: "abort the transaction and run it again",
+    Family.FENCED: "another producer with this id took over: close this one",
+    Family.FATAL: "close this client and make a new one when the cause is gone",
+    Family.REQUEST: "the same request will be refused again: change it, or what it asks of",
 }
 
 
@@ -149,8 +164,8 @@ def sentence(code: ErrorCode, what: str, said: str | None = None) -> str:
     """`what` failed, why, and what to do.  (A KafkaError puts the code's name in front: it is not said again.)"""
     said = (said or "").removeprefix(code.name).removeprefix(":").strip()
     reason = f": {said}" if said else ""
-    advice = ADVICE.get(code)
-    return f"{what}{reason}" + (f" ({advice})" if advice else "")
+    advice = ADVICE.get(code) or FAMILY_ADVICE[family(code)]
+    return f"{what}{reason} ({advice})"
 
 
 def error_for(code: ErrorCode, what: str, said: str | None = None) -> KafkaError:

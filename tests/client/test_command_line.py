@@ -113,10 +113,10 @@ class FakeAdmin:
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    async def list_groups(self) -> list[Any]:
+    async def list_groups(self, states: list[str], types: list[str]) -> list[Any]:
         from tidegate.client.admin import GroupListing
 
-        return [GroupListing("billing", "consumer", "Stable")]
+        return [GroupListing("billing", "consumer", "Stable", "classic")]
 
     async def list_transactions(self, states: list[str]) -> list[Any]:
         return []
@@ -128,7 +128,7 @@ def test_lists_are_tables_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
     table = tidegate("groups", "list").stdout
     assert "billing" in table and "Stable" in table and "group" in table.splitlines()[0]
     found = json.loads(tidegate("groups", "list", "--json").stdout)
-    assert found == [{"group_id": "billing", "protocol_type": "consumer", "state": "Stable"}]
+    assert found == [{"group_id": "billing", "protocol_type": "consumer", "state": "Stable", "type": "classic"}]
     assert tidegate("txns", "list").stdout.strip() == "no transactional ids"
     assert json.loads(tidegate("txns", "list", "--json").stdout) == []
 
