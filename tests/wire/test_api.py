@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kio.schema.index import api_key_map, schema_name_map
+from tidegate.node.handlers import HANDLERS
 from tidegate.wire import api
 from tidegate.wire.api import SUPPORTED, TABLE, ApiKey
 from tidegate.wire.schema import request_class, response_class
@@ -26,6 +27,35 @@ def test_produce_is_advertised_from_version_0_although_served_from_3() -> None:
     assert (0, 0, 12) in api.advertised(list(ApiKey))
     assert SUPPORTED[ApiKey.PRODUCE] == (3, 12)
     assert not api.is_supported(ApiKey.PRODUCE, 2) and api.is_supported(ApiKey.PRODUCE, 3)
+
+
+# What clients in use send, by key: the lowest and the highest version that a broker should serve (Java 3.9 and 4.2, librdkafka 2,
+# kafka-python 3, aiokafka, kafkajs, franz-go), with what transactions v2 (KIP-890) and consumer groups (KIP-848) need.
+IN_USE = {
+    0: (3, 12), 1: (4, 12), 2: (1, 7), 3: (0, 9), 8: (2, 9), 9: (1, 9), 10: (0, 4), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5),
+    15: (0, 5), 16: (0, 4), 18: (0, 3), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 24: (0, 5), 25: (0, 3),
+    26: (0, 5), 27: (1, 1), 28: (0, 5), 32: (1, 4), 33: (0, 2), 37: (0, 3), 42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1),
+    46: (0, 0), 47: (0, 0), 60: (0, 1), 61: (0, 0), 65: (0, 0), 66: (0, 1), 68: (0, 1), 69: (0, 1),
+}  # fmt: skip
+# Advertised, these would be used: SASL, access rules, quotas and credentials, delegation tokens, telemetry, topic listings by
+# KIP-966, share groups.
+NOT_SERVED = {17, 36, 29, 30, 31, 38, 39, 40, 41, 48, 49, 50, 51, 71, 72, 75, 76, 77, 78, 79}
+
+
+@pytest.mark.parametrize(("key", "wanted"), IN_USE.items(), ids=lambda value: str(value))
+def test_what_clients_in_use_send_is_advertised_and_served(key: int, wanted: tuple[int, int]) -> None:
+    (found,) = [(low, high) for number, low, high in api.advertised(HANDLERS.keys) if number == key]
+    assert found[0] <= wanted[0] and found[1] >= wanted[1]
+    assert all(api.is_supported(key, version) for version in range(wanted[0], wanted[1] + 1))
+
+
+def test_what_is_not_served_is_not_advertised() -> None:
+    """A client that finds such a key uses it: Java falls back to Metadata, for one, only where key 75 is missing."""
+    assert not NOT_SERVED & {key for key, _, _ in api.advertised(HANDLERS.keys)}
+
+
+def test_offset_delete_never_became_flexible() -> None:
+    assert not api.is_flexible(ApiKey.OFFSET_DELETE, 0) and api.response_header_version(ApiKey.OFFSET_DELETE, 0) == 0
 
 
 def test_only_requests_with_a_handler_are_advertised() -> None:
