@@ -24,7 +24,8 @@ PARTITIONS = 3
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    settings: dict[str, object] = {"auto.create.topics.enable": True, "num.partitions": PARTITIONS, "default.replication.factor": 1}
+    settings: dict[str, object] = {"auto.create.topics.enable": True, "num.partitions": PARTITIONS}
+    settings["default.replication.factor"] = 1
     with kept_up(LocalCluster(tmp_path_factory.mktemp("auto"), nodes=1, settings=settings)) as cluster:
         yield cluster
 

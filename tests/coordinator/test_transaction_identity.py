@@ -36,6 +36,7 @@ class Coordinator(Driver):
     def __init__(self, *, max_epoch: int = MAX, log: MemoryLog | None = None, first_id: int = 100) -> None:
         self.ids: Any = count(first_id)
         self.hold_markers = False
+        self.max_epoch = max_epoch
         config = TransactionConfig(max_producer_epoch=max_epoch)
         super().__init__(lambda partition, epoch: TransactionShard(config, lambda: next(self.ids, None), epoch), log=log)
 
@@ -70,16 +71,16 @@ class Coordinator(Driver):
 
     def fail_over(self) -> Coordinator:
         """Another node takes the partition over, from the log alone."""
-        after = Coordinator(log=self.log, first_id=next(self.ids))
+        after = Coordinator(max_epoch=self.max_epoch, log=self.log, first_id=next(self.ids))
         after.now_ms = self.now_ms
         after.load(epoch=(self.runtime.leader_epoch(0) or 0) + 1)
         after.settle()
         return after
 
 
-@pytest.fixture
-def coordinator() -> Coordinator:
-    made = Coordinator()
+@pytest.fixture(params=[MAX, 4])
+def coordinator(request: pytest.FixtureRequest) -> Coordinator:
+    made = Coordinator(max_epoch=request.param)
     made.load()
     return made
 

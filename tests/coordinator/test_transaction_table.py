@@ -41,7 +41,8 @@ from tidegate.coordinator.transaction.state import (
 )
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-ID, PID, EPOCH, NOW = "orders", 1000, 5, 10_000_000
+ID, PID, EPOCH, NOW = "orders", 1000, 3, 10_000_000
+EPOCHS = (32767, 4)  # with 4, EPOCH is the last that a client may hold: every bump gives it another producer id
 P0, P1 = TransactionPartition("flights", 0), TransactionPartition("flights", 1)
 S, T = TransactionState, Stimulus
 
@@ -68,10 +69,10 @@ EXPECTED = {
 }
 
 
-def make(state: S, *, version: int, old: bool = False, last: int = -1) -> TransactionShard:
+def make(state: S, *, version: int, old: bool = False, last: int = -1, max_epoch: int = 32767) -> TransactionShard:
     """A shard with one entry in that state, as a load would leave it."""
     ids = count(2000)
-    made = TransactionShard(TransactionConfig(), lambda: next(ids), coordinator_epoch=3)
+    made = TransactionShard(TransactionConfig(max_producer_epoch=max_epoch), lambda: next(ids), coordinator_epoch=3)
     if state is S.DEAD:
         return made
     busy = state in (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT)
@@ -139,11 +140,13 @@ def seen(outcome: Outcome[Any, Any], made: TransactionShard) -> str:
 PAIRS = [pair for pair in RULES if pair[0] is not S.PREPARE_EPOCH_FENCE]
 
 
+@pytest.mark.parametrize("max_epoch", EPOCHS)
 @pytest.mark.parametrize(("state", "stimulus"), PAIRS, ids=lambda value: value.name)
-def test_every_pair_has_its_outcome(state: S, stimulus: Stimulus) -> None:
+def test_every_pair_has_its_outcome(state: S, stimulus: Stimulus, max_epoch: int) -> None:
     repeated = stimulus in (T.COMMIT_REPEATED, T.ABORT_REPEATED)
     tv2 = repeated or stimulus in (T.COMMIT, T.ABORT)
-    made = make(state, version=2 if tv2 else 1, old=stimulus is T.TIMEOUT, last=EPOCH - 1 if repeated else -1)
+    last = EPOCH - 1 if repeated else -1
+    made = make(state, version=2 if tv2 else 1, old=stimulus is T.TIMEOUT, last=last, max_epoch=max_epoch)
     before = dict(made.transactions)
     outcome = decide(made, request(stimulus, made))
     assert seen(outcome, made) == EXPECTED[stimulus][COLUMNS.index(state)]

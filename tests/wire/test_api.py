@@ -32,10 +32,11 @@ def test_produce_is_advertised_from_version_0_although_served_from_3() -> None:
 # What clients in use send, by key: the lowest and the highest version that a broker should serve (Java 3.9 and 4.2, librdkafka 2,
 # kafka-python 3, aiokafka, kafkajs, franz-go), with what transactions v2 (KIP-890) and consumer groups (KIP-848) need.
 IN_USE = {
-    0: (3, 12), 1: (4, 12), 2: (1, 7), 3: (0, 9), 8: (2, 9), 9: (1, 9), 10: (0, 4), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5),
-    15: (0, 5), 16: (0, 4), 18: (0, 3), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 24: (0, 5), 25: (0, 3),
-    26: (0, 5), 27: (1, 1), 28: (0, 5), 32: (1, 4), 33: (0, 2), 37: (0, 3), 42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1),
-    46: (0, 0), 47: (0, 0), 60: (0, 1), 61: (0, 0), 65: (0, 0), 66: (0, 1), 68: (0, 1), 69: (0, 1),
+    0: (3, 12), 1: (4, 12), 2: (1, 7), 3: (0, 9), 8: (2, 9), 9: (1, 9), 10: (0, 4), 11: (0, 9), 12: (0, 4),
+    13: (0, 5), 14: (0, 5), 15: (0, 5), 16: (0, 4), 18: (0, 3), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5),
+    23: (2, 4), 24: (0, 5), 25: (0, 3), 26: (0, 5), 27: (1, 1), 28: (0, 5), 32: (1, 4), 33: (0, 2), 37: (0, 3),
+    42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0), 60: (0, 1), 61: (0, 0), 65: (0, 0),
+    66: (0, 1), 68: (0, 1), 69: (0, 1),
 }  # fmt: skip
 # Advertised, these would be used: SASL, access rules, quotas and credentials, delegation tokens, telemetry, topic listings by
 # KIP-966, share groups.
