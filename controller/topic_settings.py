@@ -6,6 +6,7 @@ the settings on which the coordinators' promises rest (SEMANTICS 3.3 22), whoeve
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -28,8 +29,8 @@ _STATE_TOPIC_FLOORS: Final = frozenset({MIN_IN_SYNC_REPLICAS_CONFIG, _MESSAGE_BY
 def future_config(present: Mapping[str, str], change: rpc.ConfigChange) -> dict[str, str]:
     """The topic's own settings after the change, not validated yet.  Raises INVALID_REQUEST when one key is edited twice,
     INVALID_CONFIG when something is to be appended to, or taken out of, what is no list."""
-    edited = [*change.set, *change.remove, *change.append, *change.subtract]
-    twice = sorted({key for key in edited if edited.count(key) > 1})
+    edited = Counter((*change.set, *change.remove, *change.append, *change.subtract))
+    twice = sorted(key for key, times in edited.items() if times > 1)
     if twice:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"one request changes {', '.join(twice)} more than once")
     future = {} if change.replace_all else {key: value for key, value in present.items() if key not in change.remove}

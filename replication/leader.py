@@ -65,6 +65,7 @@ class PendingChange:
     proposal: IsrProposal
     nodes: frozenset[int]
     awaits_metadata: bool = False
+    awaited_for_long: bool = False
 
 
 @dataclass(slots=True)
@@ -169,6 +170,15 @@ class PartitionLeader:
     @property
     def pending(self) -> PendingChange | None:
         return self._pending
+
+    def pending_again(self) -> PendingChange | None:
+        """The pending change; called from time to time.  One that still awaits metadata at the next call is to be sent again: a
+        deposed controller that did not know it yet may have refused it, and then no metadata would ever end it.  Its
+        compare-and-set makes that harmless."""
+        change = self._pending
+        if change is not None and change.awaits_metadata:
+            change.awaits_metadata, change.awaited_for_long = not change.awaited_for_long, not change.awaited_for_long
+        return change
 
     @property
     def maximal_isr(self) -> frozenset[int]:

@@ -190,8 +190,7 @@ class ReplicaManager:
     def apply(self, assignments: Iterable[Assignment]) -> None:
         """Takes up what the newest applied metadata says of these partitions; see the module's docstring for the order."""
         self._start_tasks()
-        wanted = list(assignments)
-        for assignment in wanted:
+        for assignment in (wanted := list(assignments)):
             held = self._replicas.get((assignment.topic, assignment.partition))
             if held is not None and held.topic_id != assignment.topic_id:
                 self.delete(*held.key)  # the topic was deleted and created again under the same name
@@ -205,6 +204,7 @@ class ReplicaManager:
             change = replica.apply(assignment, now_s=self._clock.monotonic(), lag_max_s=self._lag_max_s)
             if assignment.config != old.config:
                 replica.log.update_config(self._openings.log_config(assignment))
+                self._start_flush(replica)  # by a stricter policy: the controller counts on it from now on, and nothing may come
             if change is RoleChange.NEW_LEADER_EPOCH:
                 taken_up[replica.role] += 1
                 self._role_changed(replica, _log.info if len(ready) <= ROLES_LOGGED_MAX else _log.debug)
@@ -442,11 +442,11 @@ class ReplicaManager:
         if replica.flush_running or not replica.log.needs_flush or self._closing:
             return
         replica.flush_running = True
-        self._spawn(self._flush_led(replica), f"flush-{replica.topic}-{replica.partition}")
+        self._spawn(self._flush_alone(replica), f"flush-{replica.topic}-{replica.partition}")
 
-    async def _flush_led(self, replica: Replica) -> None:
+    async def _flush_alone(self, replica: Replica) -> None:
         try:
-            while replica.needs_flush and replica.is_leader:
+            while replica.needs_flush and replica.role is not Role.OFFLINE:
                 if not await self._flush(replica):
                     break
                 self._progress(replica)
@@ -561,7 +561,7 @@ class ReplicaManager:
             for count, replica in enumerate(tuple(self._replicas.values()), start=1):
                 leader = replica.leader
                 if leader is not None:
-                    self._isr_changes.submit(replica, leader.pending)
+                    self._isr_changes.submit(replica, leader.pending_again())
                     self._isr_changes.submit(replica, leader.propose_removals(replica.log.log_end_offset, now_s))
                     self._progress(replica)
                 if count % 500 == 0:

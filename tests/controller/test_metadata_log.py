@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -191,6 +192,41 @@ async def test_the_journal_is_trimmed_behind_a_snapshot_and_a_far_follower_gets_
     assert len((await logs.active()).state.features) == 600
     await logs.same()
     await logs.stop()
+    assert not logs.deaths
+
+
+class HeldSnapshots(RealDisk):
+    """The snapshot does not get to the disk before `may_store` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_store, self.storing = threading.Event(), threading.Event()
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        if path.name == "snapshot":
+            self.storing.set()
+            self.may_store.wait(20)
+        super().write_atomic(path, data)
+
+
+async def test_the_journal_is_not_trimmed_before_the_snapshot_is_on_the_disk(tmp_path: Path) -> None:
+    """RAFT.md: a power cut between the two would leave neither the entries nor the state that they made."""
+    logs = Logs(tmp_path, 1, SNAPSHOTS)
+    logs.disk = disk = HeldSnapshots()
+    await logs.start()
+    try:
+        while not disk.storing.is_set():
+            log = await logs.acknowledge(*(f"f{number}" for number in range(50)))
+        for number in range(5):  # each takes a round of the Raft thread
+            log = await logs.acknowledge(f"g{number}")
+        assert log._thread is not None
+        journal = log._thread._core._journal
+        assert journal[0][1] == 1, "every entry is still there"
+        disk.may_store.set()
+        await until(lambda: journal[0][1] > 1)
+    finally:
+        disk.may_store.set()
+        await logs.stop()
     assert not logs.deaths
 
 

@@ -161,6 +161,22 @@ def test_a_node_that_comes_back_from_a_cut_does_not_depose_the_leader(parts: Par
         assert (max(c.term for c in cores(simulation)) > term) is disturbs
 
 
+def test_no_preliminary_vote_is_given_while_a_leader_is_heard() -> None:
+    """A voter that lost only its connection to the leader, and has every entry, could depose it again and again."""
+    with quorum() as simulation:
+        core = leader(simulation)
+        simulation.pass_time(0.5)
+        voter_id, cut = others(simulation, core)
+        voter, sent = core_of(simulation, voter_id), list[Message]()
+        voter._outbox.send = lambda node_id, message: sent.append(message)
+        _, last_index, last_term = voter._journal[-1]
+        asked = VoteRequest(core.term + 1, last_index, last_term, preliminary=True)
+        voter.receive(cut, asked)
+        voter._leader_heard_at -= 2 * simulation.options.timings.election_s_min
+        voter.receive(cut, asked)
+        assert [reply.granted for reply in sent if isinstance(reply, VoteReply)] == [False, True]
+
+
 def test_a_leader_without_a_majority_steps_down() -> None:
     with quorum() as simulation:
         core = leader(simulation)

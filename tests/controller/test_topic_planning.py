@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import cast
 from uuid import uuid4
 
 import pytest
@@ -11,6 +13,7 @@ from tidegate.controller import topics
 from tidegate.controller.active import Plan
 from tidegate.controller.model import INTERNAL_TOPICS, BrokerState
 from tidegate.controller.placement import Load, place
+from tidegate.controller.topic_settings import future_config
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -224,6 +227,23 @@ def test_one_key_is_changed_once_in_a_request(office: Office, second: dict[str, 
     refused = settings_change(office, "t", set={"segment.ms": "5"}, **second)
     assert refused.error == ErrorCode.INVALID_REQUEST and "segment.ms more than once" in refused.message
     assert "segment.ms" not in office.state.topics["t"].config
+
+
+def test_a_request_with_very_many_keys_is_looked_at_in_one_pass() -> None:
+    """Nothing else happens in the controller meanwhile: every key compared with every other took it out of office."""
+    compared = 0
+
+    class Key(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    change = SimpleNamespace(set={}, remove=[Key(f"k{n}") for n in range(2000)], append={}, subtract={}, replace_all=True)
+    assert future_config({}, cast(rpc.ConfigChange, change)) == {}
+    assert compared < 10 * len(change.remove)
 
 
 def test_a_topic_that_is_in_a_request_twice_is_refused_both_times_and_nothing_is_applied(office: Office) -> None:

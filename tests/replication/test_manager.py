@@ -532,3 +532,42 @@ async def test_of_many_role_changes_and_isr_changes_at_once_all_have_one_line(
     assert said("role_taken_up") == 3 * lines  # on three nodes
     assert said("roles_taken_up") == (0 if lines else 3)
     assert (said("isr_changes_answered") > 0) is (lines == 0)
+
+
+async def test_what_was_written_before_the_topic_is_flushed_is_flushed_then_on_every_replica(tmp_path: Path) -> None:
+    """From that setting on, the controller counts a replica as complete after an unclean stop (SEMANTICS 1, KIP-966): one that
+    kept an unflushed tail, because nothing more was written, could lead without it and cut the others."""
+    cluster = Cluster(tmp_path)
+    for node in (1, 2, 3):
+        cluster.start(node)
+    cluster.create(flush_policy="os")
+    try:
+        assert await write(cluster.managers[1], "a", "b") is ErrorCode.NONE
+        logs = [cluster.log(node) for node in (1, 2, 3)]
+        await eventually(lambda: all(log.high_watermark == 2 for log in logs), "everybody has the records")
+        assert all(log.needs_flush for log in logs), "with flush.policy=os nobody has flushed them"
+        now = cluster.partitions["t", 0]
+        cluster.publish([replace(now, config=now.config | {"flush.policy": "always"})])
+        await eventually(lambda: not any(log.needs_flush for log in logs), "all replicas flush what they have")
+    finally:
+        await cluster.stop_all()
+
+
+async def test_an_isr_change_refused_by_a_controller_that_was_behind_is_asked_for_again(tmp_path: Path) -> None:
+    """A deposed controller that does not know it may not know the partition's epoch either: no metadata ends that change, and
+    while it is pending the high watermark waits for the replica that was to leave (SEMANTICS 44)."""
+    cluster = Cluster(tmp_path, lag_max_ms=150, wait_max_ms=50)
+    for node in (1, 2, 3):
+        cluster.start(node)
+    cluster.create()
+    try:
+        assert await write(cluster.managers[1], "a") is ErrorCode.NONE
+        cluster.alter_error = ErrorCode.INVALID_UPDATE_VERSION  # by its older metadata
+        cluster.cut.add((3, 1))
+        written = asyncio.create_task(write(cluster.managers[1], "b", timeout_ms=10_000))
+        await eventually(lambda: bool(cluster.changes), "the leader asks to remove the silent follower")
+        cluster.alter_error = None  # the controller of now has never heard of it
+        assert await written is ErrorCode.NONE
+        assert set(cluster.partitions["t", 0].isr) == {1, 2}
+    finally:
+        await cluster.stop_all()
