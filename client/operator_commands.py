@@ -15,6 +15,7 @@ from .listing_commands import LOCAL, Bootstrap, Json, connect
 
 if TYPE_CHECKING:
     from .admin import Admin
+    from .draining import Drain
     from .operations import PartitionMove
 
 partitions = typer.Typer(no_args_is_help=True, help="Move partitions to other brokers, elect leaders.")
@@ -299,6 +300,59 @@ def brokers_set(
             print(f"{of}: {', '.join(f'{key}={value}' if value else f'{key} as in the file' for key, value in wanted.items())}")
 
     run(work())
+
+
+@brokers.command("drain")
+def brokers_drain(
+    broker: Annotated[int, typer.Argument(min=0, help="The broker's node id.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would move where.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when it holds no replica any more.")] = False,
+    bootstrap: Bootstrap = LOCAL,
+    json: Json = False,
+) -> None:
+    """Move every replica of a broker to the others, to take it away.  The broker may be stopped already."""
+
+    async def work() -> None:
+        async with connect(bootstrap) as admin:
+            plan = await _plan_of_drain(admin, broker)
+            while not dry_run and plan.targets:
+                await admin.reassign_partitions(plan.targets)
+                if not wait:
+                    break
+                await _until_settled(admin)
+                plan = await _plan_of_drain(admin, broker)  # topics may have been made meanwhile
+        if json:
+            show_json([{"topic": topic, "partition": number, "replicas": to} for (topic, number), to in plan.targets.items()])
+        elif dry_run or plan.targets:
+            rows = [[topic, number, to] for (topic, number), to in plan.targets.items()]
+            show_table(("topic", "partition", "replicas"), rows, empty=f"broker {broker} holds no replica")
+        else:
+            print(f"broker {broker} holds no replica: stop it, then `tidegate brokers unregister {broker}`")
+
+    run(work())
+
+
+async def _plan_of_drain(admin: Admin, broker: int) -> Drain:
+    from .draining import plan_drain
+
+    brokers = {each.node_id: each for each in await admin.list_brokers()}
+    if broker not in brokers:
+        raise CommandError(f"broker {broker} is not registered; there are {', '.join(map(str, sorted(brokers)))}")
+    leaving = {(move.topic, move.partition): set(move.removing) for move in await admin.list_reassignments()}
+    replicas = {
+        (topic.name, number): [node for node in view.replicas if node not in leaving.get((topic.name, number), ())]
+        for topic in await admin.list_topics(internal=True)
+        for number, view in topic.partitions.items()
+    }
+    plan = plan_drain(broker, {node: each.rack for node, each in brokers.items() if each.alive}, replicas)
+    if plan.stuck:
+        topic, number = plan.stuck[0]
+        raise CommandError(
+            f"broker {broker} cannot be drained: no other live broker can take {topic}:{number}"
+            + (f" and {len(plan.stuck) - 1} more" if len(plan.stuck) > 1 else "")
+            + " without having it twice; add a broker, or give these partitions fewer replicas (`tidegate partitions reassign`)"
+        )
+    return plan
 
 
 @brokers.command("unregister")
