@@ -60,6 +60,7 @@ class ControllerClient:
         self._client_id = str(clock.uuid())
         self._sequence = 0
         self._attempts = 0
+        self._controller_epoch = 0  # the newest that was heard of
         self.active_id: int | None = None
 
     async def close(self) -> None:
@@ -81,9 +82,10 @@ class ControllerClient:
         return await self._call(pb.AlterPartitionsReply, "AlterPartitions", request, timeout_s, self._number_attempt)
 
     def _number_attempt(self, request: pb.AlterPartitionsRequest) -> None:
-        """The controller refuses an attempt that arrives after a later one."""
+        """One that arrives after a later one is refused: by the same controller for its number, by another for its term."""
         self._attempts += 1
         request.attempt = self._attempts
+        request.controller_epoch = self._controller_epoch
 
     async def create_topics(self, request: pb.CreateTopicsRequest, timeout_s: float = 30.0) -> pb.CreateTopicsReply:
         return await self._call(pb.CreateTopicsReply, "CreateTopics", self._named(request), timeout_s)
@@ -134,13 +136,19 @@ class ControllerClient:
         """The call object of a FollowMetadata stream at one controller (grpc.aio.UnaryStreamCall)."""
         return self._stub(node_id).FollowMetadata(request)
 
-    def note_answer(self, node_id: int, status: pb.Status) -> None:
-        """Learns from a status who is active."""
+    def note_answer(self, node_id: int, status: pb.Status) -> bool:
+        """Learns from a status who is active.  False: the answer comes from a term that is over, whose controller may not know it
+        yet; what it says of the present is nothing to act on."""
         if status.error == ErrorCode.NOT_CONTROLLER:
             hint = status.controller_id_plus_one - 1
             self.active_id = hint if hint in self._endpoints and hint != node_id else None
+        elif 0 < status.controller_epoch < self._controller_epoch:
+            self.note_failure(node_id)
+            return False
         else:
+            self._controller_epoch = max(self._controller_epoch, status.controller_epoch)
             self.active_id = node_id
+        return True
 
     def note_failure(self, node_id: int) -> None:
         if self.active_id == node_id:
@@ -185,12 +193,14 @@ class ControllerClient:
                 problem = f"controller {node_id} at {self._endpoints[node_id]}: {error.code().name} {error.details()}"
             else:
                 status = reply.status
-                self.note_answer(node_id, status)
-                if status.error == ErrorCode.NONE:
+                if not self.note_answer(node_id, status):
+                    problem = f"controller {node_id}: its term {status.controller_epoch} is over"
+                elif status.error == ErrorCode.NONE:
                     return reply
-                if status.error not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
+                elif status.error not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
                     raise KafkaError(ErrorCode(status.error), status.message)
-                problem = f"controller {node_id}: {status.message}"
+                else:
+                    problem = f"controller {node_id}: {status.message}"
                 hinted = self.active_id is not None and self.active_id != node_id
             if not hinted:  # a hint is followed at once; otherwise an election may be going on
                 wait_s = backoff_s * (0.5 + self._clock.random())

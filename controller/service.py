@@ -153,7 +153,10 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     def _status(self, error: KafkaError | None = None) -> rpc.Status:
         code, message = (ErrorCode.NONE, "") if error is None else (error.code, error.message)
-        return rpc.Status(error=int(code), message=message, controller_id_plus_one=self._log.leader_id + 1)
+        epoch = 0 if self._duties is None else self._planning.term
+        return rpc.Status(
+            error=int(code), message=message, controller_id_plus_one=self._log.leader_id + 1, controller_epoch=epoch
+        )
 
     # ---- brokers --------------------------------------------------------------------------------------------------------------
 
@@ -204,8 +207,18 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
         return await self._answer(rpc.HeartbeatReply, work, waits=False)
 
+    def _require_same_term(self, controller_epoch: int) -> None:
+        """Of the asking broker and this controller: a leader that was told INELIGIBLE_REPLICA counts without that replica from
+        then on, so no copy of the change, sent in an earlier term and late, may be accepted any more (SEMANTICS 44)."""
+        if controller_epoch > self._planning.term:
+            raise NotController
+        if 0 < controller_epoch < self._planning.term:
+            message = f"asked of the controller of term {controller_epoch}; this is term {self._planning.term}"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
+
     async def AlterPartitions(self, request: rpc.AlterPartitionsRequest, context: Any) -> rpc.AlterPartitionsReply:
         async def work() -> rpc.AlterPartitionsReply:
+            self._require_same_term(request.controller_epoch)
             (_, errors), _ = await self._carry_out(lambda duties: duties.alter_partitions(request), itemgetter(0))
             views = []
             for change, error in zip(request.changes, errors, strict=True):
