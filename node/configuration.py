@@ -92,6 +92,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "transaction.state.log.replication.factor": _int(3, "Replicas of __transaction_state.", 1, 32767),
     "transaction.state.log.min.isr": _int(2, "min.insync.replicas of __transaction_state.", 1, 32767),
     "transaction.max.timeout.ms": _int(900000, "The longest transaction timeout that a producer may ask for.", 1),
+    "transaction.max.producer.epoch": _int(32767, "Then comes another producer id. Less only in tests, on new data.", 3, 32767),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": _int(1000, "How often open transactions are checked.", 10),
     "transactional.id.expiration.ms": _int(604800000, "A transactional id that is idle for this long is forgotten.", 1),
     "producer.id.expiration.ms": _int(86400000, "A producer id that is idle for this long is forgotten by a partition.", 1),

@@ -49,6 +49,7 @@ class TransactionCoordination:
             expiration_ms=configuration.integer("transactional.id.expiration.ms"),
             timeout_scan_interval_ms=configuration.integer("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
             completion_wait_ms=COMPLETION_WAIT_MS,
+            max_producer_epoch=configuration.integer("transaction.max.producer.epoch"),
         )
         runtime: CoordinatorRuntime[TransactionEvent, TransactionReply, TransactionEffect] = CoordinatorRuntime(
             TRANSACTION_STATE,
