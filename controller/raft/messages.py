@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 FRAME_BYTES_MAX = 8 << 20
 HELLO_VERSION = 2
+NUMBER_MAX = 2**62  # of terms and indexes; they stand in 64-bit integers with a sign elsewhere
 _NAME_BYTES_MAX = 255
 
 Entry = tuple[bytes, int, int]  # (command, index, term): the shape that PySyncObj's log has
@@ -183,21 +184,26 @@ def _decode(data: bytes) -> Frame:
             return _decode_append(data)
         case 4:
             _, term, success, next_index, previous_index, journal, voting = _APPEND_REPLY.unpack(data)
+            _check_numbers(term, next_index, previous_index)
             return AppendReply(term, _boolean(success), next_index, previous_index, _journal(journal), _boolean(voting))
         case 5:
             _, term, last_index, last_term, preliminary = _VOTE_REQUEST.unpack(data)
+            _check_numbers(term, last_index, last_term)
             return VoteRequest(term, last_index, last_term, _boolean(preliminary))
         case 6:
             _, term, granted, preliminary = _VOTE_REPLY.unpack(data)
+            _check_numbers(term)
             return VoteReply(term, _boolean(granted), _boolean(preliminary))
         case 7:
             _, term, commit_index, checksum, total_bytes, position = _CHUNK.unpack_from(data)
+            _check_numbers(term, commit_index)
             chunk = data[_CHUNK.size :]
             if not chunk or position + len(chunk) > total_bytes:
                 raise MalformedMessage("a snapshot chunk is empty or reaches past the end of its file")
             return SnapshotChunk(term, commit_index, checksum, total_bytes, position, chunk)
         case 8:
             _, term, checksum, received_bytes, last_index, journal, voting = _CHUNK_REPLY.unpack(data)
+            _check_numbers(term, last_index)
             return SnapshotReply(term, checksum, received_bytes, last_index, _journal(journal), _boolean(voting))
         case 9:
             return _decode_standing(data)
@@ -213,6 +219,7 @@ def _decode(data: bytes) -> Frame:
 
 def _decode_append(data: bytes) -> AppendEntries:
     _, term, commit_index, previous_index, previous_term, count = _APPEND.unpack_from(data)
+    _check_numbers(term, commit_index, previous_index, previous_term)
     position = _APPEND.size
     if count > (len(data) - position) // _ENTRY.size:
         raise MalformedMessage(f"{count} entries cannot be in a frame of {len(data)} bytes")
@@ -236,6 +243,7 @@ def _decode_standing(data: bytes) -> Standing:
     if count > _VOTERS_MAX or len(data) != _STANDING.size + count * _SEAT.size:
         raise MalformedMessage("a standing of the wrong length")
     roster = tuple((voter, _journal(seated), since) for voter, seated, since in _SEAT.iter_unpack(data[_STANDING.size :]))
+    _check_numbers(0, *(since for _, _, since in roster))
     if len({voter for voter, _, _ in roster}) != count:
         raise MalformedMessage("a voter has two seats")
     return Standing(_journal(journal), _boolean(voting), _boolean(empty), roster)
@@ -249,6 +257,11 @@ def _decode_hello(data: bytes) -> Hello:
         raise MalformedMessage("a hello of the wrong length")
     voters = struct.unpack_from(f"<{voter_count}i", data, _HELLO.size)
     return Hello(node_id, data[len(data) - name_length :].decode(), voters)
+
+
+def _check_numbers(*numbers: int) -> None:
+    if max(numbers) > NUMBER_MAX:
+        raise MalformedMessage(f"no term and no index is {max(numbers)}")
 
 
 def _journal(value: int) -> int:

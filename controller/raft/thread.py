@@ -17,6 +17,7 @@ from typing import NoReturn
 from ...runtime import logs
 from .contract import Proposal
 from .core import RaftCore
+from .messages import Standing
 from .transport import PeerDown, PeerUp, Received
 
 log = logs.get(__name__)
@@ -24,6 +25,9 @@ log = logs.get(__name__)
 EVENTS_PER_ROUND_MAX = 1000
 INBOX_MAX = 50_000
 EXIT_CODE = 70  # EX_SOFTWARE
+TERMS_AHEAD_MAX = 1 << 32
+"""A voter is never so many elections behind another one.  A term is for ever: one flipped bit in it, once taken over, and there
+would be no higher one for anybody to be elected in."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -125,8 +129,12 @@ class RaftThread:
         """One event, on the Raft thread (or in the simulator, which has none); frames of a replaced connection are ignored."""
         match event:
             case Received(node_id, link, message):
-                if self._links.get(node_id) == link:
+                if self._links.get(node_id) != link:
+                    return
+                if isinstance(message, Standing) or message.term <= self._core.term + TERMS_AHEAD_MAX:
                     self._core.receive(node_id, message)
+                else:
+                    log.error("quorum_term_not_believed", peer=node_id, term=message.term, own_term=self._core.term)
             case Proposal():
                 self._core.propose(event)
             case PeerUp(node_id, link):

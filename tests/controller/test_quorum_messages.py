@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tidegate.controller.raft.core import RaftCore
 from tidegate.controller.raft.messages import (
+    NUMBER_MAX,
     AppendEntries,
     AppendReply,
     Frame,
     Hello,
     MalformedMessage,
+    Message,
     Ping,
     SnapshotChunk,
     SnapshotReply,
@@ -20,25 +26,27 @@ from tidegate.controller.raft.messages import (
     decode,
     encode,
 )
+from tidegate.controller.raft.thread import TERMS_AHEAD_MAX, RaftThread
+from tidegate.controller.raft.transport import PeerUp, Received
 
-U64 = st.integers(0, 2**64 - 1)
+NUMBER = st.integers(0, NUMBER_MAX)
 JOURNAL = st.integers(1, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
 
 
 @st.composite
 def appends(draw: st.DrawFn) -> AppendEntries:
-    term = draw(st.integers(1, 2**64 - 1))
-    previous = draw(st.integers(0, 2**63))
+    term = draw(st.integers(1, NUMBER_MAX))
+    previous = draw(NUMBER)
     commands = draw(st.lists(st.binary(min_size=1, max_size=40), max_size=5))
     entries = tuple((command, previous + 1 + n, draw(st.integers(1, term))) for n, command in enumerate(commands))
-    return AppendEntries(term, draw(U64), previous, draw(U64), entries)
+    return AppendEntries(term, draw(NUMBER), previous, draw(NUMBER), entries)
 
 
 @st.composite
 def standings(draw: st.DrawFn) -> Standing:
     voters = draw(st.lists(st.integers(0, 99), max_size=5, unique=True))
-    roster = tuple((voter, draw(JOURNAL), draw(U64)) for voter in voters)
+    roster = tuple((voter, draw(JOURNAL), draw(NUMBER)) for voter in voters)
     return Standing(draw(JOURNAL), draw(st.booleans()), draw(st.booleans()), roster)
 
 
@@ -46,16 +54,16 @@ def standings(draw: st.DrawFn) -> Standing:
 def chunks(draw: st.DrawFn) -> SnapshotChunk:
     data = draw(st.binary(min_size=1, max_size=50))
     position = draw(st.integers(0, 2**40))
-    return SnapshotChunk(draw(U64), draw(U64), draw(U32), position + len(data) + draw(st.integers(0, 99)), position, data)
+    return SnapshotChunk(draw(NUMBER), draw(NUMBER), draw(U32), position + len(data) + draw(st.integers(0, 99)), position, data)
 
 
 FRAMES: st.SearchStrategy[Frame] = st.one_of(
     appends(),
     chunks(),
-    st.builds(AppendReply, U64, st.booleans(), U64, U64, JOURNAL, st.booleans()),
-    st.builds(VoteRequest, U64, U64, U64, st.booleans()),
-    st.builds(VoteReply, U64, st.booleans(), st.booleans()),
-    st.builds(SnapshotReply, U64, U32, U64, U64, JOURNAL, st.booleans()),
+    st.builds(AppendReply, NUMBER, st.booleans(), NUMBER, NUMBER, JOURNAL, st.booleans()),
+    st.builds(VoteRequest, NUMBER, NUMBER, NUMBER, st.booleans()),
+    st.builds(VoteReply, NUMBER, st.booleans(), st.booleans()),
+    st.builds(SnapshotReply, NUMBER, U32, NUMBER, NUMBER, JOURNAL, st.booleans()),
     standings(),
     st.builds(Hello, st.integers(0, 2**31 - 1), st.text(max_size=20), st.lists(st.integers(0, 99), max_size=5).map(tuple)),
     st.just(Ping()),
@@ -103,3 +111,35 @@ def test_lengths_and_counts_that_lie_are_refused() -> None:
 def test_entries_with_gaps_or_impossible_terms_are_refused(index: int, term: int) -> None:
     with pytest.raises(MalformedMessage):
         decode(encode(AppendEntries(5, 1, 7, 4, ((b"abc", index, term),))))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        AppendEntries(2**63, 1, 7, 4, ()),
+        AppendEntries(5, 2**63, 7, 4, ()),
+        AppendReply(2**63, True, 8, 7, 1, True),
+        AppendReply(5, True, 2**63, 7, 1, True),
+        VoteRequest(2**64 - 1, 7, 4, preliminary=False),
+        VoteReply(2**63, granted=False, preliminary=False),
+        SnapshotChunk(2**63, 1, 9, 4, 0, b"data"),
+        SnapshotReply(2**63, 9, 4, 7, 1, voting=True),
+        Standing(1, True, False, ((1, 1, 2**63),)),
+    ],
+)
+def test_a_term_or_index_that_no_cluster_can_reach_is_refused(frame: Frame) -> None:
+    """Terms are for ever: one above what the metadata can write down ended every controller, at each start again."""
+    with pytest.raises(MalformedMessage, match="no term and no index"):
+        decode(encode(frame))
+
+
+def test_a_term_far_ahead_of_ones_own_is_not_believed() -> None:
+    """It is no election's: a flipped bit, or forged.  Taken over, it would stand in every vote file and never go away."""
+    taken: list[Message] = []
+    core = SimpleNamespace(term=7, receive=lambda _node, message: taken.append(message), peer_connected=lambda _node: None)
+    thread = RaftThread(cast(RaftCore, core), die=pytest.fail)
+    thread.handle(PeerUp(2, link=1))
+    near, far = (VoteRequest(7 + ahead, 1, 1, preliminary=False) for ahead in (1000, TERMS_AHEAD_MAX + 1))
+    for message in (far, near):
+        thread.handle(Received(2, 1, message))
+    assert taken == [near]
