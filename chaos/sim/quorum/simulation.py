@@ -32,6 +32,8 @@ from .options import QuorumOptions
 PROGRESS_S_MAX = 6.0
 """After healing: a command that is proposed then is acknowledged, everybody has the vote and one state, within this time.
 The rest of a pause (`faults.PAUSE_S_MAX`) is part of it."""
+PROGRESS_DELAYS_MAX = 50
+"""And so many delays of a frame more: hundreds of entries that wait may each be a frame, sixteen of them under way."""
 FIRST_START_S_MAX = 2.0
 CHECK_EVERY_S = 0.25
 EVENTS_MAX = 400_000
@@ -149,13 +151,14 @@ class QuorumSimulation:
             member.sync_s, member.stays_down = 0.0, False
             self.after(0.0, member.start)
         before, healed_at = self.ledger.acknowledged - self.ledger.reads, self.now
-        if not self.pass_time(PROGRESS_S_MAX, lambda: self.ledger.acknowledged - self.ledger.reads > before):
-            self.ledger.broken(f"no progress within {PROGRESS_S_MAX:g} s after healing: {self.describe()}")
+        within_s = PROGRESS_S_MAX + PROGRESS_DELAYS_MAX * self.options.delay_s
+        if not self.pass_time(within_s, lambda: self.ledger.acknowledged - self.ledger.reads > before):
+            self.ledger.broken(f"no progress within {within_s:g} s after healing: {self.describe()}")
         self.clients.rest()
         last = self.ledger.last_index
         while not self.agreed(last):
-            if self.now > healed_at + 2 * PROGRESS_S_MAX:
-                self.ledger.broken(f"no agreement within {2 * PROGRESS_S_MAX:g} s after healing: {self.describe()}")
+            if self.now > healed_at + 2 * within_s:
+                self.ledger.broken(f"no agreement within {2 * within_s:g} s after healing: {self.describe()}")
             self.pass_time(CHECK_EVERY_S)
         self.ledger.compare_states()
 
