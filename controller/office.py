@@ -99,6 +99,8 @@ class Office:
                     await self._clock.sleep(RETRY_S)
             if result is not None and result.error not in (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION):
                 raise NotController(self._metadata.leader_id)
+        if asyncio.current_task() is not self._duty:
+            raise NotController(self._metadata.leader_id)  # the term's end cancelled an await that was over: nothing was raised
         planning = Planning(self._metadata, term)
         duties = ActiveController(self._metadata.state, self._config, self._clock.monotonic(), lambda: planning.state)
         self._service.begin(duties, planning)

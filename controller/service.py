@@ -77,8 +77,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self._stopped.set()
 
     def require_duties(self) -> ActiveController:
-        """The duties of the present leadership.  Raises NotController."""
-        if self._duties is None or not self._log.is_active or self._log.term != self._planning.term:
+        """The duties of the present leadership, which `end` takes away with it.  Raises NotController."""
+        if self._duties is None or not self._log.is_active:
             raise NotController(self._log.leader_id)
         return self._duties
 

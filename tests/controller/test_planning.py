@@ -60,7 +60,7 @@ class HeldLog:
         return future
 
     async def propose(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
-        return await self.submit(command)
+        return await asyncio.wait_for(self.submit(command), timeout_s)
 
     def _commit_next(self) -> None:
         self.commit(1)
@@ -499,6 +499,44 @@ def test_ablation_a_heartbeat_that_never_waits_renews_a_session_that_is_being_en
     monkeypatch.setattr(ActiveController, "is_being_fenced", lambda duties, node_id: False)
     second = second_heartbeat_of_a_broker_that_is_being_fenced(controller)
     assert not second.result().fenced and second.result().metadata_index == controller.log.applied_index
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_term_that_ends_while_its_office_is_taken_begins_no_duties(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, looks: bool
+) -> None:
+    """Its first command is committed in the very turn in which the term ends: the cancellation comes too late to be raised.  It
+    would answer under the next term, and its timers would never end.  Ablation: it takes itself for the present one."""
+    log, office = controller.log, controller.office
+    ticking: list[ActiveController] = []
+    tick = ActiveController.tick
+    monkeypatch.setattr(ActiveController, "tick", lambda self, now: (ticking.append(self), tick(self, now))[1])
+
+    async def begin(term: int) -> None:
+        log.term = term
+        office._role_changed(False)
+        office._role_changed(True)
+
+    controller.start(begin(2))
+    controller.settle()
+    assert len(log.held) == 1
+
+    async def committed_and_over() -> None:
+        if not looks:
+            monkeypatch.setattr(asyncio, "current_task", lambda: office._duty)
+        log.commit()
+        await begin(3)
+
+    controller.start(committed_and_over())
+    controller.settle()
+    assert len(log.held) == 1
+    reply = controller.start(controller.create("t"))
+    controller.settle()
+    assert reply.done() and (reply.result().status.error == ErrorCode.NOT_CONTROLLER) == looks
+    log.commit()
+    ticking.clear()
+    controller.run_for(1.0)
+    assert len({id(duties) for duties in ticking}) == (1 if looks else 2)
 
 
 def test_a_copy_of_the_state_is_its_own(controller: Controller) -> None:

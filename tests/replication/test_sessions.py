@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tidegate.replication.fetch_session import SessionTable
+from tidegate.replication.fetch_session import FollowerSession, SessionTable
 from tidegate.replication.fetcher import LeaderFetcher
 from tidegate.replication.follower import Action, Answer, FetchPosition, Ignore, LogView, PartitionFollower
 from tidegate.storage.log import AppendOrigin
@@ -127,6 +127,61 @@ async def test_a_session_tells_what_the_answers_of_an_earlier_one_may_have_said_
     waits = request(session_id, 2, 0, offset=1)
     waits.max_wait_ms = 50
     assert not (await manager.fetch(waits)).topics, "once is enough"
+
+
+async def told_in_a_new_epoch(cluster: Cluster) -> list[int]:
+    """The high watermarks that the first fetch in the leader's new epoch tells, in a session that told of it in the old one."""
+    cluster.broker_epochs[9] = 1
+    cluster.create(partitions=1, replicas=(1, 9), isr=(1,), min_isr=1)
+    manager = cluster.managers[1]
+    manager.append_now("t", 0, batch_of("a"), origin=AppendOrigin.CLIENT, required_acks=1)
+    await eventually(lambda: manager.replica("t", 0).high_watermark == 1, "the record is committed")
+    full = await manager.fetch(request(0, 0, 0, offset=1))
+    assert [part.high_watermark for _, parts in full.topics for part in parts] == [1]
+    cluster.elect(1)
+    again = await manager.fetch(request(full.session_id, 1, 0, offset=1, epoch=2))
+    return [part.high_watermark for _, parts in again.topics for part in parts]
+
+
+async def test_what_was_told_under_one_leadership_is_told_again_under_the_next(cluster: Cluster) -> None:
+    """The follower may have met the new epoch before the answer of the old one, and then has not taken it."""
+    assert await told_in_a_new_epoch(cluster) == [1]
+
+
+async def test_ablation_what_was_told_under_any_leadership_is_told_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell, anyone = FollowerSession.tell, object()
+    monkeypatch.setattr(FollowerSession, "tell", lambda self, key, leader, *positions: tell(self, key, anyone, *positions))
+    assert await told_in_a_new_epoch(cluster) == []
+
+
+async def believed_after_a_fetch_beside_a_session_of_an_older_epoch(cluster: Cluster) -> int:
+    cluster.broker_epochs[9] = 1
+    cluster.create(partitions=1, replicas=(1, 9), isr=(1,), min_isr=1)
+    manager = cluster.managers[1]
+    manager.append_now("t", 0, batch_of("a"), origin=AppendOrigin.CLIENT, required_acks=1)
+    await manager.fetch(request(0, 0, 0))
+    cluster.elect(1)
+    await manager.fetch(request(0, -1, 0, epoch=2))
+    await manager.fetch(request(0, -1, 0, offset=1, epoch=2))
+    return manager.replica("t", 0).require_leader().follower(9).fetch_offset
+
+
+async def test_a_session_of_an_older_epoch_does_not_silence_a_fetch_beside_it(cluster: Cluster) -> None:
+    """What the session lists is fenced: only the other fetch says where the follower is in the leader's epoch."""
+    assert await believed_after_a_fetch_beside_a_session_of_an_older_epoch(cluster) == 1
+
+
+async def test_ablation_a_session_of_any_epoch_silences_a_fetch_beside_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed(table: SessionTable, node_id: int, key: tuple[str, int], spec: FetchPartition) -> bool:
+        session = table.current(node_id)
+        return session is not None and key in session.parts
+
+    monkeypatch.setattr(SessionTable, "lists", listed)
+    assert await believed_after_a_fetch_beside_a_session_of_an_older_epoch(cluster) == 0
 
 
 async def test_a_waiting_incremental_fetch_is_woken_by_a_change(cluster: Cluster) -> None:

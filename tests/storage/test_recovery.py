@@ -291,6 +291,31 @@ def test_producers_are_those_of_a_replay_from_zero_whatever_snapshot_is_left() -
         assert open_log(disk, recovery_point=log.log_end_offset)._producers.as_comparable() == before
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_producer_of_whom_only_the_snapshot_at_the_end_knows_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch, asks: bool
+) -> None:
+    """Its batches went with the log's front, and the snapshot that stood there rots; with the notes gone everything is scanned
+    (SEMANTICS 3.5 38).  Ablation: nobody asks the last snapshot."""
+    disk = LyingDisk()
+    log = open_log(disk)
+    append(log, batch(pid=7, epoch=3, sequence=0))
+    log.roll()
+    append(log, batch(pid=8, epoch=0, sequence=0))
+    log.flush_now()
+    log.set_high_watermark(log.log_end_offset)
+    log.advance_log_start(1)
+    log.close(clean=True)
+    disk.kill()
+    names = [name for name in disk.list_names(FOLDER) if name.endswith((".log", ".snapshot"))]
+    assert sorted(names) == [f"{1:020d}.log", f"{1:020d}.snapshot", f"{2:020d}.snapshot"]
+    disk.write_atomic(FOLDER / f"{1:020d}.snapshot", b"rotten")
+    if not asks:
+        monkeypatch.setattr(ProducerState, "adopt_unknown", lambda producers, older: None)
+    again = open_log(disk, recovery_point=0)
+    assert [(view.producer_id, view.epoch) for view in again.producers()] == [(7, 3), (8, 0)][not asks :]
+
+
 def test_snapshots_of_earlier_closes_do_not_pile_up() -> None:
     disk = LyingDisk()
     log = filled(disk)

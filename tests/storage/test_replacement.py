@@ -11,6 +11,7 @@ from tidegate.chaos.sim.disk import LyingDisk, PowerCut
 from tidegate.storage.count_index import CountIndex
 from tidegate.storage.flush import FlushTicket
 from tidegate.storage.log import Log
+from tidegate.storage.open_files import OpenFiles
 from tidegate.storage.replacement import Replacement, Replacements, Stage
 from tidegate.storage.segment import Segment
 from tidegate.storage.segment_swap import swap_path
@@ -88,6 +89,34 @@ def test_readers_see_whole_segments_at_every_step(step: str) -> None:
     reads(work.log)
     work.check(work.log, replaced=True)
     assert work.log.size_bytes == sum(segment.size_bytes for segment in work.log.segments)
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_who_still_looks_at_a_replaced_segment_does_not_leave_its_file_for_the_new_one(
+    monkeypatch: pytest.MonkeyPatch, forgets: bool
+) -> None:
+    """A reader took the old segment before the switch and opens its file after it: under the name that the new one gets.
+    Ablation: the open files are not told that the name is another file's now."""
+    work = Work(LyingDisk())
+
+    def looks(_log: Log) -> None:
+        assert work.old[0].base_offset == work.new.base_offset and work.old[0].file.size()
+
+    if not forgets:
+        adopt = Segment.adopt
+
+        def remember(segment: Segment) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(OpenFiles, "forget", lambda files, path: None)
+                adopt(segment)
+
+        monkeypatch.setattr(Segment, "adopt", remember)
+    work.run(looks, "switched")
+    if forgets:
+        work.check(work.log, replaced=True)
+    else:
+        with pytest.raises(KafkaError, match="no batch of offset"):
+            offsets(work.log)
 
 
 @pytest.mark.parametrize("step", STEPS)

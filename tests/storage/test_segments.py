@@ -9,7 +9,6 @@ import pytest
 from tidegate.chaos.sim.disk import LyingDisk, PowerCut
 from tidegate.storage import recovery
 from tidegate.storage.log import CorruptLog, Log, LogConfig
-from tidegate.storage.open_files import OpenFiles
 from tidegate.storage.segment import Segment
 from tidegate.storage.segment_swap import swap_path
 from tidegate.storage.topic_config import CleanupPolicy
@@ -32,7 +31,7 @@ def filled(disk: LyingDisk) -> Log:
 
 def clean(log: Log, disk: LyingDisk, old: list[Segment]) -> Segment:
     """Every other batch of `old`, as a cleaner might leave them."""
-    new = Segment.create_cleaned(OpenFiles(disk), log.directory, old[0].base_offset, COMPACTED.index_interval_bytes)
+    new = log.segments.create_cleaned(old[0].base_offset, COMPACTED.index_interval_bytes)
     for segment in old:
         data = memoryview(segment.file.read_at(0, segment.size_bytes))
         for number, (position, header) in enumerate(iterate_headers(data)):
