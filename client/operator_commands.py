@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .command_output import CommandError, run, settings_of, show_json, show_table
+from .command_output import CommandError, run, settings_of, show_json, show_table, warn
+from .fewer_replicas import in_words, reductions
 from .listing_commands import LOCAL, Bootstrap, Json, connect
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ def partitions_reassign(
     file: Annotated[
         Path | None, typer.Option("--file", help='As kafka-reassign-partitions has it: {"partitions": [{"topic", ...}]}.')
     ] = None,
+    allow_fewer_replicas: Annotated[
+        bool, typer.Option("--allow-fewer-replicas", help="Fewer brokers than now are meant, for every partition named.")
+    ] = False,
     wait: Wait = False,
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
@@ -46,6 +50,13 @@ def partitions_reassign(
         if not wanted:
             raise CommandError("nothing to move: name partitions as TOPIC:PARTITION=BROKER,BROKER, or give --file")
         async with connect(bootstrap) as admin:
+            topics = await admin.describe_topics(sorted({topic for topic, _ in wanted}))
+            fewer = reductions(topics, await admin.list_reassignments(), wanted)
+            if fewer and not allow_fewer_replicas:
+                raise CommandError(f"{in_words(fewer)}. Nothing was moved: if that is meant, say --allow-fewer-replicas")
+            below = [each for each in fewer if each.after < each.min_in_sync]
+            if below:
+                warn(in_words(below))
             await admin.reassign_partitions(wanted)
             if wait:
                 await _until_settled(admin)

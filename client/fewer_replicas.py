@@ -1,0 +1,64 @@
+"""What a reassignment takes away: partitions that would end on fewer brokers than hold them now.
+
+Nothing in a list of brokers shows that one was left out by mistake, and what is kept fewer times is lost more easily: so
+`tidegate partitions reassign` asks for a word (`--allow-fewer-replicas`).  Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .admin import TopicDescription
+    from .operations import PartitionMove
+
+MIN_IN_SYNC_REPLICAS = "min.insync.replicas"
+SHOWN_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A partition that `before` brokers hold (those of a move that is under way are not counted before it is over), and `after`
+    are to; acks=all waits for `min_in_sync` of them."""
+
+    topic: str
+    partition: int
+    before: int
+    after: int
+    min_in_sync: int
+
+    def __str__(self) -> str:
+        text = f"{self.topic}:{self.partition} has {_replicas(self.before)} and would have {self.after}"
+        if self.after < self.min_in_sync:
+            text += f", fewer than {MIN_IN_SYNC_REPLICAS}={self.min_in_sync} of the topic: acks=all would wait for {self.after}"
+        return text
+
+
+def reductions(
+    topics: Iterable[TopicDescription], moves: Iterable[PartitionMove], targets: Mapping[tuple[str, int], Sequence[int] | None]
+) -> list[Reduction]:
+    """Of `targets` (None: the end of a move), those with fewer brokers; `topics` describes every topic that is named."""
+    added = {(move.topic, move.partition): len(move.adding) for move in moves}
+    found: list[Reduction] = []
+    for topic in topics:
+        settings = {entry.name: entry.value for entry in topic.config}
+        for part in topic.partitions:
+            key = (topic.name, part.partition)
+            target = targets.get(key)
+            before = len(part.replicas) - added.get(key, 0)
+            if target is not None and len(target) < before:
+                least = min(int(settings.get(MIN_IN_SYNC_REPLICAS) or 1), before)
+                found.append(Reduction(*key, before, len(target), least))
+    return found
+
+
+def in_words(found: Sequence[Reduction]) -> str:
+    """One sentence, however many there are."""
+    more = len(found) - SHOWN_MAX
+    return "; ".join(str(each) for each in found[:SHOWN_MAX]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica" + ("s" if count > 1 else "")
