@@ -135,11 +135,32 @@ def test_a_term_or_index_that_no_cluster_can_reach_is_refused(frame: Frame) -> N
 
 def test_a_term_far_ahead_of_ones_own_is_not_believed() -> None:
     """It is no election's: a flipped bit, or forged.  Taken over, it would stand in every vote file and never go away."""
-    taken: list[Message] = []
-    core = SimpleNamespace(term=7, receive=lambda _node, message: taken.append(message), peer_connected=lambda _node: None)
-    thread = RaftThread(cast(RaftCore, core), die=pytest.fail)
+    taken, thread = thread_that_passes_on(term=7)
     thread.handle(PeerUp(2, link=1))
     near, far = (VoteRequest(7 + ahead, 1, 1, preliminary=False) for ahead in (1000, TERMS_AHEAD_MAX + 1))
     for message in (far, near):
         thread.handle(Received(2, 1, message))
     assert taken == [near]
+
+
+def test_what_still_comes_over_a_replaced_connection_is_ignored() -> None:
+    """Frames arrive in order within one connection only, and the leader has begun again with a probe."""
+    taken, thread = thread_that_passes_on(term=7)
+    thread.handle(PeerUp(2, link=1))
+    thread.handle(PeerUp(2, link=2))
+    old, new = (VoteRequest(7, last_index, 1, preliminary=False) for last_index in (1, 2))
+    thread.handle(Received(2, 1, old))
+    thread.handle(Received(2, 2, new))
+    assert taken == [new]
+
+
+def thread_that_passes_on(term: int) -> tuple[list[Message], RaftThread]:
+    """What its core is given, and a Raft thread that was not started."""
+    taken: list[Message] = []
+    core = SimpleNamespace(
+        term=term,
+        receive=lambda _node, message: taken.append(message),
+        peer_connected=lambda _node: None,
+        peer_disconnected=lambda _node: None,
+    )
+    return taken, RaftThread(cast(RaftCore, core), die=pytest.fail)

@@ -215,6 +215,19 @@ def test_a_repeated_vote_counts_once() -> None:
         assert core.role == LEADER
 
 
+def test_a_vote_of_an_earlier_term_does_not_count() -> None:
+    """Whoever gave it may vote for another one in this term: there could be two leaders."""
+    with quorum() as simulation:
+        simulation.pass_time(0.05)
+        core = core_of(simulation, 1)
+        core._SyncObj__setState(1)
+        core._SyncObj__setCurrentTerm(core.term + 2, 1)
+        core.receive(2, VoteReply(core.term - 1, granted=True, preliminary=False))
+        assert core.role != LEADER
+        core.receive(2, VoteReply(core.term, granted=True, preliminary=False))
+        assert core.role == LEADER
+
+
 def test_a_leader_that_contradicts_committed_entries_stops_the_follower() -> None:
     with quorum() as simulation:
         core = leader(simulation)
