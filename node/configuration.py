@@ -99,7 +99,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "offsets.topic.num.partitions": _int(16, "Partitions of __consumer_offsets. Never change it.", 1, 10000),
     "offsets.topic.replication.factor": _int(3, "Replicas of __consumer_offsets.", 1, 32767),
     "offsets.topic.min.isr": _int(2, "min.insync.replicas of __consumer_offsets.", 1, 32767),
-    "offsets.retention.minutes": _int(10080, "Offsets of a group without members are kept this long.", 1),
+    "offsets.retention.minutes": _int(10080, "Offsets that no member of their group reads are kept this long.", 1),
     "offset.metadata.max.bytes": _int(4096, "The longest metadata string of a committed offset."),
     "group.initial.rebalance.delay.ms": _int(3000, "How long the first rebalance of a group waits for more members."),
     "group.min.session.timeout.ms": _int(6000, "The shortest session timeout that a member may ask for.", 1),

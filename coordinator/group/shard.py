@@ -126,7 +126,7 @@ class GroupShard:
             events.append(TopicsDeleted(frozenset()))
         if now_ms >= self._next_expiration_scan_ms:
             self._next_expiration_scan_ms = now_ms + self.config.offsets_retention_check_interval_ms
-            names = [name for name in self._all_names() if self._may_expire(name)]
+            names = [name for name in self._all_names() if self._kept_topics(name) is not None]
             size = 100
             events += [ExpireOffsets(tuple(names[start : start + size])) for start in range(0, len(names), size)]
         return events
@@ -409,7 +409,7 @@ class GroupShard:
         if group is not None and group.members:
             if group.protocol_type != "consumer":
                 raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {event.group_id} has members")
-            in_use = subscribed_topics(group)
+            in_use = set[str]().union(*(topics for topics in subscriptions(group) if topics is not None))
         if self._has_consumers(event.group_id):
             in_use = self.consumers.groups[event.group_id].subscribed_topics()
         errors: dict[TopicPartition, ErrorCode] = {}
@@ -437,29 +437,43 @@ class GroupShard:
 
     # --- expiry ------------------------------------------------------------------------------------------------------------
 
-    def _may_expire(self, group_id: str) -> bool:
-        """Only groups without members, and without an open transaction on their offsets (SEMANTICS 34)."""
+    def _kept_topics(self, group_id: str) -> set[str] | None:
+        """The topics whose offsets stay, however old: those that members read (KIP-211).  None: nothing of the group expires now,
+        because a transaction is open on its offsets (SEMANTICS 34), it rebalances, or what its members read is not known."""
+        if self.offsets.undecided(group_id):
+            return None
+        if self._has_consumers(group_id):
+            return self.consumers.groups[group_id].subscribed_topics()
         group = self.groups.get(group_id)
-        deserted = group is None or (group.state is GroupState.EMPTY and not group.pending_members)
-        return deserted and not self._has_consumers(group_id) and not self.offsets.undecided(group_id)
+        if group is None or (group.state is GroupState.EMPTY and not group.pending_members):
+            return set()
+        if group.state is not GroupState.STABLE or group.protocol_type != "consumer":
+            return None
+        read = subscriptions(group)
+        return None if None in read else set[str]().union(*(topics for topics in read if topics is not None))
 
     def _has_expired(self, group: ClassicGroup | None, committed: CommittedOffset, now_ms: int) -> bool:
         if committed.value.expire_timestamp_ms >= 0:
             return committed.value.expire_timestamp_ms <= now_ms
         since_ms = committed.value.commit_timestamp_ms
-        if group is not None and group.protocol_type is not None:
+        if group is not None and group.protocol_type is not None and group.state is GroupState.EMPTY:
             since_ms = max(since_ms, group.state_since_ms)  # the clock starts when the last member left
         return since_ms + self.config.offsets_retention_ms <= now_ms
 
     def _expire(self, group_ids: Sequence[str], now_ms: int) -> GroupOutcome:
         written: list[CoordinatorRecord] = []
         for group_id in group_ids:
-            if not self._may_expire(group_id):
+            kept = self._kept_topics(group_id)
+            if kept is None:
                 continue
             group, offsets = self.groups.get(group_id), self.offsets.of_group(group_id)
-            expired = [place for place, committed in offsets.items() if self._has_expired(group, committed, now_ms)]
+            expired = [
+                place for place, committed in offsets.items()
+                if place[0] not in kept and self._has_expired(group, committed, now_ms)
+            ]  # fmt: skip
             written += self._offset_tombstones(group_id, expired)
-            if len(expired) == len(offsets):
+            deserted = not self._has_consumers(group_id) and (group is None or group.state is GroupState.EMPTY)
+            if deserted and len(expired) == len(offsets):
                 written += self._group_tombstones(group_id)
             if len(written) >= self.config.expiration_batch_max:
                 break  # the rest at the next scan
@@ -500,15 +514,16 @@ class GroupShard:
         )
 
 
-def subscribed_topics(group: ClassicGroup) -> set[str]:
-    """The topics in the members' subscriptions (ConsumerProtocolSubscription begins with version and topics)."""
-    topics: set[str] = set()
+def subscriptions(group: ClassicGroup) -> list[set[str] | None]:
+    """The topics that each member reads (ConsumerProtocolSubscription begins with version and topics); None for one whose
+    subscription is not a consumer's."""
+    read: list[set[str] | None] = []
     for member in group.members.values():
         protocol = group.protocol or next(iter(member.protocol_names), None)
         try:
             reader = FieldReader(member.metadata(protocol))
             reader.int16()
-            topics.update(reader.string() for _ in range(reader.array()))
+            read.append({reader.string() for _ in range(reader.array())})
         except RecordFormatError:
-            continue  # not a consumer's subscription: it holds no topic back
-    return topics
+            read.append(None)
+    return read

@@ -367,12 +367,13 @@ def test_deleting_takes_a_group_without_members_and_all_its_records(groups: Cons
     assert not reloaded.shard.consumers.groups and reloaded.ask(ListGroups()).groups == ()
 
 
-def test_offsets_of_a_group_with_members_do_not_expire(groups: Consumers) -> None:
+def test_offsets_that_members_of_a_group_read_do_not_expire(groups: Consumers) -> None:
     groups.join("a")
-    groups.ask(OffsetCommit(G, ONE, 1, "a", knows_member_epochs=True))
+    groups.ask(OffsetCommit(G, (*ONE, OffsetToCommit("not-read", 0, 7)), 1, "a", knows_member_epochs=True))
     groups.now_ms += 8 * 24 * 3600 * 1000
     groups.ask(ExpireOffsets((G,)))
-    assert groups.ask(OffsetFetch(G, (("flights", 0),))).offsets[("flights", 0)].offset == 5
+    fetched = groups.ask(OffsetFetch(G, (("flights", 0), ("not-read", 0)))).offsets
+    assert fetched["flights", 0].offset == 5 and fetched["not-read", 0].offset == -1, "what nobody reads goes (KIP-211)"
     groups.beat("a", -1)
     groups.ask(ExpireOffsets((G,)))
     assert G not in groups.shard.consumers.groups and groups.ask(ListGroups()).groups == ()

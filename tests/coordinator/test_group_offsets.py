@@ -28,7 +28,7 @@ from tidegate.coordinator.outcome import ProducerIdentity
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import iterate_headers
 
-G, T0, T1 = "readers", ("flights", 0), ("flights", 1)
+G, T0, T1, OTHER = "readers", ("flights", 0), ("flights", 1), ("other", 0)
 DAY_MS = 24 * 3600 * 1000
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
@@ -218,6 +218,34 @@ def test_offsets_do_not_expire_while_somebody_is_in_the_group_and_the_clock_star
     assert offsets.get() == 5
     wait(offsets, 2 * DAY_MS)
     assert offsets.get() == -1 and offsets.ask(ListGroups()).groups == ()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "left"),
+    [(SUBSCRIPTION, {T0}), (b"\0\1" + bytes(4), set()), (b"", {T0, OTHER}), (b"\0\1\xff", {T0, OTHER})],
+    ids=["reads one", "reads none", "says nothing", "is cut"],
+)
+def test_what_the_members_of_a_group_do_not_read_any_more_expires(metadata: bytes, left: set[tuple[str, int]]) -> None:
+    """KIP-211; of a group whose subscriptions cannot be understood everything stays."""
+    offsets = Offsets(max_session_timeout_ms=2**31, new_member_join_timeout_ms=2**31)
+    offsets.ask(JoinGroup(G, "", None, "c", "/h", 20 * DAY_MS, 60_000, "consumer", (("range", metadata),), "m1", False))
+    offsets.ask(SyncGroup(G, 1, "m1"))
+    for place in (T0, OTHER):
+        offsets.put(5, place, generation=1, member_id="m1")
+    wait(offsets, 7 * DAY_MS - 1)
+    assert offsets.get(T0) == offsets.get(OTHER) == 5
+    wait(offsets, 600_001)
+    assert {place for place in (T0, OTHER) if offsets.get(place) == 5} == left
+    assert [group.group_id for group in offsets.ask(ListGroups()).groups] == [G], "it has a member"
+
+
+def test_nothing_expires_while_a_group_rebalances() -> None:
+    offsets = Offsets(max_session_timeout_ms=2**31, new_member_join_timeout_ms=2**31)
+    offsets.put(5, OTHER)
+    protocols = (("range", SUBSCRIPTION),)
+    offsets.ask(JoinGroup(G, "", None, "c", "/h", 20 * DAY_MS, 2**31 - 1, "consumer", protocols, "m1", False))
+    wait(offsets, 8 * DAY_MS)
+    assert offsets.get(OTHER) == 5, "the leader has not said what is read"
 
 
 def test_offsets_with_an_open_transaction_do_not_expire(offsets: Offsets) -> None:
