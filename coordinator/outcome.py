@@ -7,7 +7,7 @@ The runtime owns the order in which things happen (see runtime.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ..wire.errors import KafkaError
@@ -21,10 +21,15 @@ NO_TOKEN = 0
 
 @dataclass(slots=True, frozen=True)
 class CoordinatorRecord:
-    """One record of an internal topic; `value` None is a tombstone."""
+    """One record of an internal topic; `value` None is a tombstone.
+
+    `decoded`: what a shard's `replay` would make of `key` and `value`, where the shard has it at hand.  The record has just been
+    encoded from it, and decoding is the dearer half.
+    """
 
     key: bytes
     value: bytes | None
+    decoded: object | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,13 +41,15 @@ class ProducerIdentity:
 
 
 class ReplayedRecord(NamedTuple):
-    """A record with its place in the log; `producer` is set when its batch is transactional.  A load makes a million of them."""
+    """A record with its place in the log; `producer` is set when its batch is transactional.  A load makes a million of them.
+    `decoded`: see `CoordinatorRecord`; never set by a load."""
 
     offset: int
     timestamp_ms: int
     key: bytes
     value: bytes | None
     producer: ProducerIdentity | None = None
+    decoded: object | None = None
 
 
 @dataclass(slots=True, frozen=True)

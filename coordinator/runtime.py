@@ -409,7 +409,8 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             return
         try:
             for index, record in enumerate(outcome.records):
-                self._replay(state, base_offset + index, self._now_ms, record.key, record.value, producer)
+                offset = base_offset + index
+                state.shard.replay(ReplayedRecord(offset, self._now_ms, record.key, record.value, producer, record.decoded))
         except Exception as error:  # the record is in the log and the state is half changed: fail-stop
             log.exception("coordinator_replay_failed", topic=self.name, partition=state.partition, offset=base_offset)
             self._fail(state, f"replay failed at {base_offset}: {error}")

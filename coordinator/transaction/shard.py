@@ -107,7 +107,8 @@ class TransactionShard:
     # --- replay: the only mutator ------------------------------------------------------------------------------------------
 
     def replay(self, record: ReplayedRecord) -> None:
-        transactional_id = records.decode_key(record.key)
+        written = record.decoded if isinstance(record.decoded, TransactionMetadata) else None
+        transactional_id = records.decode_key(record.key) if written is None else written.transactional_id
         if transactional_id is None:
             return  # a key version that this release does not know: a later one wrote it
         self.ongoing.pop(transactional_id, None)
@@ -116,7 +117,10 @@ class TransactionShard:
         if record.value is None:
             self.transactions.pop(transactional_id, None)
             return
-        metadata = records.decode_value(transactional_id, record.value, record.offset)
+        if written is None:
+            metadata = records.decode_value(transactional_id, record.value, record.offset)
+        else:
+            metadata = replace(written, record_offset=record.offset)
         self.transactions[transactional_id] = metadata
         if metadata.state.is_prepare:
             self.prepared[transactional_id] = None
@@ -490,8 +494,7 @@ class TransactionShard:
         """A positive answer that changes nothing.  A TV2 request names its transaction by its epoch and needs no confirmation."""
         if transaction_version >= 2:
             return Outcome(reply=reply)
-        record = CoordinatorRecord(records.encode_key(current.transactional_id), records.encode_value(current))
-        return Outcome(records=(record,), reply=reply)
+        return Outcome(records=(_record_of(current),), reply=reply)
 
     # --- writing -----------------------------------------------------------------------------------------------------------
 
@@ -506,8 +509,11 @@ class TransactionShard:
             raise AssertionError(f"{following.transactional_id}: {following.state.name} may not follow {previous.name}")
         if not 0 <= following.producer_epoch <= self.config.max_producer_epoch:
             raise AssertionError(f"{following.transactional_id}: producer epoch {following.producer_epoch} is out of range")
-        record = CoordinatorRecord(records.encode_key(following.transactional_id), records.encode_value(following))
-        return Outcome(records=(record,), reply=reply, effects=effects)
+        return Outcome(records=(_record_of(following),), reply=reply, effects=effects)
+
+
+def _record_of(metadata: TransactionMetadata) -> CoordinatorRecord:
+    return CoordinatorRecord(records.encode_key(metadata.transactional_id), records.encode_value(metadata), metadata)
 
 
 def _expected(event: InitProducerId) -> tuple[int, int] | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from coordinator_doubles import code_of
-from tidegate.coordinator.outcome import Context, Outcome, ReplayedRecord
+from tidegate.coordinator.outcome import Context, CoordinatorRecord, Outcome, ReplayedRecord
 from tidegate.coordinator.transaction import records
 from tidegate.coordinator.transaction import shard as shard_module
 from tidegate.coordinator.transaction.events import (
@@ -151,6 +151,16 @@ def test_every_pair_has_its_outcome(state: S, stimulus: Stimulus, max_epoch: int
     outcome = decide(made, request(stimulus, made))
     assert seen(outcome, made) == EXPECTED[stimulus][COLUMNS.index(state)]
     assert made.transactions == before, "handle decides, only replay changes"
+    for record in outcome.records:
+        assert replayed(record, decoded=True) == replayed(record, decoded=False), "memory is what a load would find"
+
+
+def replayed(record: CoordinatorRecord, *, decoded: bool) -> tuple[dict[str, TransactionMetadata], list[str], list[str]]:
+    made = make(S.ONGOING, version=1)
+    written = record.decoded if decoded else None
+    assert (written is None) == (record.value is None or not decoded)
+    made.replay(ReplayedRecord(41, NOW, record.key, record.value, None, written))
+    return made.transactions, list(made.ongoing), list(made.prepared)
 
 
 def test_the_expectations_cover_the_whole_table() -> None:
