@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -442,38 +443,28 @@ class ReplicaManager:
         if replica.flush_running or not replica.log.needs_flush or self._closing:
             return
         replica.flush_running = True
-        self._spawn(self._flush_alone(replica), f"flush-{replica.topic}-{replica.partition}")
+        self._group_commit.when_flushed(replica.log, partial(self._flushed_alone, replica))
 
-    async def _flush_alone(self, replica: Replica) -> None:
-        try:
-            while replica.needs_flush and replica.role is not Role.OFFLINE:
-                if not await self._flush(replica):
-                    break
-                self._progress(replica)
-        finally:
-            replica.flush_running = False
-
-    async def _flush(self, replica: Replica) -> bool:
-        try:
-            await self._group_commit.flush(replica.log)
-        except KafkaError as error:
+    def _flushed_alone(self, replica: Replica, error: KafkaError | None) -> None:
+        replica.flush_running = False
+        if self._closing:
+            return
+        if error is not None:
             self.storage_failed(replica, str(error))
-            return False
-        return True
+            return
+        self._progress(replica)
+        if replica.role is not Role.OFFLINE:
+            self._start_flush(replica)
 
     async def _flush_followed(self, replicas: Sequence[Replica]) -> None:
-        wanted: list[Coroutine[Any, Any, Any]] = []
         for replica in replicas:
-            if replica.log.start_note.is_due:
-                wanted.append(self._note_start(replica))
-            if replica.needs_flush:
-                wanted.append(self._flush(replica))
-            elif replica.log.flush_due and not replica.log.is_offline:
+            if not replica.needs_flush and replica.log.flush_due and not replica.log.is_offline:
                 self._group_commit.request(replica.log)
-        if len(wanted) == 1:
-            await wanted[0]
-        elif wanted:
-            await asyncio.gather(*wanted)
+        wanted = {replica.log: replica for replica in replicas if replica.needs_flush}
+        if notes := [self._note_start(replica) for replica in replicas if replica.log.start_note.is_due]:
+            await asyncio.gather(*notes)
+        for log, error in (await self._group_commit.flush_all(wanted)).items():
+            self.storage_failed(wanted[log], str(error))
 
     async def _note_start(self, replica: Replica) -> None:
         try:

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..runtime import logs
 from ..runtime.disk import OUT_OF_SPACE
@@ -26,11 +27,15 @@ from .log import Log
 log = logs.get(__name__)
 
 
+Flushed = Callable[[KafkaError | None], None]
+"""Called once, on a turn of the loop of its own: with None, or with KAFKA_STORAGE_ERROR."""
+
+
 @dataclass(slots=True)
 class _Queue:
-    """Who waits for one log: `(offset, future)` each, until the flushed end has reached the offset."""
+    """Who waits for one log: `(offset, callback)` each, until the flushed end has reached the offset."""
 
-    waiting: list[tuple[int, asyncio.Future[int]]] = field(default_factory=list)
+    waiting: list[tuple[int, Flushed]] = field(default_factory=list)
     busy: bool = False
     wanted: bool = False
 
@@ -62,10 +67,27 @@ class GroupCommit:
         if not target.needs_flush and not target.is_offline:
             return target.flushed_end_offset
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        queue = self._queue(target)
-        queue.waiting.append((target.log_end_offset, future))
-        self._schedule(target, queue)
+
+        def done(error: KafkaError | None) -> None:
+            if future.done():  # whoever waited went away
+                return
+            if error is None:
+                future.set_result(target.flushed_end_offset)
+            else:
+                future.set_exception(error)
+
+        self.when_flushed(target, done)
         return await future
+
+    def when_flushed(self, target: Log, done: Flushed) -> None:
+        """`flush` with a callback: every write of a leader wants one, and a task for each would cost more than the flush."""
+        try:
+            queue = self._queue(target)
+        except KafkaError as error:
+            asyncio.get_running_loop().call_soon(done, error)
+            return
+        queue.waiting.append((target.log_end_offset, done))
+        self._schedule(target, queue)
 
     def request(self, target: Log) -> None:
         """A flush that nobody waits for (flush.policy=os: when `log.flush_due`, and before a checkpoint)."""
@@ -74,12 +96,26 @@ class GroupCommit:
             queue.wanted = True
             self._schedule(target, queue)
 
-    async def flush_all(self, targets: Iterable[Log]) -> None:
-        """Flushes every log that needs it; failures take their log offline and are not raised here."""
-        wanted = [self.flush(target) for target in targets if target.needs_flush and not target.is_offline]
-        for result in await asyncio.gather(*wanted, return_exceptions=True):
-            if isinstance(result, BaseException) and not isinstance(result, KafkaError):
-                raise result
+    async def flush_all(self, targets: Iterable[Log]) -> dict[Log, KafkaError]:
+        """Flushes every log that needs it; the failures, each of which has taken its log offline."""
+        failures: dict[Log, KafkaError] = {}
+        wanted = [target for target in targets if target.needs_flush]
+        under_way = len(wanted)
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(target: Log, error: KafkaError | None) -> None:
+            nonlocal under_way
+            under_way -= 1
+            if error is not None:
+                failures[target] = error
+            if not under_way and not over.done():
+                over.set_result(None)
+
+        for target in wanted:
+            self.when_flushed(target, partial(done, target))
+        if wanted:
+            await over
+        return failures
 
     async def note_start(self, target: Log) -> None:
         """Waits until the log start that is wanted is on the disk (`log_start`).  Raises KAFKA_STORAGE_ERROR; on a full disk,
@@ -149,22 +185,21 @@ class GroupCommit:
     def _release(self, target: Log, queue: _Queue) -> None:
         """Answers everybody whose offset is flushed now; a truncated log owes only what is left of it."""
         flushed, end = target.flushed_end_offset, target.log_end_offset
-        still: list[tuple[int, asyncio.Future[int]]] = []
-        for offset, future in queue.waiting:
+        still: list[tuple[int, Flushed]] = []
+        for offset, done in queue.waiting:
             if min(offset, end) > flushed:
-                still.append((offset, future))
-            elif not future.done():
-                future.set_result(flushed)
+                still.append((offset, done))
+            else:
+                asyncio.get_running_loop().call_soon(done, None)
         queue.waiting = still
 
     def _fail(self, target: Log, queue: _Queue, error: BaseException) -> None:
         waiting, queue.waiting = queue.waiting, []
         self._forget(target, queue)
-        for _offset, future in waiting:
-            if not future.done():
-                failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{target.name} could not be flushed: {error}")
-                failure.__cause__ = error
-                future.set_exception(failure)
+        for _offset, done in waiting:
+            failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{target.name} could not be flushed: {error}")
+            failure.__cause__ = error
+            asyncio.get_running_loop().call_soon(done, failure)
 
     def _forget(self, target: Log, queue: _Queue) -> None:
         queue.busy = False

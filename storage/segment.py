@@ -126,7 +126,7 @@ class Segment:
     def file_to_write(self) -> File:
         """Held from now on, until `written_is_durable`."""
         if self._dirty_file is None:
-            self._dirty_file = self._files.get(self.path("log"))
+            self._dirty_file = self._files.get(self._log_path)
         return self._dirty_file
 
     def written_is_durable(self, *, transactions_too: bool) -> None:
