@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..controller.model import GROUP_VERSION
@@ -127,25 +127,19 @@ class GroupCoordination:
         return runtime.leader_epoch(partition) == leader_epoch and runtime.phase(partition) is not Phase.FAILED
 
     def marker_appended(
-        self, partition: int, leader_epoch: int, producer_id: int, producer_epoch: int, commit: bool, offset: int
-    ) -> asyncio.Future[None]:
+        self,
+        partition: int,
+        leader_epoch: int,
+        producer: ProducerIdentity,
+        commit: bool,
+        offset: int,
+        done: Callable[[KafkaError | None], None],
+    ) -> None:
         """A marker was appended to the offsets partition: must be called in the same step as the append.
 
-        The future resolves when the marker is committed and the offsets it decided are visible.
+        `done` hears when the marker is committed and the offsets it decided are visible.
         """
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: KafkaError | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-
-        identity = ProducerIdentity(producer_id, producer_epoch)
-        self._host.runtime.replay_marker(partition, leader_epoch, identity, commit, offset, done)
-        return future
+        self._host.runtime.replay_marker(partition, leader_epoch, producer, commit, offset, done)
 
     @property
     def shards(self) -> Iterable[GroupShard]:

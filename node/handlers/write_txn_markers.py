@@ -8,8 +8,10 @@ offsets, in the same step as its append.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
+from ...coordinator.outcome import ProducerIdentity
 from ...storage.log import AppendOrigin
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import ControlType, encode_marker
@@ -19,24 +21,54 @@ from ..requests import Deferred, Fields, RequestContext
 
 COMMIT_WAIT_MS: Final = 20_000
 
+_Key = tuple[int, str, int]
+"""Producer id, topic and partition."""
+
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Deferred:
-    waits: list[tuple[int, str, int, asyncio.Task[ErrorCode] | ErrorCode]] = []
+    outcome = _Outcome()
     for marker in request.markers:
         for topic in marker.topics:
             for index in topic.partition_indexes:
-                waits.append((marker.producer_id, topic.name, index, _append(broker, marker, topic.name, index)))
-    return Deferred(_answer(request, waits))
+                _append(broker, marker, topic.name, index, outcome.awaits((marker.producer_id, topic.name, index)))
+    return Deferred(_answer(request, outcome))
 
 
-def _append(broker: Broker, marker: Any, topic: str, index: int) -> asyncio.Task[ErrorCode] | ErrorCode:
-    """Appends now; what is returned says, or will say, how it ended."""
+class _Outcome:
+    """How the markers of one request ended."""
+
+    def __init__(self) -> None:
+        self.codes: dict[_Key, ErrorCode] = {}
+        self._waiting = 0
+        self._over: asyncio.Future[None] | None = None
+
+    def awaits(self, key: _Key) -> Callable[[ErrorCode], None]:
+        """What is to be called once, perhaps at once, when it is known how the marker of `key` ended."""
+        self._waiting += 1
+
+        def settle(code: ErrorCode) -> None:
+            self.codes[key] = code
+            self._waiting -= 1
+            if not self._waiting and self._over is not None and not self._over.done():
+                self._over.set_result(None)
+
+        return settle
+
+    async def all_known(self) -> None:
+        if self._waiting:
+            self._over = asyncio.get_running_loop().create_future()
+            await self._over
+
+
+def _append(broker: Broker, marker: Any, topic: str, index: int, settle: Callable[[ErrorCode], None]) -> None:
+    """Appends now; `settle` hears how it ended."""
     control_type = ControlType.COMMIT if marker.transaction_result else ControlType.ABORT
     try:
         replica = broker.replicas.replica(topic, index)
         leader_epoch = replica.leader_epoch
         if topic == CONSUMER_OFFSETS and not broker.groups.accepts_markers(index, leader_epoch):
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+            settle(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
         info = broker.replicas.append_now(
             topic,
             index,
@@ -49,28 +81,27 @@ def _append(broker: Broker, marker: Any, topic: str, index: int) -> asyncio.Task
             transaction_version=getattr(marker, "transaction_version", 0),
         )
     except KafkaError as error:
-        return error.code
+        settle(error.code)
+        return
     if topic == CONSUMER_OFFSETS and not info.duplicate:
-        decided = broker.groups.marker_appended(
-            index, leader_epoch, marker.producer_id, marker.producer_epoch, marker.transaction_result, info.first_offset
+        producer = ProducerIdentity(marker.producer_id, marker.producer_epoch)
+        broker.groups.marker_appended(
+            index, leader_epoch, producer, marker.transaction_result, info.first_offset, lambda error: settle(_code_of(error))
         )
-        return asyncio.create_task(_until_decided(decided))
-    return asyncio.create_task(broker.replicas.wait_committed(topic, index, leader_epoch, info.next_offset, COMMIT_WAIT_MS))
+        return
+    broker.replicas.when_committed(topic, index, leader_epoch, info.next_offset, COMMIT_WAIT_MS, settle)
 
 
-async def _until_decided(decided: asyncio.Future[None]) -> ErrorCode:
-    try:
-        await decided
-    except KafkaError as error:
-        # The coordinator of transactions retries what it is told here; NOT_COORDINATOR means that the partition has moved.
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code is ErrorCode.NOT_COORDINATOR else error.code
-    return ErrorCode.NONE
+def _code_of(error: KafkaError | None) -> ErrorCode:
+    """The coordinator of transactions retries what it is told here; NOT_COORDINATOR means that the partition has moved."""
+    if error is None:
+        return ErrorCode.NONE
+    return ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code is ErrorCode.NOT_COORDINATOR else error.code
 
 
-async def _answer(request: Any, waits: list[tuple[int, str, int, asyncio.Task[ErrorCode] | ErrorCode]]) -> Fields:
-    codes: dict[tuple[int, str, int], ErrorCode] = {}
-    for producer_id, topic, index, wait in waits:
-        codes[producer_id, topic, index] = await wait if isinstance(wait, asyncio.Task) else wait
+async def _answer(request: Any, outcome: _Outcome) -> Fields:
+    await outcome.all_known()
+    codes = outcome.codes
     return {
         "markers": [
             {

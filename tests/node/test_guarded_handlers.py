@@ -60,18 +60,15 @@ def test_a_coordinator_appends_only_under_the_leadership_that_it_was_loaded_for(
 async def test_no_marker_is_appended_to_offsets_that_no_shard_follows(accepts: bool) -> None:
     """SEMANTICS 32: the shard would never hear of it, and keep the offsets of the transaction undecided."""
     appends = Appends()
-    groups = SimpleNamespace(accepts_markers=lambda index, epoch: accepts, marker_appended=lambda *_: _done())
+    groups = SimpleNamespace(accepts_markers=lambda index, epoch: accepts, marker_appended=lambda *args: args[-1](None))
     broker = cast(Any, SimpleNamespace(replicas=appends, groups=groups, clock=ManualClock()))
     marker = SimpleNamespace(transaction_result=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, transaction_version=2)
-    code = write_txn_markers._append(broker, marker, CONSUMER_OFFSETS, 3)
+    codes: list[ErrorCode] = []
+    write_txn_markers._append(broker, marker, CONSUMER_OFFSETS, 3, codes.append)
     if accepts:
-        assert await cast(Any, code) is ErrorCode.NONE and appends.made[0]["expected_leader_epoch"] == 6
+        assert codes == [ErrorCode.NONE] and appends.made[0]["expected_leader_epoch"] == 6
     else:
-        assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER and appends.made == []
-
-
-async def _done() -> None:
-    return None
+        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] and appends.made == []
 
 
 async def test_a_produce_takes_its_guard_anew_before_every_question_and_appends_with_the_last() -> None:
