@@ -401,12 +401,11 @@ class GroupShard:
         return Outcome(records=tombstones + self._group_tombstones(group_id), reply=Acknowledged())
 
     def _delete_offsets(self, event: DeleteOffsets) -> GroupOutcome:
-        state = self.state_of(event.group_id)
-        if state is GroupState.DEAD and not self._is_consumer_kind(event.group_id):
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {event.group_id} is not known")
-        group = self.groups.get(event.group_id)
+        group, action = self.groups.get(event.group_id), GroupAction.DELETE_OFFSETS
+        if not self._is_consumer_kind(event.group_id):
+            action = self._refuse(self.state_of(event.group_id), GroupRequest.DELETE_OFFSETS, event.group_id)
         in_use: set[str] = set()
-        if group is not None and group.members:
+        if group is not None and action is GroupAction.DELETE_UNREAD_OFFSETS:
             if group.protocol_type != "consumer":
                 raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {event.group_id} has members")
             in_use = set[str]().union(*(topics for topics in subscriptions(group) if topics is not None))
@@ -444,10 +443,10 @@ class GroupShard:
             return None
         if self._has_consumers(group_id):
             return self.consumers.groups[group_id].subscribed_topics()
-        group = self.groups.get(group_id)
-        if group is None or (group.state is GroupState.EMPTY and not group.pending_members):
-            return set()
-        if group.state is not GroupState.STABLE or group.protocol_type != "consumer":
+        group, action = self.groups.get(group_id), RULES[(self.state_of(group_id), GroupRequest.EXPIRE_OFFSETS)]
+        if action is GroupAction.EXPIRE:
+            return None if group is not None and group.pending_members else set()
+        if action is not GroupAction.EXPIRE_UNREAD or group is None or group.protocol_type != "consumer":
             return None
         read = subscriptions(group)
         return None if None in read else set[str]().union(*(topics for topics in read if topics is not None))

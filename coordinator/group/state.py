@@ -37,7 +37,7 @@ VALID_PREVIOUS: dict[GroupState, frozenset[GroupState]] = {
 
 
 class GroupRequest(Enum):
-    """What a client may ask of a group, with its membership already judged."""
+    """What a client may ask of a group, with its membership already judged; and the clock."""
 
     JOIN_NEW = "join, new member"
     JOIN_KNOWN = "join, known member"
@@ -47,7 +47,11 @@ class GroupRequest(Enum):
     COMMIT_MEMBER = "commit by a member"
     COMMIT_SIMPLE = "commit without a group"
     COMMIT_TRANSACTION = "commit in a transaction"
+    FETCH_OFFSETS = "fetch offsets"
+    DELETE_OFFSETS = "delete offsets"
     DELETE_GROUP = "delete group"
+    DESCRIBE = "describe"
+    EXPIRE_OFFSETS = "offsets are too old"
 
 
 class GroupAction(Enum):
@@ -64,7 +68,14 @@ class GroupAction(Enum):
     REMOVE_AND_REBALANCE = "remove the member, rebalance"
     REMOVE = "remove the member"
     WRITE_OFFSETS = "write the offsets"
+    READ_OFFSETS = "answer the offsets"
+    DELETE_OFFSETS = "tombstones for the offsets"
+    DELETE_UNREAD_OFFSETS = "tombstones, but for topics that members read"
     TOMBSTONE = "tombstones for the group and its offsets"
+    DESCRIBE = "answer state and members"
+    EXPIRE = "tombstones, and for the group when nothing is left"
+    EXPIRE_UNREAD = "tombstones for topics that no member reads"
+    IGNORE = "nothing"
     REFUSE_UNKNOWN_MEMBER = "UNKNOWN_MEMBER_ID"
     REFUSE_REBALANCING = "REBALANCE_IN_PROGRESS"
     REFUSE_GENERATION = "ILLEGAL_GENERATION"
@@ -78,6 +89,10 @@ _SAME, _LEAD = GroupAction.REBALANCE_IF_CHANGED, GroupAction.REBALANCE_IF_LEADER
 _SYNC, _ANS, _OK = GroupAction.AWAIT_ASSIGNMENT, GroupAction.ANSWER_ASSIGNMENT, GroupAction.KEEP_ALIVE
 _OUT, _CUT, _PUT = GroupAction.REMOVE_AND_REBALANCE, GroupAction.REMOVE, GroupAction.WRITE_OFFSETS
 _TOMB, _WHO, _BUSY = GroupAction.TOMBSTONE, GroupAction.REFUSE_UNKNOWN_MEMBER, GroupAction.REFUSE_REBALANCING
+_READ, _DEL, _DELU, _SHOW = (
+    GroupAction.READ_OFFSETS, GroupAction.DELETE_OFFSETS, GroupAction.DELETE_UNREAD_OFFSETS, GroupAction.DESCRIBE,
+)  # fmt: skip
+_EXP, _EXPU, _SKIP = GroupAction.EXPIRE, GroupAction.EXPIRE_UNREAD, GroupAction.IGNORE
 _GEN, _FULL, _MISS = GroupAction.REFUSE_GENERATION, GroupAction.REFUSE_NON_EMPTY, GroupAction.REFUSE_NOT_FOUND
 
 _TABLE: dict[GroupRequest, tuple[GroupAction, ...]] = {
@@ -92,7 +107,11 @@ _TABLE: dict[GroupRequest, tuple[GroupAction, ...]] = {
     GroupRequest.COMMIT_SIMPLE: (_PUT, _WHO, _WHO, _WHO, _PUT),
     # Producers before KIP-447 name no member, and their offsets go with the transaction whatever the group does.
     GroupRequest.COMMIT_TRANSACTION: (_PUT, _PUT, _PUT, _PUT, _PUT),
+    GroupRequest.FETCH_OFFSETS: (_READ, _READ, _READ, _READ, _READ),  # of a group that nobody knows: none, without an error
+    GroupRequest.DELETE_OFFSETS: (_DEL, _DELU, _DELU, _DELU, _MISS),
     GroupRequest.DELETE_GROUP: (_TOMB, _FULL, _FULL, _FULL, _MISS),
+    GroupRequest.DESCRIBE: (_SHOW, _SHOW, _SHOW, _SHOW, _SHOW),
+    GroupRequest.EXPIRE_OFFSETS: (_EXP, _SKIP, _SKIP, _EXPU, _SKIP),  # KIP-211
     # fmt: on
 }
 

@@ -78,6 +78,7 @@ _REFUSALS: dict[Action, tuple[ErrorCode, str]] = {
     Action.REFUSE_CONCURRENT: (ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is still being completed: retry"),
     Action.REFUSE_STATE: (ErrorCode.INVALID_TXN_STATE, "the transaction is not in a state that allows this"),
     Action.REFUSE_FENCED: (ErrorCode.PRODUCER_FENCED, "the request belongs to a transaction that has ended"),
+    Action.REFUSE_NOT_FOUND: (ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "there is no such transactional id"),
     Action.REFUSE_MAPPING: (ErrorCode.INVALID_PRODUCER_ID_MAPPING, "unknown transactional id: call InitProducerId first"),
     Action.UNREACHABLE: (ErrorCode.UNKNOWN_SERVER_ERROR, "the transaction is in a state that is never stored"),
 }
@@ -485,10 +486,7 @@ class TransactionShard:
     def _describe(self, event: DescribeTransactions) -> TransactionOutcome:
         if not event.transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-        metadata = self.transactions.get(event.transactional_id)
-        if metadata is None:
-            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"no transactional id {event.transactional_id!r}")
-        return Outcome(reply=DescribeReply(metadata))
+        return Outcome(reply=DescribeReply(self._lookup(event.transactional_id, Stimulus.DESCRIBE)[0]))
 
     def _unchanged(self, current: TransactionMetadata, reply: TransactionReply, transaction_version: int) -> TransactionOutcome:
         """A positive answer that changes nothing.  A TV2 request names its transaction by its epoch and needs no confirmation."""

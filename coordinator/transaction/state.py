@@ -97,6 +97,7 @@ class Stimulus(Enum):
     MARKERS_WRITTEN = "markers written"
     TIMEOUT = "timeout"
     EXPIRE = "expire"
+    DESCRIBE = "describe"
 
 
 class Action(Enum):
@@ -118,6 +119,8 @@ class Action(Enum):
     REFUSE_FENCED = "PRODUCER_FENCED"
     REFUSE_MAPPING = "INVALID_PRODUCER_ID_MAPPING"
     REFUSE_ABORTABLE = "TRANSACTION_ABORTABLE"
+    REFUSE_NOT_FOUND = "TRANSACTIONAL_ID_NOT_FOUND"
+    DESCRIBE = "answer the entry"
     UNREACHABLE = "cannot happen"
 
 
@@ -129,6 +132,7 @@ _CMT, _ABT, _DONE, _TOMB, _NONE, _SKIP = (
 )  # fmt: skip
 _BUSY, _BAD, _OLD = Action.REFUSE_CONCURRENT, Action.REFUSE_STATE, Action.REFUSE_FENCED
 _GONE, _LATE = Action.REFUSE_MAPPING, Action.REFUSE_ABORTABLE
+_SHOW, _MISS = Action.DESCRIBE, Action.REFUSE_NOT_FOUND
 
 _TABLE: dict[Stimulus, tuple[Action, ...]] = {
     # fmt: off
@@ -145,6 +149,7 @@ _TABLE: dict[Stimulus, tuple[Action, ...]] = {
     Stimulus.MARKERS_WRITTEN: (_SKIP, _SKIP, _DONE, _DONE, _SKIP, _SKIP, _SKIP),
     Stimulus.TIMEOUT: (_SKIP, _FENCE, _SKIP, _SKIP, _SKIP, _SKIP, _SKIP),
     Stimulus.EXPIRE: (_TOMB, _SKIP, _SKIP, _SKIP, _TOMB, _TOMB, _SKIP),
+    Stimulus.DESCRIBE: (_SHOW, _SHOW, _SHOW, _SHOW, _SHOW, _SHOW, _MISS),
     # fmt: on
 }
 

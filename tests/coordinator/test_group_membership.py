@@ -10,7 +10,9 @@ from coordinator_doubles import Driver, MemoryLog, code_of
 from tidegate.coordinator.group.events import (
     Acknowledged,
     DeleteGroup,
+    DeleteOffsets,
     DescribeGroup,
+    ExpireOffsets,
     GroupConfig,
     Heartbeat,
     JoinGroup,
@@ -19,19 +21,23 @@ from tidegate.coordinator.group.events import (
     LeavingMember,
     ListGroups,
     OffsetCommit,
+    OffsetFetch,
     OffsetToCommit,
     SyncGroup,
     SyncReply,
     TxnOffsetCommit,
 )
 from tidegate.coordinator.group.membership import ClassicGroup
+from tidegate.coordinator.group.records import OffsetKey, OffsetValue, decode_key, encode_offset_key, encode_offset_value
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.group.state import RULES, VALID_PREVIOUS, GroupRequest, GroupState
+from tidegate.coordinator.outcome import Context, ReplayedRecord
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 G = "readers"
 R, S = GroupRequest, GroupState
 ONE = (OffsetToCommit("flights", 0, 5),)
+SUBSCRIPTION = b"\0\1" + b"\0\0\0\1" + b"\0\7flights" + b"\xff\xff\xff\xff"
 SESSION_MS, REBALANCE_MS = 10_000, 60_000
 
 
@@ -53,7 +59,7 @@ class Groups(Driver):
             "session_timeout_ms": SESSION_MS,
             "rebalance_timeout_ms": REBALANCE_MS,
             "protocol_type": "consumer",
-            "protocols": (("range", b"sub"),),
+            "protocols": (("range", SUBSCRIPTION),),
             "new_member_id": "" if member_id else f"m{next(self.numbers)}",
             "require_known_member_id": False,
         }
@@ -118,6 +124,11 @@ EXPECTED = {
     R.COMMIT_MEMBER: (UNKNOWN, OK, BUSY, OK, "ILLEGAL_GENERATION"),
     R.COMMIT_SIMPLE: (OK, UNKNOWN, UNKNOWN, UNKNOWN, OK),
     R.COMMIT_TRANSACTION: (OK, OK, OK, OK, OK),
+    R.FETCH_OFFSETS: ("5 of flights, 5 of other",) * 4 + ("-1 of flights, -1 of other",),
+    R.DELETE_OFFSETS: ("deletes flights, other",) + ("deletes other",) * 3 + ("GROUP_ID_NOT_FOUND",),
+    R.DESCRIBE: ("Empty, 0 members", "PreparingRebalance, 2 members", "CompletingRebalance, 2 members", "Stable, 2 members",
+                 "Dead, 0 members"),
+    R.EXPIRE_OFFSETS: ("deletes flights, group, other", "nothing", "nothing", "deletes other", "nothing"),
     R.DELETE_GROUP: (OK, "NON_EMPTY_GROUP", "NON_EMPTY_GROUP", "NON_EMPTY_GROUP", "GROUP_ID_NOT_FOUND"),
 }
 
@@ -160,6 +171,8 @@ def run(groups: Groups, request: GroupRequest, generation: int) -> str:
             groups.submit("x", TxnOffsetCommit(G, 7, 0, ONE))
         case R.DELETE_GROUP:
             groups.submit("x", DeleteGroup(G))
+        case R.FETCH_OFFSETS | R.DELETE_OFFSETS | R.DESCRIBE | R.EXPIRE_OFFSETS:
+            return run_on_offsets(groups, request)
     groups.commit()
     reply = groups.replies.get("x", "waits")
     if hasattr(reply, "results"):
@@ -167,6 +180,32 @@ def run(groups: Groups, request: GroupRequest, generation: int) -> str:
     if hasattr(reply, "errors"):
         return str(next(iter(reply.errors.values())).name)
     return reply if isinstance(reply, str) else code_of(reply).name
+
+
+def run_on_offsets(groups: Groups, request: GroupRequest) -> str:
+    """The group has an offset of `flights`, which its members read, and one of `other`, both long past their time."""
+    places = (("flights", 0), ("other", 0))
+    if groups.state is not S.DEAD:
+        for topic, _ in places:  # put there as a load would, whatever the group does
+            key, value = encode_offset_key(G, topic, 0), encode_offset_value(OffsetValue(5, -1, "", 0, -1))
+            groups.shard.replay(ReplayedRecord(0, 0, key, value))
+        if G in groups.shard.groups:
+            groups.group.state_since_ms = 0
+    match request:
+        case R.FETCH_OFFSETS:
+            found = groups.ask(OffsetFetch(G, places)).offsets
+            return ", ".join(f"{found[place].offset} of {place[0]}" for place in places)
+        case R.DESCRIBE:
+            described = groups.ask(DescribeGroup(G))
+            return f"{described.state.value}, {len(described.members)} members"
+    event: Any = DeleteOffsets(G, places) if request is R.DELETE_OFFSETS else ExpireOffsets((G,))
+    try:
+        outcome = groups.shard.handle(event, Context(8 * 24 * 3600 * 1000, 0, 1))
+    except KafkaError as error:
+        return error.code.name
+    keys = [decode_key(record.key) for record in outcome.records if record.value is None]
+    gone = sorted(key.topic if isinstance(key, OffsetKey) else "group" for key in keys)
+    return f"deletes {', '.join(gone)}" if gone else "nothing"
 
 
 @pytest.mark.parametrize(("state", "request_"), RULES, ids=lambda value: value.name)

@@ -17,6 +17,7 @@ from tidegate.coordinator.transaction import shard as shard_module
 from tidegate.coordinator.transaction.events import (
     AddOffsets,
     AddPartitions,
+    DescribeTransactions,
     EndTxn,
     ExpireTransactions,
     InitProducerId,
@@ -66,6 +67,7 @@ EXPECTED = {
     T.MARKERS_WRITTEN: (OK, OK, "NONE COMPLETE_COMMIT", "NONE COMPLETE_ABORT", OK, OK, OK),
     T.TIMEOUT: (OK, ABT, OK, OK, OK, OK, OK),
     T.EXPIRE: ("NONE tombstone", OK, OK, OK, "NONE tombstone", "NONE tombstone", OK),
+    T.DESCRIBE: (OK, OK, OK, OK, OK, OK, "TRANSACTIONAL_ID_NOT_FOUND -"),
 }
 
 
@@ -114,6 +116,8 @@ def request(stimulus: Stimulus, made: TransactionShard) -> Any:
             return TimeoutTransaction(ID)
         case T.EXPIRE:
             return ExpireTransactions((ID,))
+        case T.DESCRIBE:
+            return DescribeTransactions(ID)
 
 
 def decide(made: TransactionShard, event: Any) -> Outcome[Any, Any]:
