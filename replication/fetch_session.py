@@ -12,9 +12,11 @@ announce their changes themselves (`FetchWatchers`), so an idle fetch costs noth
 
 from __future__ import annotations
 
+from enum import Enum
+
 from ..wire.errors import ErrorCode
 from ..wire.fetch import FetchPartition, FetchRequest
-from .delayed import FetchWaiter, FetchWatchers
+from .delayed import WATERMARK_NEWS_S, FetchWaiter, FetchWatchers
 
 Key = tuple[str, int]
 
@@ -25,12 +27,25 @@ WITHOUT_SESSION_MAX = 1_000
 """Of so many followers beyond those it is known what they were told; the rest never wait."""
 
 
+Facts = tuple[object, int, int]
+"""What a follower is told of a partition beside its records: one leadership, its high watermark and the log's start."""
+
+
+class News(Enum):
+    """How much a follower's fetch has to say of a partition."""
+
+    NONE = 0
+    WATERMARK = 1
+    """Only that the high watermark is higher: it may wait for other news (`WATERMARK_NEWS_S`)."""
+    NOW = 2
+
+
 class FollowerSession:
     """The partitions that one follower listed, and which of them changed since they were last answered."""
 
     __slots__ = ("_told", "_watched", "closed", "dirty", "next_epoch", "node_id", "parts", "session_id", "waiter")
 
-    def __init__(self, node_id: int, session_id: int = 0, told: dict[Key, tuple[object, int, int]] | None = None) -> None:
+    def __init__(self, node_id: int, session_id: int = 0, told: dict[Key, Facts] | None = None) -> None:
         """`told`: what the follower was told of partitions before."""
         self.node_id = node_id
         self.session_id = session_id  # 0: of one request only
@@ -40,22 +55,30 @@ class FollowerSession:
         self.closed = False
         self.waiter: FetchWaiter | None = None
         self._watched: dict[Key, FetchWatchers] = {}
-        self._told: dict[Key, tuple[object, int, int]] = {} if told is None else told
+        self._told: dict[Key, Facts] = {} if told is None else told
 
-    def tell(self, key: Key, leader: object, high_watermark: int, log_start_offset: int) -> bool:
-        """Notes what the follower is told now of a partition under `leader`, one leadership; true when it is news within this
-        session.  What an earlier session told may have been lost with it."""
+    def news(self, key: Key, facts: Facts) -> News:
+        """What `facts` are within this session.  What an earlier session told may have been lost with it."""
         told = self._told.get(key)
-        if told is not None and told[0] is leader and told[1] >= high_watermark and told[2] >= log_start_offset:
-            return False
-        self._told[key] = leader, high_watermark, log_start_offset
-        return True
+        if told is None or told[0] is not facts[0] or told[2] < facts[2]:
+            return News.NOW
+        return News.NONE if told[1] >= facts[1] else News.WATERMARK
+
+    def tell(self, key: Key, facts: Facts) -> None:
+        """Notes what the follower is told now."""
+        self._told[key] = facts
 
     def changed(self, key: Key) -> None:
         """A partition announces that it has something new."""
         self.dirty[key] = None
         if self.waiter is not None:
             self.waiter.wake()
+
+    def watermark_moved(self, key: Key) -> None:
+        """As `changed`, but this news may wait for other news for a moment."""
+        self.dirty[key] = None
+        if self.waiter is not None:
+            self.waiter.wake_within(WATERMARK_NEWS_S)
 
     def watch(self, key: Key, watchers: FetchWatchers) -> None:
         """Follows the changes of a partition; a deleted and created one is followed anew."""
@@ -93,7 +116,7 @@ class SessionTable:
         """`first_id` should differ between starts of the process, so that an old session is not taken for a new one."""
         self._next_id = first_id
         self._sessions: dict[int, FollowerSession] = {}
-        self._told: dict[int, dict[Key, tuple[object, int, int]]] = {}  # those that are given no session, or would never wait
+        self._told: dict[int, dict[Key, Facts]] = {}  # those that are given no session, or would never wait
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -5,10 +5,11 @@ the two apart), fence by leader epoch, compare histories, and only then believe 
 (`Replica.receive_fetch`), move the high watermark, consider the follower for the ISR.  Reading comes last, for the listed
 partitions and for those of the session that changed.
 
-A fetch waits until a partition has records, an error or a divergence, or until the follower's knowledge of a high watermark is
-outdated; a newer fetch of the same follower ends the wait of the older one.  The byte budget is given out from another partition
-on each time, and the first partition that has records always gets one whole batch, however large (HOTPATH 9).  A replica that
-catches up may be given less (`catch_up_throttle.py`): the rest comes with later fetches.
+A fetch waits until a partition has records, an error or a divergence; when all that is new is a higher high watermark, for
+`WATERMARK_NEWS_S` more, because records that follow take it along.  A newer fetch of the same follower ends the wait of the older
+one.  The byte budget is given out from another partition on each time, and the first partition that has records always gets one
+whole batch, however large (HOTPATH 9).  A replica that catches up may be given less (`catch_up_throttle.py`): the rest comes with
+later fetches.
 
 Within a session the numbers of the requests keep their order, and a position holds until another is listed.  A fetch outside of
 it may arrive late, after newer ones: it is answered, but what it says of a partition that the session has listed does not count,
@@ -24,8 +25,8 @@ from ..runtime.clock import Clock
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
 from .catch_up_throttle import CatchUpThrottle
-from .delayed import FetchWaiter
-from .fetch_session import NO_SESSION_EPOCH, SESSIONS_MAX, FollowerSession, SessionTable
+from .delayed import WATERMARK_NEWS_S, FetchWaiter
+from .fetch_session import NO_SESSION_EPOCH, SESSIONS_MAX, Facts, FollowerSession, News, SessionTable
 from .follower import FetchPosition
 from .reading import failed_answer, read_batches
 from .replica import Replica
@@ -88,9 +89,10 @@ class FollowerFetches:
     async def _serve(self, request: FetchRequest, session: FollowerSession) -> FetchResponse:
         listed = [(topic, spec.partition) for topic, specs in request.topics for spec in specs]
         everything = request.session_epoch <= 0
-        answers, ready = self._evaluate(request, session, listed, everything=everything, arrival=True)
-        if not ready and request.max_wait_ms > 0:
-            await self._wait(session, request.max_wait_ms / 1000)
+        answers, news = self._evaluate(request, session, listed, everything=everything, arrival=True)
+        if news is not News.NOW and request.max_wait_ms > 0:
+            wait_s = request.max_wait_ms / 1000
+            await self._wait(session, wait_s if news is News.NONE else min(wait_s, WATERMARK_NEWS_S))
             if session.closed:
                 return FetchResponse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             # Woken by a change, by its own newer fetch, or by time: it is answered in any case.
@@ -113,15 +115,16 @@ class FollowerFetches:
 
     def _evaluate(
         self, request: FetchRequest, session: FollowerSession, listed: Iterable[Key], *, everything: bool, arrival: bool
-    ) -> tuple[list[tuple[str, list[FetchResponsePartition]]], bool]:
-        """The answer as of now, and whether it should go out without waiting.
+    ) -> tuple[list[tuple[str, list[FetchResponsePartition]]], News]:
+        """The answer as of now, and whether it should go out without waiting: on arrival, if it says `NOW`.
 
         Looks at the listed partitions and at those that changed; with `everything` even those without news are answered.
         """
         fresh = frozenset(listed) if arrival else frozenset()
         keys = list(dict.fromkeys((*listed, *session.dirty)))
         by_topic: dict[str, list[FetchResponsePartition]] = {}
-        total, ready = 0, request.max_wait_ms <= 0
+        total, most = 0, News.NONE if arrival and request.max_wait_ms > 0 else News.NOW
+        facts: dict[Key, Facts] = {}
         self._rotation += 1
         first = self._rotation % len(keys) if keys else 0
         for key in (*keys[first:], *keys[:first]):
@@ -131,15 +134,21 @@ class FollowerFetches:
                 continue
             budget = min(spec.max_bytes, request.max_bytes - total)
             try:
-                answer, news = self._answer(request, session, key, spec, budget, total == 0, key in fresh)
+                answer, news = self._answer(request, session, key, spec, budget, total == 0, key in fresh, facts)
             except KafkaError as error:
                 session.drop(key)
-                answer, news = failed_answer(self._lookup, key, error), True
+                answer, news = failed_answer(self._lookup, key, error), News.NOW
             total += len(answer.records)
-            ready = ready or news
-            if news or everything:
+            if news is not News.NONE:
+                most = news if most is not News.NOW else most
+            if news is not News.NONE or everything:
                 by_topic.setdefault(key[0], []).append(answer)
-        return list(by_topic.items()), ready
+        if most is News.NOW:
+            for key, told in facts.items():
+                session.tell(key, told)
+        else:
+            session.dirty.update(dict.fromkeys(facts))  # it is said after all, with what comes next
+        return list(by_topic.items()), most
 
     def _answer(
         self,
@@ -150,8 +159,9 @@ class FollowerFetches:
         budget: int,
         at_least_one: bool,
         arrival: bool,
-    ) -> tuple[FetchResponsePartition, bool]:
-        """One partition, and whether it has news for the follower."""
+        facts: dict[Key, Facts],
+    ) -> tuple[FetchResponsePartition, News]:
+        """One partition, and what news it has for the follower; `facts` gets what it is told by that."""
         replica = self._lookup(*key)
         if spec.topic_id != replica.topic_id:
             # Deleted and created again, and one of us does not know yet: epochs of the two topics cannot be compared.
@@ -172,7 +182,7 @@ class FollowerFetches:
             key[1], high_watermark=leader.high_watermark, log_start_offset=log.log_start_offset, diverging_epoch=diverging
         )
         if diverging is not None:
-            return answer, True
+            return answer, News.NOW
         if spec.fetch_offset < log.log_end_offset:
             end = log.log_end_offset
             held_back = self.throttle.limits and leader.is_catching_up(request.replica_id, end, now_s)
@@ -186,4 +196,8 @@ class FollowerFetches:
                 self.throttle.sent(len(answer.records))
             if not answer.records:
                 session.dirty[key] = None  # the budget was used up: its turn comes with the next fetch
-        return answer, session.tell(key, leader, leader.high_watermark, log.log_start_offset) or bool(answer.records)
+        told = leader, leader.high_watermark, log.log_start_offset
+        news = session.news(key, told)
+        if news is not News.NONE:
+            facts[key] = told
+        return answer, News.NOW if answer.records else news

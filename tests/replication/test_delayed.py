@@ -87,3 +87,18 @@ def test_a_cancelled_fetch_is_not_woken() -> None:
     watchers.state_changed()
     clock.advance(1.0)
     assert not woken
+
+
+def test_a_waiter_that_was_told_to_end_soon_ends_soon_and_is_not_put_off() -> None:
+    clock, woken = ManualClock(), list[int]()
+    waiter = FetchWaiter(lambda: woken.append(1))
+    waiter.start_timer(clock, 0.5)
+    waiter.wake_within(0.005)
+    clock.advance(0.004)
+    waiter.wake_within(0.005)
+    assert not woken
+    clock.advance(0.001)
+    assert woken == [1]
+    waiter.wake_within(0.005)
+    clock.advance(1.0)
+    assert woken == [1]

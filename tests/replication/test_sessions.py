@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tidegate.replication import follower_fetches
 from tidegate.replication.fetch_session import FollowerSession, SessionTable
 from tidegate.replication.fetcher import LeaderFetcher
 from tidegate.replication.follower import Action, Answer, FetchPosition, Ignore, LogView, PartitionFollower
@@ -151,8 +152,9 @@ async def test_what_was_told_under_one_leadership_is_told_again_under_the_next(c
 async def test_ablation_what_was_told_under_any_leadership_is_told_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell, anyone = FollowerSession.tell, object()
-    monkeypatch.setattr(FollowerSession, "tell", lambda self, key, leader, *positions: tell(self, key, anyone, *positions))
+    tell, news, anyone = FollowerSession.tell, FollowerSession.news, object()
+    monkeypatch.setattr(FollowerSession, "tell", lambda self, key, facts: tell(self, key, (anyone, *facts[1:])))
+    monkeypatch.setattr(FollowerSession, "news", lambda self, key, facts: news(self, key, (anyone, *facts[1:])))
     assert await told_in_a_new_epoch(cluster) == []
 
 
@@ -199,6 +201,41 @@ async def test_a_waiting_incremental_fetch_is_woken_by_a_change(cluster: Cluster
     assert not waiting.done()
     manager.append_now("t", 0, batch_of("a"), origin=AppendOrigin.CLIENT, required_acks=1)
     assert answered(await asyncio.wait_for(waiting, 1)) == {0: ErrorCode.NONE}
+
+
+async def watermark_news(cluster: Cluster, *, then_records: bool) -> tuple[list[tuple[int, bool]], float]:
+    """A fetch that commits what the leader has: what its answer says (high watermark, records), and after how many seconds."""
+    cluster.broker_epochs[9] = 1
+    cluster.create(partitions=1, replicas=(1, 9), isr=(1, 9), min_isr=2)
+    manager = cluster.managers[1]
+    full = await manager.fetch(request(0, 0, 0))
+    manager.append_now("t", 0, batch_of("a"), origin=AppendOrigin.CLIENT)
+    await manager.fetch(request(full.session_id, 1))
+    await eventually(lambda: manager.replica("t", 0).log.flushed_end_offset == 1, "flushed")
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    confirming = request(full.session_id, 2, 0, offset=1)
+    confirming.max_wait_ms = 60_000
+    fetch = asyncio.ensure_future(manager.fetch(confirming))
+    await eventually(lambda: manager.replica("t", 0).high_watermark == 1, "committed")
+    if then_records:
+        assert not fetch.done()
+        manager.append_now("t", 0, batch_of("b"), origin=AppendOrigin.CLIENT)
+    response = await fetch
+    return [(part.high_watermark, bool(part.records)) for _, parts in response.topics for part in parts], loop.time() - begun
+
+
+async def test_news_of_the_high_watermark_alone_comes_soon(cluster: Cluster) -> None:
+    """Consumers read from followers (KIP-392): nobody has to wait for the next record, or for the end of the fetch."""
+    told, seconds = await watermark_news(cluster, then_records=False)
+    assert told == [(1, False)] and seconds < 30
+
+
+async def test_news_of_the_high_watermark_goes_with_records_that_follow(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower_fetches, "WATERMARK_NEWS_S", 30.0)
+    assert (await watermark_news(cluster, then_records=True))[0] == [(1, True)]
 
 
 async def test_a_partition_with_an_error_is_said_once_and_leaves_the_session(cluster: Cluster) -> None:
