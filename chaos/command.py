@@ -28,7 +28,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 @app.command("list")
 def list_scenarios(json: Json = False) -> None:
     """Show the scenarios."""
-    from ..client.command_output import show_json, show_table
+    from ..client.command_line.output import show_json, show_table
     from .scenarios import SCENARIOS
 
     if json:
@@ -47,7 +47,7 @@ def run_scenarios(
     json: Json = False,
 ) -> None:
     """Run scenarios, one after the other.  Exit code 1 when anything that was checked does not hold."""
-    from ..client.command_output import complain, run
+    from ..client.command_line.output import complain, run
     from .scenarios import SCENARIOS
 
     names = list(SCENARIOS) if name == ALL else [name]
@@ -77,7 +77,7 @@ def simulate_storage(
     json: Json = False,
 ) -> None:
     """Random histories of logs on disks that lie, held against a model.  Exit code 1 when a promise does not hold."""
-    from ..client.command_output import complain
+    from ..client.command_line.output import complain
     from .sim.runs import run_seeds
     from .sim.storage_kinds import KINDS, history_of
 
@@ -146,7 +146,7 @@ def check_again(
     directory: Annotated[Path, typer.Argument(help="The folder of a run, with history.jsonl and final.json.")], json: Json = False
 ) -> None:
     """Check the history of a former run again.  Exit code 1 when it holds an anomaly."""
-    from ..client.command_output import complain, show_json
+    from ..client.command_line.output import complain, show_json
     from . import archive
     from .checker import check
     from .history import HistoryError
@@ -167,7 +167,7 @@ def check_again(
 
 def _show_runs(report: RunsReport, simulator: str, json: bool) -> None:
     """Prints what a run of seeds found, and how to repeat the first history that is broken."""
-    from ..client.command_output import complain, show_json
+    from ..client.command_line.output import complain, show_json
 
     if json:
         show_json(report.document())

@@ -14,7 +14,7 @@ import pytest
 import typer
 from tidegate.client import command_line
 from tidegate.client.admin import _refusal
-from tidegate.client.command_output import cell, plain, settings_of
+from tidegate.client.command_line.output import cell, plain, settings_of
 from tidegate.client.errors import error_for
 from tidegate.client.metadata import BrokerAddress
 from tidegate.wire.api import ApiKey
@@ -123,8 +123,8 @@ class FakeAdmin:
 
 
 def test_lists_are_tables_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("listing_commands", "transaction_commands"):
-        monkeypatch.setattr(f"tidegate.client.{module}.connect", lambda bootstrap: FakeAdmin())
+    for module in ("listing", "transactions"):
+        monkeypatch.setattr(f"tidegate.client.command_line.{module}.connect", lambda bootstrap: FakeAdmin())
     table = tidegate("groups", "list").stdout
     assert "billing" in table and "Stable" in table and "group" in table.splitlines()[0]
     found = json.loads(tidegate("groups", "list", "--json").stdout)
@@ -296,14 +296,14 @@ def test_a_state_that_does_not_exist_is_refused_with_those_that_do() -> None:
 
 
 def test_the_states_are_those_of_the_coordinator() -> None:
-    from tidegate.client.transaction_commands import TRANSACTION_STATES
+    from tidegate.client.command_line.transactions import TRANSACTION_STATES
     from tidegate.coordinator.transaction.state import TransactionState
 
     assert sorted(TRANSACTION_STATES) == sorted(state.display_name for state in TransactionState)
 
 
 def test_the_states_and_types_of_groups_are_those_of_their_coordinator() -> None:
-    from tidegate.client.listing_commands import GROUP_STATES, GROUP_TYPES
+    from tidegate.client.command_line.listing import GROUP_STATES, GROUP_TYPES
     from tidegate.coordinator.group.consumer.state import ConsumerGroupState
     from tidegate.coordinator.group.events import GroupType
     from tidegate.coordinator.group.state import GroupState

@@ -6,7 +6,7 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate.client.draining import plan_drain
+from tidegate.client.command_line.draining import plan_drain
 
 clusters = st.integers(2, 7).flatmap(
     lambda count: st.tuples(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from typing import Any
 
 import pytest
-from tidegate.client import command_line, operator_commands
+from tidegate.client import command_line
 from tidegate.client.admin import ConfigEntry, TopicDescription
-from tidegate.client.fewer_replicas import Reduction, in_words, reductions
+from tidegate.client.command_line.fewer_replicas import Reduction, in_words, reductions
 from tidegate.client.metadata import PartitionView
 from tidegate.client.operations import PartitionMove
 from typer.testing import CliRunner, Result
@@ -68,7 +69,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     async def connect(bootstrap: str) -> AsyncIterator[Asked]:
         yield asked
 
-    monkeypatch.setattr(operator_commands, "connect", connect)
+    monkeypatch.setattr(import_module("tidegate.client.command_line.partitions"), "connect", connect)
     return asked
 
 

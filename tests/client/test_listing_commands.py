@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.client.listing_commands import joining_replicas, under_replicated
+from tidegate.client.command_line.listing import joining_replicas, under_replicated
 from tidegate.client.metadata import PartitionView, TopicView
 from tidegate.client.operations import PartitionMove
 

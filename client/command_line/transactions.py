@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from .command_output import CommandError, run, show_json, show_table
-from .listing_commands import INT32_MAX, INT64_MAX, LOCAL, Bootstrap, Json, connect, connect_to_read
+from .listing import INT32_MAX, INT64_MAX, LOCAL, Bootstrap, Json, connect, connect_to_read
+from .output import CommandError, run, show_json, show_table
 
 txns = typer.Typer(no_args_is_help=True, help="Look at transactions, and abort those that hang.")
 # As ListTransactions names them; a broker passes over a name that it does not know.
@@ -40,9 +40,7 @@ def txns_list(
 
 
 @txns.command("describe")
-def txns_describe(
-    transactional_id: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False
-) -> None:
+def txns_describe(transactional_id: Annotated[str, typer.Argument()], bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
     """Show one transactional id with its open transaction."""
 
     async def work() -> None:

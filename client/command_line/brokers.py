@@ -1,181 +1,21 @@
-"""`tidegate partitions`, `features` and `brokers`: moving data, electing leaders, upgrading a cluster, taking brokers away."""
+"""`tidegate brokers` and `features`: taking brokers away, settings of nodes, upgrading a cluster."""
 
 from __future__ import annotations
 
-import asyncio
-import json as json_format
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .command_output import CommandError, run, settings_of, show_json, show_table, warn
-from .fewer_replicas import in_words, reductions
-from .listing_commands import LOCAL, Bootstrap, Json, connect
+from .listing import LOCAL, Bootstrap, Json, connect
+from .output import CommandError, run, settings_of, show_json, show_table
+from .partitions import until_settled
 
 if TYPE_CHECKING:
-    from .admin import Admin
+    from ..admin import Admin
     from .draining import Drain
-    from .operations import PartitionMove
 
-partitions = typer.Typer(no_args_is_help=True, help="Move partitions to other brokers, elect leaders.")
 features = typer.Typer(no_args_is_help=True, help="Look at feature levels, raise them after an upgrade of all nodes.")
 brokers = typer.Typer(no_args_is_help=True, help="List brokers, change their settings, forget those that are gone for good.")
-
-WATCH_S = 0.5
-Wait = Annotated[bool, typer.Option("--wait", help="Return when no partition moves any more.")]
-
-
-# ---------------------------------------------------------------------- partitions
-
-
-@partitions.command("reassign")
-def partitions_reassign(
-    targets: Annotated[list[str], typer.Argument(metavar="TOPIC:PARTITION=BROKER,BROKER,...")] = [],  # noqa: B006
-    file: Annotated[
-        Path | None, typer.Option("--file", help='As kafka-reassign-partitions has it: {"partitions": [{"topic", ...}]}.')
-    ] = None,
-    allow_fewer_replicas: Annotated[
-        bool, typer.Option("--allow-fewer-replicas", help="Fewer brokers than now are meant, for every partition named.")
-    ] = False,
-    wait: Wait = False,
-    bootstrap: Bootstrap = LOCAL,
-    json: Json = False,
-) -> None:
-    """Begin to move partitions; the first broker becomes the preferred leader.  Asking again for another target is fine."""
-
-    async def work() -> None:
-        wanted = dict(_target(text) for text in targets) | (_targets_of(file) if file is not None else {})
-        if not wanted:
-            raise CommandError("nothing to move: name partitions as TOPIC:PARTITION=BROKER,BROKER, or give --file")
-        async with connect(bootstrap) as admin:
-            topics = await admin.describe_topics(sorted({topic for topic, _ in wanted}))
-            fewer = reductions(topics, await admin.list_reassignments(), wanted)
-            if fewer and not allow_fewer_replicas:
-                raise CommandError(f"{in_words(fewer)}. Nothing was moved: if that is meant, say --allow-fewer-replicas")
-            below = [each for each in fewer if each.after < each.min_in_sync]
-            if below:
-                warn(in_words(below))
-            await admin.reassign_partitions(wanted)
-            if wait:
-                await _until_settled(admin)
-            moves = await admin.list_reassignments()
-        _show_moves(moves, json, empty=f"{len(wanted)} partitions are where they should be")
-
-    run(work())
-
-
-@partitions.command("elect")
-def partitions_elect(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC:PARTITION")],
-    unclean: Annotated[
-        bool,
-        typer.Option("--unclean", help="Of a partition without a leader: whoever is left, where that is allowed."),
-    ] = False,
-    bootstrap: Bootstrap = LOCAL,
-    json: Json = False,
-) -> None:
-    """Elect leaders: the preferred replicas; or, of partitions that nobody can lead any more, whoever is left."""
-
-    async def work() -> None:
-        chosen = [_partition(name) for name in names]
-        async with connect(bootstrap) as admin:
-            await admin.elect_leaders(chosen, unclean=unclean)
-            described = await admin.describe_topics(sorted({topic for topic, _ in chosen}), config=False)
-        leaders = {(topic.name, part.partition): part.leader for topic in described for part in topic.partitions}
-        rows = [[topic, number, leaders.get((topic, number), -1)] for topic, number in chosen]
-        columns = ("topic", "partition", "leader")
-        if json:
-            show_json([dict(zip(columns, row, strict=True)) for row in rows])
-        else:
-            show_table(columns, rows)
-
-    run(work())
-
-
-@partitions.command("cancel")
-def partitions_cancel(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC:PARTITION", help="All that move when none is named.")] = [],  # noqa: B006
-    wait: Wait = False,
-    bootstrap: Bootstrap = LOCAL,
-    json: Json = False,
-) -> None:
-    """End moves: the partitions go back to the brokers they were on."""
-
-    async def work() -> None:
-        async with connect(bootstrap) as admin:
-            chosen = [_partition(name) for name in names] or [(m.topic, m.partition) for m in await admin.list_reassignments()]
-            await admin.reassign_partitions(dict.fromkeys(chosen))
-            if wait:
-                await _until_settled(admin)
-            moves = await admin.list_reassignments()
-        _show_moves(moves, json, empty=f"{len(chosen)} moves were ended")
-
-    run(work())
-
-
-@partitions.command("reassignments")
-def partitions_reassignments(wait: Wait = False, bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
-    """Show the partitions that move, and how much of them was copied."""
-
-    async def work() -> None:
-        async with connect(bootstrap) as admin:
-            if wait:
-                await _until_settled(admin)
-            moves = await admin.list_reassignments()
-        _show_moves(moves, json, empty="no partition moves")
-
-    run(work())
-
-
-async def _until_settled(admin: Admin) -> None:
-    while await admin.list_reassignments():
-        await asyncio.sleep(WATCH_S)
-
-
-def _show_moves(moves: Sequence[PartitionMove], json: bool, *, empty: str) -> None:
-    if json:
-        show_json(moves)
-        return
-    rows = [[move.topic, move.partition, move.replicas, move.adding, move.removing, _progress(move)] for move in moves]
-    show_table(("topic", "partition", "replicas", "adding", "removing", "copied"), rows, empty=empty)
-
-
-def _progress(move: PartitionMove) -> str:
-    if move.copied_bytes is None or move.leader_bytes is None:
-        return "-"
-    share = min(100, 100 * move.copied_bytes // move.leader_bytes) if move.leader_bytes else 100
-    return f"{share} % of {move.leader_bytes} bytes"
-
-
-def _target(text: str) -> tuple[tuple[str, int], list[int]]:
-    name, separator, nodes = text.partition("=")
-    parts = [part.strip() for part in nodes.split(",")]
-    if not separator or not all(part.isdigit() for part in parts):
-        raise CommandError(f"{text}: write it as TOPIC:PARTITION=BROKER,BROKER, for example orders:0=1,2,3")
-    return _partition(name), [int(part) for part in parts]
-
-
-def _partition(text: str) -> tuple[str, int]:
-    topic, separator, number = text.rpartition(":")
-    if not separator or not number.strip().isdigit():
-        raise CommandError(f"{text}: write it as TOPIC:PARTITION, for example orders:0")
-    return topic.strip(), int(number)
-
-
-def _targets_of(file: Path) -> dict[tuple[str, int], list[int]]:
-    from ..runtime.disk import RealDisk
-
-    try:
-        plan: Any = json_format.loads(RealDisk().read(file))
-        return {
-            (str(entry["topic"]), int(entry["partition"])): [int(node) for node in entry["replicas"]]
-            for entry in plan["partitions"]
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        wanted = '{"partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2, 3]}]}'
-        raise CommandError(f"{file}: {error!r}; it should look like {wanted}") from error
 
 
 # ---------------------------------------------------------------------- features
@@ -330,7 +170,7 @@ def brokers_drain(
                 await admin.reassign_partitions(plan.targets)
                 if not wait:
                     break
-                await _until_settled(admin)
+                await until_settled(admin)
                 plan = await _plan_of_drain(admin, broker)  # topics may have been made meanwhile
         if json:
             show_json([{"topic": topic, "partition": number, "replicas": to} for (topic, number), to in plan.targets.items()])

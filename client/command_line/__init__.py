@@ -14,13 +14,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from .. import __version__
-from .cluster_commands import cluster, dev
-from .command_output import complain
-from .listing_commands import groups, status, topics
-from .operator_commands import brokers, features, partitions
-from .record_commands import consume, produce
-from .transaction_commands import txns
+from ... import __version__
+from .brokers import brokers, features
+from .cluster import cluster, dev
+from .listing import groups, status, topics
+from .output import complain
+from .partitions import partitions
+from .records import consume, produce
+from .transactions import txns
 
 ENTRY_POINT_GROUP: Final = "tidegate.commands"
 _USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # all mistakes in arguments; typer has no public name for it
@@ -101,7 +102,3 @@ def call(app: typer.Typer, arguments: Sequence[str]) -> int:
             complain(f"{message[:1].lower()}{message[1:]} (see `{command} --help`)")
         return int(error.exit_code)
     return done if isinstance(done, int) else 0
-
-
-if __name__ == "__main__":
-    main()

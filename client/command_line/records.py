@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..wire.errors import KafkaError
-from .command_output import CommandError, plain, run, show_json, warn
-from .errors import CommitOutcomeUnknown
-from .listing_commands import INT32_MAX, LOCAL, Bootstrap, Json
+from ...wire.errors import KafkaError
+from ..errors import CommitOutcomeUnknown
+from .listing import INT32_MAX, LOCAL, Bootstrap, Json
+from .output import CommandError, plain, run, show_json, warn
 from .standard_input import StandardInput
 
 if TYPE_CHECKING:
-    from .consumer import Consumer, ConsumerRecord
-    from .producer import Producer
-    from .sender import RecordMetadata
+    from ..consumer import Consumer, ConsumerRecord
+    from ..producer import Producer
+    from ..sender import RecordMetadata
 
 # At a terminal nobody waits a minute to learn that a topic's name is misspelt.
 MAX_BLOCK_S = 10.0
@@ -53,13 +53,13 @@ def produce(
 ) -> None:
     """Write records."""
 
-    from .command_output import settings_of
+    from .output import settings_of
 
     def encoded(text: str) -> bytes:
         return text.encode(errors="surrogateescape")  # an argument that is no UTF-8 arrives like this
 
     async def work() -> int:
-        from .producer import Producer
+        from ..producer import Producer
 
         headers = tuple((name, encoded(value)) for name, value in settings_of(header, "--header").items())
         producer = Producer(
@@ -213,7 +213,7 @@ def consume(
     """Read records and print their values, one per line, until Ctrl-C (or --max, --idle)."""
 
     async def work() -> None:
-        from .consumer import Consumer
+        from ..consumer import Consumer
 
         consumer = Consumer(
             bootstrap,
