@@ -109,6 +109,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "group.consumer.heartbeat.interval.ms": _int(5000, "How often a consumer group's members are to say that they live.", 1),
     "group.consumer.max.size": _int(2**31 - 1, "Most members of one consumer group.", 1),
     "group.consumer.assignors": Setting(list, ["uniform", "range"], "Who assigns; the first for groups whose members name none."),
+    "group.consumer.assignment.interval.ms": _int(1000, "Members of a consumer group that join within it are assigned together."),
     "log.retention.check.interval.ms": _int(300000, "How often segments are looked at that may be too old or too many.", 10),
     "log.damaged.retention.ms": _int(604800000, "How long a damaged log is kept that was set aside; -1: for ever.", -1),
     "log.damaged.retention.bytes": _int(10 << 30, "How much of them is kept in a data folder, besides the newest; -1: all.", -1),

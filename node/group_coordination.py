@@ -64,6 +64,7 @@ class GroupCoordination:
                 heartbeat_interval_ms=configuration.integer("group.consumer.heartbeat.interval.ms"),
                 max_size=configuration.integer("group.consumer.max.size"),
                 assignors=configuration.texts("group.consumer.assignors"),
+                assignment_interval_ms=configuration.integer("group.consumer.assignment.interval.ms"),
             ),
         )
         self._topics = ClusterTopics(broker)

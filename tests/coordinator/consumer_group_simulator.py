@@ -33,7 +33,7 @@ from tidegate.wire.records import decode_batch, iterate_headers
 G = "readers"
 STEP_MS = 500
 REBALANCE_MS = 30_000
-CONFIG = GroupConfig(consumer=ConsumerGroupConfig(session_timeout_ms=20_000, heartbeat_interval_ms=2_000))
+SESSION_MS, HEARTBEAT_MS = 20_000, 2_000
 
 
 class SharedLog(MemoryLog):
@@ -95,7 +95,9 @@ class Member:
 
 
 class World:
-    def __init__(self, seed: int, *, members: int = 4, safe_commit: bool = True) -> None:
+    def __init__(self, seed: int, *, members: int = 4, safe_commit: bool = True, assignment_interval_ms: int = 0) -> None:
+        consumer = ConsumerGroupConfig(SESSION_MS, HEARTBEAT_MS, assignment_interval_ms=assignment_interval_ms)
+        self.config = GroupConfig(consumer=consumer)
         self.random = random.Random(seed)
         self.now_ms = 0
         self.healing = False
@@ -126,7 +128,7 @@ class World:
         self.log.epochs[0] = self.epoch
         self.runtime: CoordinatorRuntime[Any, Any, None] = CoordinatorRuntime(
             "__consumer_offsets",
-            lambda _partition, _epoch: GroupShard(CONFIG, self.catalog),
+            lambda _partition, _epoch: GroupShard(self.config, self.catalog),
             self.log,
             lambda _partition, _epoch, _effect: None,
             now_ms=self.now_ms,
@@ -319,7 +321,7 @@ class World:
         last = {record.key: record.offset for record in log}
         compacted = [r for r in log if last[r.key] == r.offset and r.value is not None]
         for what, history in (("log", log), ("compacted log", compacted)):
-            shard = GroupShard(CONFIG, self.catalog)
+            shard = GroupShard(self.config, self.catalog)
             for record in history:
                 shard.replay(record)
             replayed = shard.consumers.groups.get(G) or ConsumerGroup(G)

@@ -24,6 +24,11 @@ def test_partitions_have_one_reader_and_everything_is_read_in_the_end(seed: int)
     assert World(seed).run(STEPS) == []
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_so_it_is_when_members_that_come_together_wait_for_one_target(seed: int) -> None:
+    assert World(seed, members=8, assignment_interval_ms=1_500).run(STEPS) == []
+
+
 def test_the_runs_are_worth_something() -> None:
     """Coordinators move, members are fenced, instances come back to their places."""
     worlds = [World(seed) for seed in range(8)]

@@ -9,6 +9,8 @@ import pytest
 from consumer_group_driver import REBALANCE_MS, SESSION_MS, Consumers, G, numbers, owned
 from coordinator_doubles import Catalog, code_of
 from tidegate.coordinator.fields import FieldWriter, RecordFormatError
+from tidegate.coordinator.group.consumer import groups as groups_module
+from tidegate.coordinator.group.consumer.assignors import assign_uniform
 from tidegate.coordinator.group.consumer.records import CurrentAssignment, Key, Kind, encode_key, encode_value
 from tidegate.coordinator.group.consumer.state import MemberState
 from tidegate.coordinator.group.events import (
@@ -65,6 +67,52 @@ def test_a_partition_moves_only_after_it_was_given_up(groups: Consumers) -> None
     assert done.member_epoch == 2
     assert numbers(groups.beat("b", 2).assignment) == [2, 3]
     assert groups.describe().state.value == "Stable"
+
+
+def counted_assignor(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the groups that were assigned."""
+    sizes: list[int] = []
+
+    def assign(subscriptions: Any, *rest: Any) -> Any:
+        sizes.append(len(subscriptions))
+        return assign_uniform(subscriptions, *rest)
+
+    monkeypatch.setitem(groups_module.ASSIGNORS, "uniform", assign)  # type: ignore[arg-type]
+    return sizes
+
+
+def test_members_that_join_together_are_given_their_shares_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-1263: the first is served at once, the others when the interval is over, by one computation for all of them."""
+    sizes = counted_assignor(monkeypatch)
+    groups = Consumers(Catalog(flights=40), assignment_interval_ms=1_000)
+    first = groups.join("m0")
+    assert len(first.assignment) == 40 and sizes == [1]
+    groups.now_ms += 300
+    for number in range(1, 40):
+        told = groups.join(f"m{number}")
+        assert (told.assignment, told.heartbeat_interval_ms) == (frozenset(), 700), "come back when it is due"
+    assert sizes == [1] and groups.describe().state.value == "Assigning"
+    groups.now_ms += 700
+    told = groups.beat("m7", groups.group.current["m7"].epoch, owned=frozenset())
+    assert sizes == [1, 40] and told.heartbeat_interval_ms == 5_000
+    groups.settle(*(f"m{number}" for number in range(40)))
+    assert sizes == [1, 40] and all(len(groups.group.current[f"m{n}"].assigned) == 1 for n in range(40))
+
+
+def test_without_the_interval_every_join_is_a_computation(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = counted_assignor(monkeypatch)
+    groups = Consumers(Catalog(flights=40))
+    for number in range(10):
+        groups.join(f"m{number}")
+    assert sizes == list(range(1, 11))
+
+
+def test_a_change_of_what_a_member_reads_does_not_wait_for_the_interval() -> None:
+    """Its old share may hold what it does not read any more."""
+    groups = Consumers(Catalog(flights=4, other=2), assignment_interval_ms=60_000)
+    groups.join("a")
+    told = groups.beat("a", 1, topic_names=("other",), owned=owned(0, 1, 2, 3))
+    assert numbers(told.assignment) == [] and groups.group.target_epoch == groups.group.epoch == 2
 
 
 def test_what_nothing_changes_writes_nothing(groups: Consumers) -> None:

@@ -115,9 +115,13 @@ ConsumerGroupReply = ConsumerGroupHeartbeatReply | DescribeConsumerGroupReply
 
 @dataclass(slots=True, frozen=True)
 class ConsumerGroupConfig:
-    """assignors: those that members may name; the first is for groups that name none."""
+    """assignors: those that members may name; the first is for groups that name none.
+
+    assignment_interval_ms: members that join or leave within this time of a computed target wait for one together (KIP-1263).
+    """
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     max_size: int = 2**31 - 1
     assignors: tuple[str, ...] = ("uniform", "range")
+    assignment_interval_ms: int = 0

@@ -4,7 +4,9 @@ A heartbeat, in this order:
 
 1. judge who asks (`RULES`), and take up what it says of itself;
 2. if members, subscriptions or the topics read have changed: the group epoch rises;
-3. if it is past the target's: a new target assignment is computed, here and now, from what is known;
+3. if it is past the target's: a new target assignment is computed, here and now, from what is known; but members that join
+   soon after the last one wait for one together, and are told to come back when it is due (KIP-1263): a group of hundreds that
+   starts would otherwise be assigned anew for each of them;
 4. move the caller towards the target (`reconcile.py`), and nobody else: others move by their own heartbeats;
 5. write all of it as one batch, and answer when that is committed.
 
@@ -67,11 +69,12 @@ class NoTopics:
 @dataclass(slots=True)
 class _Volatile:
     """sessions: member -> when it is given up.  revocations: member -> (its epoch, when it must have given up what it shall).
-    topics_seen: the catalog's version at the last look, -1 for never."""
+    topics_seen: the catalog's version at the last look, -1 for never.  assign_from_ms: not before then for joins and leaves."""
 
     sessions: dict[str, int] = field(default_factory=dict)
     revocations: dict[str, tuple[int, int]] = field(default_factory=dict)
     topics_seen: int = -1
+    assign_from_ms: int = 0
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """The next one that is still to come."""
@@ -208,8 +211,9 @@ class ConsumerGroups:
         if action in (Action.REMOVE, Action.KEEP_PLACE):
             return self._leave(draft, event, action)
         self._admit(draft, event, action)
-        self._look_for_changes(draft, event)
-        self._assign(draft)
+        changed = self._look_for_changes(draft, event)
+        # What a present member reads, or the topics there are, cannot wait: the old target may give what nobody may have.
+        self._assign(draft, context.now_ms, at_once=changed and action is not Action.ADD)
         return self._move(draft, event, context.now_ms)
 
     def _leave(
@@ -270,8 +274,8 @@ class ConsumerGroups:
         fresh = CurrentAssignment(JOINING_EPOCH, JOINING_EPOCH, assigned=place.assigned)
         draft.write(Kind.CURRENT, fresh, event.member_id)
 
-    def _look_for_changes(self, draft: Draft, event: ConsumerGroupHeartbeat) -> None:
-        """Raises the group epoch when the target would come out differently."""
+    def _look_for_changes(self, draft: Draft, event: ConsumerGroupHeartbeat) -> bool:
+        """Raises the group epoch when the target would come out differently, and says so."""
         present = self.groups.get(event.group_id)
         group = draft.group
         changed = bool(draft.records) and (present is None or _wishes(present) != _wishes(group))
@@ -285,6 +289,7 @@ class ConsumerGroups:
                 volatile.topics_seen = self._catalog.version  # nothing to write, so nothing that could be refused
         if changed:
             draft.write(Kind.GROUP, group.epoch + 1)
+        return changed
 
     def _names(self, group: ConsumerGroup) -> set[str]:
         names = {name for member in group.members.values() for name in member.topic_names}
@@ -296,11 +301,13 @@ class ConsumerGroups:
         compiled = topic_pattern(pattern)
         return {name for name in self._catalog.names() if compiled.matches(name)}
 
-    def _assign(self, draft: Draft) -> None:
+    def _assign(self, draft: Draft, now_ms: int, *, at_once: bool) -> None:
         """A new target, if the group epoch is past the one there is."""
         group = draft.group
-        if group.epoch <= group.target_epoch:
+        volatile = self._volatile.setdefault(group.group_id, _Volatile())
+        if group.epoch <= group.target_epoch or (now_ms < volatile.assign_from_ms and not at_once):
             return
+        volatile.assign_from_ms = now_ms + self.config.assignment_interval_ms
         matched = {
             pattern: {name for name in group.topics if compiled.matches(name)}
             for pattern in _patterns(group)
@@ -327,10 +334,15 @@ class ConsumerGroups:
         self._watch(draft.group, member_id, now_ms)
         missed_the_last = event.member_epoch != before.epoch
         told = missed_the_last or event.member_epoch == JOINING_EPOCH or event.is_full or after.assigned != before.assigned
-        reply = ConsumerGroupHeartbeatReply(
-            member_id, after.epoch, self.config.heartbeat_interval_ms, after.assigned if told else None
-        )
-        return draft.records, reply
+        interval_ms = self._until_next_heartbeat_ms(group, member_id, now_ms)
+        return draft.records, ConsumerGroupHeartbeatReply(member_id, after.epoch, interval_ms, after.assigned if told else None)
+
+    def _until_next_heartbeat_ms(self, group: ConsumerGroup, member_id: str, now_ms: int) -> int:
+        """Shorter for whoever has no share yet because the target is due later."""
+        if group.epoch <= group.target_epoch or member_id in group.target:
+            return self.config.heartbeat_interval_ms
+        due_ms = self._volatile[group.group_id].assign_from_ms - now_ms
+        return min(self.config.heartbeat_interval_ms, max(1, due_ms))
 
     # --- the whole group ---------------------------------------------------------------------------------------------------
 
