@@ -56,6 +56,19 @@ def test_uniform_is_even_and_moves_no_more_than_it_must(first: set[str], second:
     assert kept == sum(min(load, least + (place < remainder)) for place, load in enumerate(had))
 
 
+@settings(max_examples=200, deadline=None)
+@given(first=members, second=members, topics=counts)
+def test_uniform_leaves_no_move_that_would_narrow_a_gap(
+    first: dict[str, frozenset[UUID]], second: dict[str, frozenset[UUID]], topics: dict[UUID, int]
+) -> None:
+    """Whatever they read: of two who read a topic, whoever has a partition of it has at most one more than the other."""
+    after = assign_uniform(second, topics, assign_uniform(first, topics, {}))
+    for owner, partitions in after.items():
+        for topic in {topic for topic, _ in partitions}:
+            least = min(len(after[member]) for member in second if topic in second[member])
+            assert len(after[owner]) <= least + 1
+
+
 def test_uniform_evens_out_members_that_read_different_topics() -> None:
     one, two = TOPICS[:2]
     found = assign_uniform({"a": frozenset({one}), "b": frozenset({one, two}), "c": frozenset({two})}, {one: 6, two: 3}, {})

@@ -7,6 +7,7 @@ partitions of every topic, the same run in topics of the same size, so that co-p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from heapq import heapify, heapreplace
 from uuid import UUID
 
 from .events import Partitions, TopicIdPartition
@@ -69,18 +70,61 @@ def _balance(subscriptions: Subscriptions, owned: dict[str, set[TopicIdPartition
     for member in sorted(subscriptions):
         for topic in subscriptions[member]:
             readers.setdefault(topic, []).append(member)
-    for each in rest:
-        owned[min(readers[each[0]], key=lambda name: len(owned[name]))].add(each)
+    loads = {member: len(partitions) for member, partitions in owned.items()}
+    _give_out(readers, loads, owned, rest)
     moved = True
     while moved:
         moved = False
-        for member in sorted(owned, key=lambda name: (-len(owned[name]), name)):
-            for each in sorted(owned[member], key=_in_order):
-                least = min(readers[each[0]], key=lambda name: len(owned[name]))
-                if len(owned[least]) + 1 < len(owned[member]):
+        for member in sorted(owned, key=lambda name: (-loads[name], name)):
+            for topic, partitions in _by_topic(owned[member]):
+                # Looked for once a topic and once a move, not for each partition: a group may have thousands.
+                least = min(readers[topic], key=loads.__getitem__)
+                for each in partitions:
+                    if loads[least] + 1 >= loads[member]:
+                        break
                     owned[member].discard(each)
                     owned[least].add(each)
+                    loads[member] -= 1
+                    loads[least] += 1
                     moved = True
+                    least = min(readers[topic], key=loads.__getitem__)
+
+
+def _give_out(
+    readers: Mapping[UUID, list[str]],
+    loads: dict[str, int],
+    owned: dict[str, set[TopicIdPartition]],
+    rest: list[TopicIdPartition],
+) -> None:
+    """Loads only grow meanwhile, so an entry of a heap that is out of date is too low, and is put back where it belongs."""
+    heaps = {topic: [(loads[member], member) for member in names] for topic, names in readers.items()}
+    for heap in heaps.values():
+        heapify(heap)
+    for each in rest:
+        heap = heaps[each[0]]
+        load, member = heap[0]
+        while load != loads[member]:
+            heapreplace(heap, (loads[member], member))
+            load, member = heap[0]
+        owned[member].add(each)
+        loads[member] += 1
+        heapreplace(heap, (loads[member], member))
+
+
+def _by_topic(partitions: set[TopicIdPartition]) -> list[tuple[UUID, list[TopicIdPartition]]]:
+    """Topics in order, and the partitions of each."""
+    found: dict[UUID, list[TopicIdPartition]] = {}
+    for each in partitions:
+        found.setdefault(each[0], []).append(each)
+    return [(topic, sorted(found[topic], key=_number)) for topic in sorted(found, key=_bytes)]
+
+
+def _bytes(topic: UUID) -> bytes:
+    return topic.bytes
+
+
+def _number(partition: TopicIdPartition) -> int:
+    return partition[1]
 
 
 def assign_range(subscriptions: Subscriptions, topics: Mapping[UUID, int], before: Mapping[str, Partitions]) -> Assignment:
