@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tidegate.client.errors import (
     RequestError,
     TransactionTimedOut,
 )
+from tidegate.client.partitioner import partition_of_key
 from tidegate.client.producer import GroupMetadata, Producer
 from tidegate.client.transaction_manager import State
 from tidegate.wire.api import ApiKey
@@ -46,6 +48,28 @@ async def test_a_producer_without_idempotence_sends_one_batch_at_a_time_and_no_s
     assert len(broker.logs["t", 0]) == 20
     headers = [parse_header(seen.body.topics[0][1][0][1]) for seen in broker.sent(ApiKey.PRODUCE)]
     assert {header.base_sequence for header in headers} == {-1}
+
+
+async def test_a_record_goes_where_its_key_its_caller_or_the_partitioner_says(broker: Any) -> None:
+    """By default where every Kafka client would put the key; records without one stay together; an explicit partition wins."""
+    async with Producer(broker.bootstrap, linger_ms=0) as producer:
+        keyed = [await producer.send_and_wait("t", b"v", key=b"key-%d" % number) for number in range(20)]
+        assert [sent.partition for sent in keyed] == [partition_of_key(b"key-%d" % number, 3) for number in range(20)]
+        assert (await producer.send_and_wait("t", b"v", key=b"key-0", partition=2)).partition == 2
+    async with Producer(broker.bootstrap, linger_ms=10_000) as producer:
+        together = [await producer.send("t", b"v") for _ in range(20)]
+        await producer.flush()
+        assert len({sent.result().partition for sent in together}) == 1
+
+    def by_value(topic: str, key: bytes | None, value: bytes | None, partitions: Sequence[int]) -> int:
+        assert (topic, key, list(partitions)) == ("t", b"k", [0, 1, 2])
+        return int(value or b"0")
+
+    async with Producer(broker.bootstrap, linger_ms=0, partitioner=by_value) as producer:
+        for number in (2, 0, 1):
+            assert (await producer.send_and_wait("t", b"%d" % number, key=b"k")).partition == number
+        with pytest.raises(RequestError, match="not 7"):
+            await producer.send("t", b"7", key=b"k")
 
 
 @pytest.mark.parametrize("codec", [codec.name.lower() for codec in Compression])
