@@ -358,7 +358,8 @@ class Durability:
 
     def cut_history(self, end_offset: int) -> None:
         """Snapshots above the new end go, and then what was prepared counts: a snapshot vouches for the epoch history below it.
-        All durably: a cut of the log may not be durable before the cut of its history."""
+        All durably, one after the other: a disk may keep a rename and forget the removals before it.  And a cut of the log may
+        not be durable before the cut of its history."""
         self.drop_snapshots(lambda snapshot: snapshot > end_offset)
         self._disk.sync_directory(self._directory)
         self._disk.rename(self._prepared_epochs, self._directory / EPOCH_CHECKPOINT)

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk, LyingFile
 from tidegate.chaos.sim.runs import Broken
-from tidegate.chaos.sim.storage_history import StorageHistory
+from tidegate.chaos.sim.steps import Step
+from tidegate.chaos.sim.storage_history import Shape, StorageHistory
 from tidegate.chaos.sim.truncation_history import TruncationHistory
 from tidegate.runtime.disk import Disk
+from tidegate.storage.flush import Durability
 from tidegate.storage.segment import Segment
 from tidegate.storage.segments import Segments
 
@@ -55,6 +57,57 @@ def test_ablation_a_cut_that_does_not_sync_its_folder_is_found(monkeypatch: pyte
     """Truncated data comes back."""
     monkeypatch.setattr(Segments, "_remove", without_folder_sync(Segments._remove))
     assert first_broken_cut() is not None
+
+
+# Made short by `chaos/sim/shrink.py` from histories of random seeds.
+CUTS_OF_HISTORIES: dict[int, tuple[int, Shape, list[Step]]] = {
+    # Which sync is left out: the seed of the last crash, the shape, the steps.
+    1: (
+        124, Shape("delete", segment_bytes=500, index_interval_bytes=600, index_bytes_max=0, failed_sync_keeps_cache=True),
+        [("cut", 948888, 0), ("cut", 0, 0), ("abort", 0, 0), ("append", 3, 0), ("abort", 0, 0), ("idempotent", 0, 0),
+         ("follow", 1, 1), ("cut", 1, 237956), ("append", 1019493, 0), ("abort", 0, 0), ("checkpoint", 0, 0), ("cut", 3, 8),
+         ("cut", 301563, 834180)],
+    ),
+    2: (
+        177, Shape("delete", segment_bytes=2500, index_interval_bytes=200, files_max=2, failed_sync_keeps_cache=False),
+        [("append", 1, 0), ("epoch", 0, 0), ("flush", 0, 0), ("truncate", 0, 1), ("idempotent", 0, 0)],
+    ),
+}  # fmt: skip
+
+
+def _cut_history_without(sync: int) -> Callable[[Durability, int], None]:
+    """As `Durability.cut_history`, with one of its two folder syncs left out."""
+    cut = Durability.cut_history
+
+    def changed(durability: Durability, end_offset: int) -> None:
+        disk, count = durability._disk, 0
+
+        class Counting(_NoFolderSync):
+            def sync_directory(self, directory: Path) -> None:
+                nonlocal count
+                count += 1
+                if count != sync:
+                    disk.sync_directory(directory)
+
+        durability._disk = Counting(disk)
+        try:
+            cut(durability, end_offset)
+        finally:
+            durability._disk = disk
+        assert count == 2
+
+    return changed
+
+
+@pytest.mark.parametrize("sync", [1, 2])
+def test_a_cut_of_the_epoch_history_needs_both_syncs_of_its_folder(monkeypatch: pytest.MonkeyPatch, sync: int) -> None:
+    """A history that is cut below a snapshot that is still there is not asked of the batches again; nor is one that comes back
+    after batches were cut, and others have taken their offsets (SEMANTICS 42).  Ablation: the power goes without the sync."""
+    seed, shape, steps = CUTS_OF_HISTORIES[sync]
+    TruncationHistory(seed, shape=shape, steps=steps).run()
+    monkeypatch.setattr(Durability, "cut_history", _cut_history_without(sync))
+    with pytest.raises(Broken, match="of leader epoch 1, and said to be of 0"):
+        TruncationHistory(seed, shape=shape, steps=steps).run()
 
 
 def test_a_flush_that_was_cancelled_has_synced_no_folder() -> None:
