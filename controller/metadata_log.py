@@ -46,6 +46,7 @@ ENTRIES_PER_TURN_MAX = 500  # applied before the loop may do something else
 TAIL_ENTRIES_MAX = 20_000  # kept in memory for followers that are a little behind
 TAIL_BYTES_MAX = 32 << 20
 PROPOSALS_IN_FLIGHT_MAX = 10_000
+PROPOSED_BYTES_MAX = 64 << 20
 STOP_S_MAX = 10.0
 
 Subscriber = Callable[[bytes, ApplyResult], None]
@@ -150,7 +151,8 @@ class MetadataLog:
         self._turn_scheduled = False
         self._pending: deque[LogEntry] = deque()  # committed entries that are not applied yet
         self._waiting: dict[int, tuple[int, asyncio.Future[ApplyResult]]] = {}
-        self._proposed: set[asyncio.Future[ApplyResult]] = set()
+        self._proposed: dict[asyncio.Future[ApplyResult], int] = {}  # with the sizes of their commands
+        self._proposed_bytes = 0
         self._subscribers: list[Subscriber] = []
         self._role_listeners: list[Callable[[bool], None]] = []
         self._tail: deque[LogEntry] = deque()
@@ -344,7 +346,7 @@ class MetadataLog:
         Raises NotController, THROTTLING_QUOTA_EXCEEDED."""
         if not self.is_active or self._thread is None:
             raise NotController(self.leader_id)
-        if len(self._proposed) >= PROPOSALS_IN_FLIGHT_MAX:
+        if len(self._proposed) >= PROPOSALS_IN_FLIGHT_MAX or self._proposed_bytes >= PROPOSED_BYTES_MAX:
             raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too many metadata changes are under way: try again later")
         future: asyncio.Future[ApplyResult] = asyncio.get_running_loop().create_future()
         proposal = Proposal(
@@ -352,10 +354,14 @@ class MetadataLog:
             accepted=lambda index, term: self._cross(_Accepted(future, index, term)),
             refused=lambda reason: self._cross(_Refused(future, reason)),
         )
-        self._proposed.add(future)
-        future.add_done_callback(self._proposed.discard)
+        self._proposed[future] = len(command)
+        self._proposed_bytes += len(command)
+        future.add_done_callback(self._ended)
         self._thread.post(proposal)
         return future
+
+    def _ended(self, future: asyncio.Future[ApplyResult]) -> None:
+        self._proposed_bytes -= self._proposed.pop(future)
 
     async def propose(self, command: bytes, timeout_s: float = 10.0) -> ApplyResult:
         """Raises NotController (surely not applied) or ProposalUnknown (nobody can say yet)."""

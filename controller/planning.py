@@ -10,8 +10,11 @@ is under way it is the applied state itself.
   what is applied, and from what is still under way.
 * It belongs to one leadership and ends with it (`close`).
 * Whoever is asked by clients plans only while less than `COMMANDS_MAX` commands and `BYTES_MAX` bytes are under way (`room`), in
-  the order in which they came.  Fencing and elections never wait there: no more than this, and one slice of a request
-  (`topics.SLICE_TOPICS_MAX`), can be in the log before them.
+  the order in which they came.  Fencing and elections never wait there: no more than this, one slice of a request
+  (`topics.SLICE_TOPICS_MAX`), and what brokers asked for can be in the log before them.
+* Brokers never wait behind clients, and what they ask for waits nowhere.  With `BROKER_COMMANDS_MAX` commands or
+  `BROKER_BYTES_MAX` bytes under way it is refused (`require_space`): below the bounds of the log, or there would be no place left
+  for fencing.
 
 Safety rests on none of this: commands carry the epochs that they were planned with, and `apply` compares them.
 """
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 PROPOSAL_S_MAX = 8.0
 COMMANDS_MAX = 256
 BYTES_MAX = 1 << 20
+BROKER_COMMANDS_MAX = 5_000
+BROKER_BYTES_MAX = 32 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -118,6 +123,13 @@ class Planning:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message) from None
         if self._closed:
             raise NotController(self._log.leader_id)
+
+    def require_space(self) -> None:
+        """For what a request comes to, whoever asks.  Raises THROTTLING_QUOTA_EXCEEDED: nothing was proposed."""
+        self._settle()
+        if len(self._under_way) >= BROKER_COMMANDS_MAX or self._bytes >= BROKER_BYTES_MAX:
+            message = f"{len(self._under_way)} metadata changes, of {self._bytes} bytes, are under way: try again later"
+            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, message)
 
     def propose(self, command: pb.Command) -> Proposed:
         """At once.  Raises NotController, THROTTLING_QUOTA_EXCEEDED."""

@@ -113,6 +113,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         def plan_and_propose(duties: ActiveController) -> tuple[tuple[_Planned, Plan], list[Proposed]]:
             planned = make(duties)
             plan = plan_of(planned)
+            if plan:
+                self._planning.require_space()
             return (planned, plan), self.propose(plan)
 
         (planned, plan), proposed = await self._in_one_go(plan_and_propose, idle_waits=idle_waits)
@@ -129,8 +131,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         rests_on = planning.newest
         try:
             planned, proposed = make(duties)
-        except KafkaError:
-            await planning.settled(rests_on)
+        except KafkaError as error:
+            if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:  # which tells nothing of what is under way
+                await planning.settled(rests_on)
             raise
         if not proposed and idle_waits:
             await planning.settled(rests_on)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from controller_cluster import QUICK, until
 from reserved_ports import reserve_ports
+from tidegate.controller import metadata_log
 from tidegate.controller.metadata_log import MetadataLog, MetadataLogUnusable, NotController, ProposalUnknown, _Accepted
 from tidegate.controller.raft.contract import QuorumStatus, RaftTimings
 from tidegate.controller.state import ApplyResult
@@ -249,6 +250,25 @@ async def test_an_idle_quorum_costs_its_heartbeats_and_nothing_else(three: Logs)
     await asyncio.sleep(1.0)
     # one round a heartbeat, and one for the answers of each of the two followers, with as much again for noise
     assert thread.rounds - before < 2 * 3 / QUICK.heartbeat_s
+
+
+async def test_what_is_under_way_is_bounded_by_bytes_which_are_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand commands of half a MiB would be five GB."""
+    monkeypatch.setattr(metadata_log, "PROPOSED_BYTES_MAX", 5000)
+    logs = Logs(tmp_path, 1)
+    await logs.start()
+    log = await logs.active()
+    command = pb.Command(proposer="x" * 2000, sequence=1).SerializeToString()
+    for _ in range(3):  # each time as many
+        under_way = [log.submit(command) for _ in range(3)]
+        with pytest.raises(KafkaError) as refused:
+            log.submit(command)
+        assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert all(result.ok for result in await asyncio.gather(*under_way))
+        assert log._proposed_bytes == 0 and not log._proposed
+    await logs.stop()
 
 
 async def test_a_command_too_large_for_the_log_is_refused(three: Logs) -> None:

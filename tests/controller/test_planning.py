@@ -418,6 +418,42 @@ def test_clients_get_room_in_the_order_in_which_they_came(controller: Controller
     assert made == [*"abcd", *(f"late-{turn}" for turn in range(4))]
 
 
+@pytest.mark.parametrize("bound", ["BROKER_COMMANDS_MAX", "BROKER_BYTES_MAX"])
+def test_what_brokers_ask_for_is_bounded_below_what_fencing_needs(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """By count and by bytes; heartbeats that change nothing are answered even so, and what is committed gives its place back."""
+    epoch = controller.join(1)
+    monkeypatch.setattr(planning, bound, 4 if bound == "BROKER_COMMANDS_MAX" else 30)
+    asked = [controller.start(controller.producer_ids(epoch)) for _ in range(40)]
+    controller.settle()
+    under_way = len(controller.log.held)
+    assert 2 <= under_way <= 5
+    refused = [task.result().status for task in asked if task.done()]
+    assert len(refused) == 40 - under_way and {status.error for status in refused} == {ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+    beat = controller.start(controller.beat(1, epoch))
+    controller.settle()
+    assert beat.result().status.error == ErrorCode.NONE
+    controller.run_for(SESSION_S + 1.0)
+    assert len(controller.log.held) == under_way + 1, "the fencing of a broker that fell silent"
+    controller.log.commit()
+    controller.settle()
+    assert controller.log.state.brokers[1].fenced
+    assert controller.finish(controller.producer_ids(epoch)).status.error == ErrorCode.NONE
+
+
+def test_brokers_do_not_wait_behind_clients(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "COMMANDS_MAX", 1)
+    epoch = controller.join(1)
+    for name in "abc":
+        controller.start(controller.create(name, client=name))
+    controller.settle()
+    assert len(controller.log.held) == 1
+    controller.start(controller.producer_ids(epoch))
+    controller.settle()
+    assert len(controller.log.held) == 2
+
+
 CREATED_AT_ONCE = 3000
 CLIENTS = 3
 COMMIT_S = 0.002
