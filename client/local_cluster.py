@@ -100,7 +100,9 @@ class LocalNode:
         if isinstance(self._cluster.hosts, Loopback):
             await require_free(self.ports, self._cluster.base_port_option)
         _DISK.make_directory(self.data_path)
-        _DISK.write_atomic(self.config_path, self._cluster.configuration(self).encode())
+        configuration = self._cluster.configuration(self).encode()
+        if not _DISK.exists(self.config_path) or _DISK.read(self.config_path) != configuration:  # a full disk stops no start
+            _DISK.write_atomic(self.config_path, configuration)
         self._log_start = log_size(self.log_path)
         self._process = NodeProcess.spawn(
             self.config_path,

@@ -13,6 +13,7 @@ Promises of `RealDisk`:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -220,6 +221,10 @@ class RealDisk:
             _require_all(os.write(fd, data) if data else 0, len(data), temporary)
             faults.point("disk.sync", path=path)
             os.fsync(fd)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)  # on a full disk its room is needed
+            raise
         finally:
             os.close(fd)
         os.rename(temporary, path)

@@ -91,6 +91,7 @@ def test_an_atomic_write_that_fails_leaves_the_old_content(
         disk.write_atomic(tmp_path / "state", b"new content")
     monkeypatch.undo()
     assert disk.read(tmp_path / "state") == b"old"
+    assert disk.list_names(tmp_path) == ["state"], "and takes no room"
     disk.write_atomic(tmp_path / "state", b"")
     assert disk.read(tmp_path / "state") == b""
 
