@@ -59,9 +59,3 @@ class StickyChooser:
             partition, used = others[int(self._draw() * len(others))], 0
         self._current[topic] = (partition, used + size_bytes)
         return partition
-
-    def move_on(self, topic: str) -> None:
-        """The topic's batch was sent early (linger): the next record may go elsewhere."""
-        found = self._current.get(topic)
-        if found is not None:
-            self._current[topic] = (found[0], self._batch_bytes)

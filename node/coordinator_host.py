@@ -189,8 +189,7 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
     async def ask_partition(self, partition: int, event: EventT) -> ReplyT:
         """As `ask`.  Raises NOT_COORDINATOR when another node may coordinate by now, also for what needs no append: a node that
         is cut off would answer from what it last knew, for ever, and the client would not look for its successor."""
-        if not self._holds_session():
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{partition}: the session with the controller is over")
+        self._require_session()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def reply(value: Any) -> None:
@@ -204,3 +203,26 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         self.runtime.submit(partition, event, reply, self._clock.steady_ms())
         answer: ReplyT = await future
         return answer
+
+    async def ask_all(self, event: EventT) -> list[ReplyT]:
+        """The answers of all shards that are served here.  One that failed, or moves away meanwhile, is another's to tell of.
+
+        Raises COORDINATOR_LOAD_IN_PROGRESS while one is being loaded, and NOT_COORDINATOR without a session: half a list would
+        look like a whole one.
+        """
+        partitions = [partition for partition, _phase, _shard in self.runtime.shards()]
+        asked = (self.ask_partition(partition, event) for partition in partitions)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        self._require_session()
+        found: list[ReplyT] = []
+        for answer in answers:
+            if isinstance(answer, KafkaError) and answer.code is ErrorCode.NOT_COORDINATOR:
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            found.append(answer)
+        return found
+
+    def _require_session(self) -> None:
+        if not self._holds_session():
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.topic}: the session with the controller is over")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -108,9 +107,8 @@ class GroupCoordination:
         return await self._host.ask_partition(self.partition_for(group_id), event)
 
     async def ask_all(self, event: GroupEvent) -> list[Any]:
-        """Asks every shard that serves here.  Raises KafkaError when one is still loading."""
-        partitions = [partition for partition, phase, _ in self._host.runtime.shards() if phase is not Phase.FAILED]
-        return list(await asyncio.gather(*(self._host.ask_partition(p, event) for p in partitions)))
+        """Asks every shard that serves here: see `CoordinatorHost.ask_all`."""
+        return list(await self._host.ask_all(event))
 
     def topics_changed(self) -> None:
         """Topics were made, deleted, or given partitions: consumer groups look at theirs again."""

@@ -103,8 +103,8 @@ class TransactionCoordination:
         return await self._host.ask(transactional_id, self._broker.partition_count(TRANSACTION_STATE), event)
 
     async def ask_all(self, event: TransactionEvent) -> list[Any]:
-        """Asks every shard that serves here.  Raises KafkaError when one is still loading."""
-        return list(await asyncio.gather(*(self._host.ask_partition(p, event) for p, _, _ in list(self._host.runtime.shards()))))
+        """Asks every shard that serves here: see `CoordinatorHost.ask_all`."""
+        return list(await self._host.ask_all(event))
 
     def partition(self, topic: str, index: int) -> TransactionPartition:
         """A partition with the id of its topic, which tells it from a later topic of the same name."""

@@ -139,6 +139,26 @@ async def test_an_answer_waits_until_what_it_says_is_committed(hosted: Hosted) -
     assert await asyncio.wait_for(asked, 10) == "hello"
 
 
+async def test_a_list_is_of_all_that_is_served_here_and_never_a_part_that_looks_like_it(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One shard that failed does not make a cluster's lists impossible; one that is being loaded will be there in a moment."""
+    hosted.fill(b"one")
+    hosted.host.on_elected(0, 1, hosted.log)
+    hosted.host.on_elected(1, 1, hosted.log)
+    assert await code_of(hosted.host.ask_all("read")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await hosted.until(Phase.ACTIVE)
+    async with asyncio.timeout(10):
+        while hosted.runtime.phase(1) is not Phase.ACTIVE:
+            await asyncio.sleep(0)
+    assert await hosted.host.ask_all("read") == [[b"one"], [b"one"]]
+    monkeypatch.setattr(coordinator_host, "RELOAD_S_MIN", 3600.0)
+    hosted.runtime.fail(1, 1, "its log is damaged")
+    assert hosted.runtime.phase(1) is Phase.FAILED and await hosted.host.ask_all("read") == [[b"one"]]
+    hosted.holds_session = False
+    assert await code_of(hosted.host.ask_all("read")) is ErrorCode.NOT_COORDINATOR, "another node may coordinate by now"
+
+
 async def test_a_log_that_cannot_be_understood_is_never_served_as_if_it_were_empty(hosted: Hosted) -> None:
     hosted.fill(b"good", b"poison", b"good")
     hosted.host.on_elected(0, 1, hosted.log)
