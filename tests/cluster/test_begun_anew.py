@@ -1,0 +1,35 @@
+"""A quorum that lost every disk is formed anew and knows of no topic: a broker with a healthy disk keeps what it has."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.local_cluster import LocalCluster, LocalClusterError
+
+from .witness import Witness
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("begun-anew"), pytest.mark.timeout(120)]
+
+
+async def test_a_broker_removes_nothing_for_metadata_that_was_begun_anew(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, nodes=2)
+    await cluster.up()
+    try:
+        (controller,) = [node for node in cluster.nodes if "controller" in node.log_path.with_name("config.toml").read_text()]
+        broker = next(node for node in cluster.nodes if node is not controller)
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.create_topics([NewTopic("kept", 1, 2, {})])
+        await Witness(cluster.bootstrap, "kept").write(10)
+        await cluster.down()
+        log = broker.directory / "data" / "kept-0" / f"{0:020}.log"
+        written = log.read_bytes()
+        shutil.rmtree(controller.directory / "data")
+        for _ in range(2):  # nor at the next start, when the new metadata has come further
+            with pytest.raises(LocalClusterError, match="begun anew"):
+                await cluster.up()
+        assert log.read_bytes() == written
+    finally:
+        await cluster.down()
