@@ -146,7 +146,9 @@ async def test_a_list_is_of_all_that_is_served_here_and_never_a_part_that_looks_
     hosted.fill(b"one")
     hosted.host.on_elected(0, 1, hosted.log)
     hosted.host.on_elected(1, 1, hosted.log)
+    hosted.runtime.begin_load(2, 1, log_end_offset=5)
     assert await code_of(hosted.host.ask_all("read")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    hosted.runtime.unload(2, 1)
     await hosted.until(Phase.ACTIVE)
     async with asyncio.timeout(10):
         while hosted.runtime.phase(1) is not Phase.ACTIVE:
