@@ -12,9 +12,10 @@ What it promises
 * One of the two files missing, or a folder of another cluster or node: refuses to open: a vote that was forgotten could be given
   twice.  No folder at all: a new journal under a new random id, which has no vote (`voting`) until the quorum as a whole is
   formed or takes it back (`membership`).  An empty folder never speaks for the one that was lost.
-* A torn tail (a crash before `sync`) is cut.  Damage to anything that once was durable is never cut: an unreadable record
+* A torn tail (a crash before `sync`) is cut.  Damage to what is known to have been durable is never cut: an unreadable record
   followed by one that says "what you cannot read was durable" stops the node.  That is what `durable` is for: unsynced pages
   reach the disk in any order, so a readable record after an unreadable one proves nothing by itself.
+  What cannot be told from a torn tail: a disk that changes the very last batch afterwards, or shortens the file.
 * A failed write or sync is final: the error goes up (OSError) and the journal refuses every further use.
 * What is read at the opening is made durable before anything else.  A process that was killed, or stopped because a sync failed,
   leaves in the page cache what never reached the disk; taken for durable, it would be acknowledged and lost in a power cut.

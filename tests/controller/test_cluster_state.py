@@ -372,6 +372,16 @@ def test_a_broker_of_an_earlier_life_does_not_enter_the_isr(applier: Applier) ->
     assert applier(change(expected_partition_epoch=1, isr_broker_epochs=(*epochs, new))).value == (ErrorCode.NONE,)
 
 
+def test_a_fenced_broker_neither_enters_the_isr_nor_leads(applier: Applier) -> None:
+    """Also where the change names no broker epochs: a plan may be older than the fencing (SEMANTICS 45)."""
+    applier.topic()
+    applier(change(isr=(1, 2)), fence_of(3, applier.state.brokers[3].broker_epoch))
+    for fields in ({"isr": (1, 2, 3)}, {"isr": (1, 3), "leader": 3}):
+        refused = applier(change(expected_partition_epoch=1, **fields))  # type: ignore[arg-type]
+        assert refused.value == (ErrorCode.INELIGIBLE_REPLICA,)
+    assert applier.state.topics["t"].partitions[0].isr == (1, 2)
+
+
 def test_a_lower_min_insync_replicas_empties_the_elr_in_the_same_entry(applier: Applier) -> None:
     applier.topic(**{MIN_IN_SYNC_REPLICAS_CONFIG: "2"})
     applier(change(isr=(1,), elr=(2, 3)))

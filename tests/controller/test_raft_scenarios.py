@@ -228,6 +228,24 @@ def test_a_vote_of_an_earlier_term_does_not_count() -> None:
         assert core.role == LEADER
 
 
+def test_what_a_journal_says_whose_voter_returned_with_another_one_counts_for_nothing() -> None:
+    """An old folder that was put back has its vote, and knows nothing of what was promised since."""
+    with quorum() as simulation:
+        core = leader(simulation)
+        simulation.pass_time(0.5)
+        voter_id, old_one = others(simulation, core)
+        voter = core_of(simulation, voter_id)
+        _, last_index, last_term = voter._journal[-1]
+        asked = VoteRequest(core.term + 1, last_index, last_term, preliminary=False)
+        mine = voter._journal.seats[old_one]
+        voter._journal.seats[old_one] = (old_one, mine[1] + 1, last_index)  # "returns with another journal" was applied
+        voter.receive(old_one, asked)
+        assert voter.term == core.term and voter._journal.getVotedForNodeId() != old_one
+        voter._journal.seats[old_one] = mine
+        voter.receive(old_one, asked)
+        assert voter._journal.getVotedForNodeId() == old_one
+
+
 def test_a_leader_that_contradicts_committed_entries_stops_the_follower() -> None:
     with quorum() as simulation:
         core = leader(simulation)
