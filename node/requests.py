@@ -91,10 +91,13 @@ def milliseconds(value: timedelta) -> int:
     return int(value.total_seconds() * 1000)
 
 
-def for_version(code: ErrorCode, *, fenced_known: bool) -> ErrorCode:
-    """PRODUCER_FENCED came with KIP-588: older versions of a request know the same thing as INVALID_PRODUCER_EPOCH."""
+def for_version(code: ErrorCode, *, fenced_known: bool = True, abortable_known: bool = True) -> ErrorCode:
+    """Codes that came later, as older versions of a request know the same thing: PRODUCER_FENCED (KIP-588) was
+    INVALID_PRODUCER_EPOCH, TRANSACTION_ABORTABLE (KIP-890) was INVALID_TXN_STATE."""
     if code is ErrorCode.PRODUCER_FENCED and not fenced_known:
         return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and not abortable_known:
+        return ErrorCode.INVALID_TXN_STATE
     return code
 
 

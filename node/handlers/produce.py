@@ -28,7 +28,7 @@ from ...wire.records import BatchHeader, parse_header
 from ..broker import Broker
 from ..internal_topics import INTERNAL_TOPICS
 from ..refused_batches import Sender
-from ..requests import Deferred, Encoded, RequestContext, Staged, Turns, gravest
+from ..requests import Deferred, Encoded, RequestContext, Staged, Turns, for_version, gravest
 
 Key = tuple[str, int]
 
@@ -36,6 +36,8 @@ ZSTD_FROM: Final = 7
 
 # From this version on the client leaves the enlistment of partitions to their leaders (transactions v2).
 ENLISTED_BY_LEADER_FROM: Final = 12
+# The first version whose clients know TRANSACTION_ABORTABLE.
+ABORTABLE_FROM: Final = 11
 
 
 @dataclass(slots=True)
@@ -161,14 +163,14 @@ def _enlist(broker: Broker, transactional_id: str, version: int, parts: list[_Pa
             return
         for key, part in fresh.items():
             if codes[key] is not ErrorCode.NONE and part.answer.error is ErrorCode.NONE:
-                _fail(part, KafkaError(_for_producer(codes[key]), "the partition is not part of the transaction"))
+                _fail(part, KafkaError(_for_producer(codes[key], version), "the partition is not part of the transaction"))
 
     return ask
 
 
-def _for_producer(code: ErrorCode) -> ErrorCode:
+def _for_producer(code: ErrorCode, version: int) -> ErrorCode:
     """On the produce path a fenced producer is told INVALID_PRODUCER_EPOCH (SEMANTICS 3.1 4)."""
-    return ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED else code
+    return for_version(code, fenced_known=False, abortable_known=version >= ABORTABLE_FROM)
 
 
 def _append(broker: Broker, acks: int, part: _Part) -> None:

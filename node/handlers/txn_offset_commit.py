@@ -6,7 +6,7 @@ client enlisted it by AddOffsetsToTxn) or enlisted (version 5, transactions v2) 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from ...coordinator.group.events import TxnOffsetCommit
 from ...storage.log import VerificationGuard
@@ -15,6 +15,9 @@ from ..broker import Broker
 from ..internal_topics import CONSUMER_OFFSETS
 from ..requests import Fields, RequestContext, for_version
 from .offset_commit import split_known
+
+# The first version whose clients know TRANSACTION_ABORTABLE.
+ABORTABLE_FROM: Final = 4
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
@@ -40,7 +43,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     except KafkaError as error:
         # The leader of the offsets partition is the group's coordinator: a client that is told so looks for the new one.
         moved = error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        code = for_version(ErrorCode.NOT_COORDINATOR if moved else error.code, fenced_known=context.api_version >= 3)
+        version = context.api_version
+        code = ErrorCode.NOT_COORDINATOR if moved else error.code
+        code = for_version(code, fenced_known=version >= 3, abortable_known=version >= ABORTABLE_FROM)
         return {"throttle_time": 0, "topics": answer(lambda _key: code)}
     return {"throttle_time": 0, "topics": answer(lambda key: errors.get(key, ErrorCode.UNKNOWN_SERVER_ERROR))}
 

@@ -420,6 +420,32 @@ async def test_offsets_of_a_consumer_group_are_fenced_by_the_member_epoch(world:
     assert ErrorCode(fetched.groups[0].error_code).name == code
 
 
+@pytest.mark.parametrize(
+    ("version", "code"), [(3, "INVALID_TXN_STATE"), (10, "INVALID_TXN_STATE"), (11, "TRANSACTION_ABORTABLE")]
+)
+async def test_a_batch_at_a_partition_that_is_not_enlisted_is_refused_in_words_that_its_client_knows(
+    world: World, version: int, code: str
+) -> None:
+    """KIP-890: TRANSACTION_ABORTABLE came with Produce 11; before, its clients would not know what to do about it."""
+    name, who = await new_transaction(world, partition=False)
+    identity = {"producer_id": who["producer_id"], "producer_epoch": who["producer_epoch"], "base_sequence": 0}
+    answer = await produce(world, world.topic, records(transactional=True, **identity), name, version)
+    assert ErrorCode(answer.responses[0].partition_responses[0].error_code).name == code
+
+
+@pytest.mark.parametrize(("version", "code"), [(0, "INVALID_TXN_STATE"), (3, "INVALID_TXN_STATE"), (4, "TRANSACTION_ABORTABLE")])
+async def test_offsets_of_a_group_that_is_not_enlisted_are_refused_in_words_that_their_client_knows(
+    world: World, version: int, code: str
+) -> None:
+    _, who = await new_transaction(world, partition=False)
+    group = fresh("group")
+    await found(world, 0, group)
+    part = {"partition_index": 0, "committed_offset": 2, "committed_leader_epoch": 0, "committed_metadata": None}
+    fields = who | {"group_id": group, "topics": [{"name": world.topic, "partitions": [part]}]}
+    answer = await world.ask(ApiKey.TXN_OFFSET_COMMIT, version, **fields)
+    assert ErrorCode(answer.topics[0].partitions[0].error_code).name == code
+
+
 async def test_a_transactional_id_that_is_not_known_is_an_error_of_its_own(world: World) -> None:
     known, _ = await new_transaction(world)
     answer = await world.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[known, fresh("nothing")])
