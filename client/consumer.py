@@ -41,8 +41,8 @@ RESETS: Final[dict[str, int | None]] = {"earliest": EARLIEST, "latest": LATEST, 
 
 @dataclass(slots=True)
 class RebalanceListener:
-    """Called from within `poll`.  `revoked`: before partitions go (commit here); `lost`: they are gone already; `assigned`: those
-    that have come (with a cooperative assignor the others stay, and are in neither call)."""
+    """Called from within `poll`, `unsubscribe` and `close`.  `revoked`: before partitions go (commit here); `lost`: they are gone
+    already; `assigned`: those that have come (with a cooperative assignor the others stay, and are in neither call)."""
 
     assigned: Callable[[Partitions], Awaitable[None]] | None = None
     revoked: Callable[[Partitions], Awaitable[None]] | None = None
@@ -128,16 +128,19 @@ class Consumer:
             self._started = True
 
     async def close(self, *, commit: bool = True) -> None:
-        """Commits automatically if that is on (and `commit`), leaves the group, closes the connections."""
+        """Commits automatically if that is on and tells the listener (if `commit`), leaves the group, closes the connections."""
         if self._closed:
             return
         self._closed = True
         try:
             if commit and self._started:
-                await self._commit_automatically(now=True)
+                if self._membership is not None:
+                    await self._give_all_up(self._membership)
+                else:
+                    await self._commit_automatically(now=True)
+        finally:
             if self._membership is not None:
                 await self._membership.close()
-        finally:
             await self._fetcher.close()
             await self._cluster.close()
 
@@ -165,12 +168,16 @@ class Consumer:
         self._membership.subscribe(names)
 
     async def unsubscribe(self) -> None:
-        """Leaves the group and forgets all partitions."""
-        membership, self._membership = self._membership, None
-        if membership is not None:
-            await self._commit_automatically(now=True)
-            await membership.close()
-        self._fetcher.assign((), keep=False)
+        """Commits automatically if that is on, tells the listener, leaves the group and forgets all partitions."""
+        membership = self._membership
+        try:
+            if membership is not None:
+                await self._give_all_up(membership)
+        finally:
+            self._membership = None
+            if membership is not None:
+                await membership.close()
+            self._fetcher.assign((), keep=False)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Reads exactly these partitions, without a group's help; those that were assigned before keep their positions."""
@@ -264,6 +271,12 @@ class Consumer:
         self._next_auto_commit_s = self._clock.monotonic() + self._auto_commit_interval_s
         if self._listener.assigned is not None:
             await self._listener.assigned(added)
+
+    async def _give_all_up(self, membership: GroupMembership) -> None:
+        """Before this member leaves its group, while it may still commit."""
+        if not membership.lost:
+            await self._commit_automatically(now=True)
+        await self._give_up(self.assignment(), lost=membership.lost)
 
     async def _give_up(self, partitions: set[TopicPartition], *, lost: bool = False) -> None:
         """Tells the listener, while the positions are still known, and forgets them."""
