@@ -6,7 +6,8 @@ Unknown tagged fields are skipped: a later release may add some (KIP-915).
 
 from __future__ import annotations
 
-from struct import Struct
+from collections.abc import Sequence
+from struct import Struct, pack
 from uuid import UUID
 
 _INT8, _INT16, _INT32, _INT64 = Struct(">b"), Struct(">h"), Struct(">i"), Struct(">q")
@@ -33,6 +34,11 @@ class FieldWriter:
 
     def int32(self, value: int) -> None:
         self.parts += _INT32.pack(value)
+
+    def int32s(self, values: Sequence[int]) -> None:
+        """An array of them."""
+        self.array(len(values))
+        self.parts += pack(f">{len(values)}i", *values)
 
     def int64(self, value: int) -> None:
         self.parts += _INT64.pack(value)

@@ -70,10 +70,7 @@ def _write_partitions(writer: FieldWriter, groups: dict[tuple[str, UUID], list[i
         if with_ids:
             writer.uuid(topic_id)
         writer.string(topic)
-        indexes = sorted(set(groups[(topic, topic_id)]))
-        writer.array(len(indexes))
-        for index in indexes:
-            writer.int32(index)
+        writer.int32s(sorted(set(groups[(topic, topic_id)])))
         writer.tags({})
 
 

@@ -401,10 +401,12 @@ class TransactionShard:
         following = self._bumped(aborting, last_epoch)
         return self._write(following, current.state, reply, self._send_markers(following, context.next_offset))
 
-    def _send_markers(self, metadata: TransactionMetadata, prepare_offset: int) -> SendMarkers:
-        identity = TransactionIdentity(
+    def _identity(self, metadata: TransactionMetadata, prepare_offset: int) -> TransactionIdentity:
+        return TransactionIdentity(
             metadata.transactional_id, metadata.producer_id, metadata.producer_epoch, self.coordinator_epoch, prepare_offset
         )
+
+    def _send_markers(self, metadata: TransactionMetadata, prepare_offset: int) -> SendMarkers:
         return SendMarkers(
             metadata.transactional_id,
             metadata.producer_id,
@@ -413,12 +415,12 @@ class TransactionShard:
             metadata.state is TransactionState.PREPARE_COMMIT,
             tuple(sorted(metadata.partitions, key=_by_name)),
             metadata.transaction_version,
-            identity,
+            self._identity(metadata, prepare_offset),
         )
 
     def _complete(self, identity: TransactionIdentity, context: Context) -> TransactionOutcome:
         current = self.transactions.get(identity.transactional_id)
-        if current is None or identity != self._send_markers(current, current.record_offset).identity:
+        if current is None or identity != self._identity(current, current.record_offset):
             return Outcome(reply=Done())  # of another transaction, or of an older coordinator: compare by identity, never by key
         if RULES[(current.state, Stimulus.MARKERS_WRITTEN)] is not Action.COMPLETE:
             return Outcome(reply=Done())
@@ -528,5 +530,5 @@ def _end_stimulus(event: EndTxn, repeated: bool) -> Stimulus:
     return Stimulus.COMMIT if event.commit else Stimulus.ABORT
 
 
-def _by_name(partition: TransactionPartition) -> tuple[str, int, str]:
-    return partition.topic, partition.partition, str(partition.topic_id)
+def _by_name(partition: TransactionPartition) -> tuple[str, int, int]:
+    return partition.topic, partition.partition, -1 if partition.topic_id is None else partition.topic_id.int
