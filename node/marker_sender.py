@@ -8,7 +8,7 @@ it when the question was asked: never on stale metadata (SEMANTICS 1, second haz
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from ..coordinator.transaction.events import MarkersWritten, SendMarkers
@@ -34,11 +34,27 @@ class TopicView(Protocol):
     def is_gone(self, partition: TransactionPartition) -> bool: ...
 
 
-class MarkerSender:
-    """One per node.  `on_written(state_partition, event)` submits the event to the shard."""
+Codes = Mapping[tuple[int, str, int], ErrorCode]
+"""By producer id, topic and partition."""
 
-    def __init__(self, topics: TopicView, peers: Peers, clock: Clock, on_written: Callable[[int, MarkersWritten], None]) -> None:
+
+class MarkerSender:
+    """One per node."""
+
+    def __init__(
+        self,
+        topics: TopicView,
+        peers: Peers,
+        clock: Clock,
+        on_written: Callable[[int, MarkersWritten], None],
+        node_id: int,
+        write_here: Callable[[MarkerBatch], Awaitable[Codes]],
+    ) -> None:
+        """`on_written(state_partition, event)` submits the event to the shard.  `write_here(batch)` writes markers of which
+        this node, `node_id`, is the leader, and raises KafkaError: a request to itself would cost it more than the markers."""
         self.queue = MarkerQueue(topics.leader_of)
+        self._node_id = node_id
+        self._write_here = write_here
         self._topics = topics
         self._peers = peers
         self._clock = clock
@@ -93,9 +109,7 @@ class MarkerSender:
 
     async def _send(self, batch: MarkerBatch) -> None:
         try:
-            response = await self._peers.peer(batch.node_id).request(
-                ApiKey.WRITE_TXN_MARKERS, WRITE_MARKERS_VERSION, _fields(batch), ANSWER_TIMEOUT_S
-            )
+            errors = await (self._ask_here(batch) if batch.node_id == self._node_id else self._ask(batch))
         except KafkaError as error:
             if batch.node_id not in self._silent:  # one line for a node that is away, not one a retry
                 self._silent.add(batch.node_id)
@@ -105,15 +119,33 @@ class MarkerSender:
             if batch.node_id in self._silent:
                 self._silent.discard(batch.node_id)
                 log.info("markers_answered_again", node=batch.node_id)
-            errors = {
-                (int(marker.producer_id), str(topic.name), int(partition.partition_index)): ErrorCode(partition.error_code)
-                for marker in response.markers
-                for topic in marker.topics
-                for partition in topic.partitions
-            }
             result = self.queue.complete(batch, errors, self._now_ms())
         self._settle(result)
         self._wake.set()
+
+    async def _ask(self, batch: MarkerBatch) -> Codes:
+        response = await self._peers.peer(batch.node_id).request(
+            ApiKey.WRITE_TXN_MARKERS, WRITE_MARKERS_VERSION, _fields(batch), ANSWER_TIMEOUT_S
+        )
+        return {
+            (int(marker.producer_id), str(topic.name), int(partition.partition_index)): ErrorCode(partition.error_code)
+            for marker in response.markers
+            for topic in marker.topics
+            for partition in topic.partitions
+        }
+
+    async def _ask_here(self, batch: MarkerBatch) -> Codes:
+        """Ends like a request to another node, whatever happens: a batch that stays under way would hold up all that follow."""
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await self._write_here(batch)
+        except TimeoutError as error:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"not written here in {ANSWER_TIMEOUT_S:g} s") from error
+        except KafkaError:
+            raise
+        except Exception as error:
+            log.exception("markers_failed_here", transactions=len(batch.transactions))
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)) from error
 
     def _drop_gone(self) -> None:
         for partition in [p for p in self.queue.waiting_partitions() if p.topic_id is not None and self._topics.is_gone(p)]:

@@ -18,14 +18,16 @@ from ..coordinator.transaction.events import (
     TransactionEvent,
     TransactionReply,
 )
+from ..coordinator.transaction.markers import MarkerBatch
 from ..coordinator.transaction.shard import TransactionShard
 from ..coordinator.transaction.state import TransactionPartition
 from ..runtime import logs
 from ..storage.log import Log
-from ..wire.errors import KafkaError
+from ..wire.errors import ErrorCode, KafkaError
 from .coordinator_host import CoordinatorHost, ReplicatedStateLog
 from .internal_topics import TRANSACTION_STATE
-from .marker_sender import MarkerSender
+from .marker_sender import Codes, MarkerSender
+from .marker_writing import Marker, MarkerWrites
 from .peers import Peers
 
 if TYPE_CHECKING:
@@ -64,7 +66,9 @@ class TransactionCoordination:
             TRANSACTION_STATE, runtime, broker.clock, holds_session=lambda: broker.membership.holds_session
         )
         topics = Topics(lambda: broker.state, lambda: broker.serving)
-        self._markers = MarkerSender(topics, peers, broker.clock, self._markers_written)
+        self._markers = MarkerSender(
+            topics, peers, broker.clock, self._markers_written, broker.node_id, self._write_markers_here
+        )
         self._producer_ids: deque[int] = deque()
         self._refill: asyncio.Task[None] | None = None
 
@@ -136,6 +140,20 @@ class TransactionCoordination:
 
     def _markers_written(self, state_partition: int, event: MarkersWritten) -> None:
         self._host.runtime.submit(state_partition, event, None, self._broker.clock.steady_ms())
+
+    async def _write_markers_here(self, batch: MarkerBatch) -> Codes:
+        if not self._broker.serving:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "this node is still starting")
+        writes = MarkerWrites(self._broker)
+        for entry in batch.transactions:
+            send = entry.send
+            marker = Marker(
+                send.producer_id, send.producer_epoch, send.coordinator_epoch, send.commit, send.transaction_version
+            )
+            for partition in entry.partitions:
+                writes.append(marker, partition.topic, partition.partition)
+        await writes.all_known()
+        return writes.codes
 
     # --- producer ids -----------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ from uuid import UUID
 import pytest
 from tidegate.node.coordinator_host import ReplicatedStateLog
 from tidegate.node.group_coordination import GroupCoordination
-from tidegate.node.handlers import find_coordinator, produce, write_txn_markers
+from tidegate.node.handlers import find_coordinator, produce
 from tidegate.node.internal_topics import CONSUMER_OFFSETS
+from tidegate.node.marker_writing import Marker, MarkerWrites
 from tidegate.node.refused_batches import RefusedBatches
 from tidegate.node.requests import Encoded, RequestContext
 from tidegate.node.transaction_coordination import TransactionCoordination
@@ -62,13 +63,15 @@ async def test_no_marker_is_appended_to_offsets_that_no_shard_follows(accepts: b
     appends = Appends()
     groups = SimpleNamespace(accepts_markers=lambda index, epoch: accepts, marker_appended=lambda *args: args[-1](None))
     broker = cast(Any, SimpleNamespace(replicas=appends, groups=groups, clock=ManualClock()))
-    marker = SimpleNamespace(transaction_result=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, transaction_version=2)
-    codes: list[ErrorCode] = []
-    write_txn_markers._append(broker, marker, CONSUMER_OFFSETS, 3, codes.append)
+    marker = Marker(1, 0, 0, commit=True, transaction_version=2)
+    writes = MarkerWrites(broker)
+    writes.append(marker, CONSUMER_OFFSETS, 3)
+    await writes.all_known()
+    (code,) = writes.codes.values()
     if accepts:
-        assert codes == [ErrorCode.NONE] and appends.made[0]["expected_leader_epoch"] == 6
+        assert code is ErrorCode.NONE and appends.made[0]["expected_leader_epoch"] == 6
     else:
-        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] and appends.made == []
+        assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER and appends.made == []
 
 
 async def test_a_produce_takes_its_guard_anew_before_every_question_and_appends_with_the_last() -> None:

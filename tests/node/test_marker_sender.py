@@ -11,8 +11,9 @@ from uuid import UUID
 import pytest
 from tidegate.controller.state import ClusterState
 from tidegate.coordinator.transaction.events import MarkersWritten, SendMarkers, TransactionIdentity
+from tidegate.coordinator.transaction.markers import MarkerBatch
 from tidegate.coordinator.transaction.state import TransactionPartition
-from tidegate.node.marker_sender import MarkerSender
+from tidegate.node.marker_sender import Codes, MarkerSender
 from tidegate.node.peers import Peers
 from tidegate.node.transaction_coordination import Topics
 from tidegate.runtime.clock import SystemClock
@@ -20,6 +21,9 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 FLIGHTS = UUID(int=1)
 P0, P1 = (TransactionPartition("flights", index, FLIGHTS) for index in (0, 1))
+
+
+HERE = 4
 
 
 class World:
@@ -31,7 +35,17 @@ class World:
         self.codes: dict[int, list[ErrorCode]] = {1: [ErrorCode.NONE], 2: [ErrorCode.NONE], 3: [ErrorCode.NONE]}
         self.requests: list[tuple[int, dict[str, Any]]] = []
         self.written: list[tuple[int, MarkersWritten]] = []
-        self.sender = MarkerSender(self, cast(Peers, self), SystemClock(), self._on_written)
+        self.here: list[Exception | None] = [None]
+        self.batches_here: list[MarkerBatch] = []
+        self.sender = MarkerSender(self, cast(Peers, self), SystemClock(), self._on_written, HERE, self._write_here)
+
+    async def _write_here(self, batch: MarkerBatch) -> Codes:
+        self.batches_here.append(batch)
+        error = self.here.pop(0) if len(self.here) > 1 else self.here[0]
+        await asyncio.sleep(0)
+        if error is not None:
+            raise error
+        return {(7, p.topic, p.partition): ErrorCode.NONE for each in batch.transactions for p in each.partitions}
 
     def leader_of(self, partition: TransactionPartition) -> int | None:
         return self.leaders.get(partition)
@@ -106,6 +120,17 @@ async def test_a_marker_is_sent_until_its_leader_has_taken_it(world: World, trou
     await world.until(lambda: world.written)
     assert [node for node, _ in world.requests].count(2) == 3
     assert len(world.written) == 1
+
+
+@pytest.mark.parametrize(
+    "trouble", [None, KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "starting"), TimeoutError(), RuntimeError("a defect")]
+)
+async def test_what_this_node_leads_it_writes_itself_until_it_is_written(world: World, trouble: Exception | None) -> None:
+    world.leaders[P0], world.here = HERE, [trouble, trouble, None]
+    identity = world.send()
+    await world.until(lambda: world.written)
+    assert world.written == [(5, MarkersWritten(identity))]
+    assert [node_id for node_id, _ in world.requests] == [2] and len(world.batches_here) == (3 if trouble else 1)
 
 
 async def test_a_retry_goes_to_the_new_leader(world: World) -> None:
