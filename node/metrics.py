@@ -188,32 +188,32 @@ def _producer_ids(view: NodeView) -> int:
 
 def _shard_gauges(shards: list[ShardView]) -> Iterator[Metric]:
     for name, text, value_of in (
-        ("active", "1 while the coordinator of this state partition serves.", lambda shard: shard.phase is Phase.ACTIVE),
-        ("queued", "Events that the coordinator has not handled.", attrgetter("queued")),
-        ("parked", "Decisions whose answers wait until their records are replicated.", attrgetter("parked")),
-        ("waiting", "Requests that wait for others: for a rebalance, or for markers.", attrgetter("waiting")),
-        ("uncommitted", "Offsets that the coordinator has written and that are not replicated.", attrgetter("uncommitted")),
+        ("coordinator_active", "1 while the coordinator of this state partition serves.", lambda shard: shard.phase is Phase.ACTIVE),
+        ("coordinator_queued", "Events that the coordinator has not handled.", attrgetter("queued")),
+        ("coordinator_parked", "Decisions whose answers wait until their records are replicated.", attrgetter("parked")),
+        ("coordinator_waiting", "Requests that wait for others: for a rebalance, or for markers.", attrgetter("waiting")),
+        ("coordinator_uncommitted", "Offsets that the coordinator has written and that are not replicated.", attrgetter("uncommitted")),
     ):
-        yield _of_shards(GaugeMetricFamily(f"tidegate_coordinator_{name}", text, labels=SHARD_LABELS), shards, value_of)
+        yield _of_shards(GaugeMetricFamily(f"tidegate_{name}", text, labels=SHARD_LABELS), shards, value_of)
 
 
 def _shard_counters(shards: list[ShardView]) -> Iterator[Metric]:
     for name, text, field_name in (
-        ("events", "Requests and timers that the coordinator has handled.", "events"),
-        ("batches_written", "Batches that the coordinator has written.", "batches_written"),
-        ("records_written", "Records in them.", "records_written"),
-        ("written_bytes", "Bytes of them.", "bytes_written"),
-        ("append_failures", "Batches that the state partition has refused.", "append_failures"),
-        ("rejected_loading", "Requests refused because the coordinator was being loaded.", "rejected_loading"),
-        ("rejected_busy", "Requests refused because too many wait for the replicas.", "rejected_busy"),
-        ("replies_timed_out", "Callers told that their records were not replicated in time.", "replies_timed_out"),
-        ("replies_moved", "Callers told that the coordinator is elsewhere now.", "replies_not_coordinator"),
-        ("handler_failures", "Requests that failed by a fault of the coordinator's own.", "handler_failures"),
-        ("failures", "Times that the coordinator stopped, to be loaded again.", "failures"),
-        ("loads", "Times that the coordinator was loaded.", "loads"),
-        ("records_loaded", "Records read while it was loaded.", "records_loaded"),
+        ("coordinator_events", "Requests and timers that the coordinator has handled.", "events"),
+        ("coordinator_batches_written", "Batches that the coordinator has written.", "batches_written"),
+        ("coordinator_records_written", "Records in them.", "records_written"),
+        ("coordinator_written_bytes", "Bytes of them.", "bytes_written"),
+        ("coordinator_append_failures", "Batches that the state partition has refused.", "append_failures"),
+        ("coordinator_rejected_loading", "Requests refused because the coordinator was being loaded.", "rejected_loading"),
+        ("coordinator_rejected_busy", "Requests refused because too many wait for the replicas.", "rejected_busy"),
+        ("coordinator_replies_timed_out", "Callers told that their records were not replicated in time.", "replies_timed_out"),
+        ("coordinator_replies_moved", "Callers told that the coordinator is elsewhere now.", "replies_not_coordinator"),
+        ("coordinator_handler_failures", "Requests that failed by a fault of the coordinator's own.", "handler_failures"),
+        ("coordinator_failures", "Times that the coordinator stopped, to be loaded again.", "failures"),
+        ("coordinator_loads", "Times that the coordinator was loaded.", "loads"),
+        ("coordinator_records_loaded", "Records read while it was loaded.", "records_loaded"),
     ):
-        family = CounterMetricFamily(f"tidegate_coordinator_{name}", text, labels=SHARD_LABELS)
+        family = CounterMetricFamily(f"tidegate_{name}", text, labels=SHARD_LABELS)
         yield _of_shards(family, shards, attrgetter(f"metrics.{field_name}"))
 
 
