@@ -188,11 +188,11 @@ def _producer_ids(view: NodeView) -> int:
 
 def _shard_gauges(shards: list[ShardView]) -> Iterator[Metric]:
     for name, text, value_of in (
-        ("coordinator_active", "1 while the coordinator of this state partition serves.", lambda shard: shard.phase is Phase.ACTIVE),
+        ("coordinator_active", "1 while this state partition's coordinator serves.", lambda shard: shard.phase is Phase.ACTIVE),
         ("coordinator_queued", "Events that the coordinator has not handled.", attrgetter("queued")),
         ("coordinator_parked", "Decisions whose answers wait until their records are replicated.", attrgetter("parked")),
         ("coordinator_waiting", "Requests that wait for others: for a rebalance, or for markers.", attrgetter("waiting")),
-        ("coordinator_uncommitted", "Offsets that the coordinator has written and that are not replicated.", attrgetter("uncommitted")),
+        ("coordinator_uncommitted", "Offsets that the coordinator has written, not yet replicated.", attrgetter("uncommitted")),
     ):
         yield _of_shards(GaugeMetricFamily(f"tidegate_{name}", text, labels=SHARD_LABELS), shards, value_of)
 
