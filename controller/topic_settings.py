@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from ..proto import controller_pb2 as rpc
@@ -63,6 +64,20 @@ def check_stays_compacted(name: str, before: Mapping[str, str], after: Mapping[s
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
             f"topic {name!r} is compacted and has to stay so: to let old segments go as well, set cleanup.policy=compact,delete",
+        )
+
+
+def check_may_be_flushed(topic: TopicState, after: Mapping[str, str]) -> None:
+    """Raises POLICY_VIOLATION when a topic is to be flushed from now on while a replica is away.  After an unclean stop that may
+    lack what it acknowledged before the change, and would be taken for complete, as one of a flushed topic is (KIP-966)."""
+    if topic.flushed_before_acknowledged or not replace(topic, config=after).flushed_before_acknowledged:
+        return
+    away = sorted(number for number, partition in topic.partitions.items() if not set(partition.replicas) <= set(partition.isr))
+    if away:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{FLUSH_POLICY_CONFIG}=always: {len(away)} partitions of {topic.name!r} ({away[0]} among them) have replicas that"
+            " are not in sync, and may have lost what they never flushed: wait until all are in sync",
         )
 
 

@@ -21,7 +21,7 @@ from .active import ControllerConfig
 from .model import INTERNAL_TOPICS, TopicState, topic_name_problem
 from .placement import Load, check_assignments, place
 from .state import ClusterState
-from .topic_settings import check_state_topic, check_stays_compacted, future_config
+from .topic_settings import check_may_be_flushed, check_state_topic, check_stays_compacted, future_config
 
 SLICE_TOPICS_MAX = 200
 SLICE_PARTITIONS_MAX = 1000
@@ -304,6 +304,7 @@ def _plan_config(state: ClusterState, request: rpc.AlterConfigsRequest, change: 
     if topic.internal:
         check_state_topic(topic.name, future, topic)
     check_stays_compacted(topic.name, topic.config, future)
+    check_may_be_flushed(topic, future)
     if request.validate_only or future == topic.config:
         return TopicPlan(_success(topic))
     entries = [pb.ConfigEntry(key=key, value=future[key]) for key in sorted(future) if topic.config.get(key) != future[key]]

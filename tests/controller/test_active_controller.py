@@ -250,6 +250,32 @@ def test_a_sole_replica_with_an_unclean_shutdown_is_not_elected_while_others_are
     office.shows(leader=2, isr=(2,))
 
 
+def test_a_topic_is_flushed_from_now_on_only_while_all_its_replicas_are_in_sync(office: Office) -> None:
+    """Else an unclean stop from before the change would pass for one after it: the last replica standing is elected, without
+    what it never flushed, and the others are cut (KIP-966)."""
+    office.disks = {1: "a", 2: "b", 3: "c"}
+    office.join(1, 2, 3, incarnation="with a disk")
+    office.topic(**SAFE)
+    request = rpc.AlterConfigsRequest(topics=[{"name": "t", "set": {"flush.policy": "always"}}])
+    office.lose(1)
+    office.lose(2)
+    office.lose(3)
+    (refused,) = topics.plan_configuration(office.state, request).topics
+    assert refused.result.error == ErrorCode.POLICY_VIOLATION and refused.operation is None
+    office.join(3, incarnation="second")
+    office.shows(leader=-1, isr=(), elr=(2,))
+    for node_id in (2, 1, 3):
+        office.join(node_id, incarnation="third", clean=True)
+    present = office.partition()
+    whole = pb.PartitionChange(
+        expected_partition_epoch=present.partition_epoch, leader=present.leader, isr=(1, 2, 3), last_known_leader=present.leader
+    )
+    changes = pb.ChangePartitions(topics=[{"topic_id": office.state.topics["t"].topic_id.bytes, "partitions": [whole]}])
+    office.carry_out(Plan([pb.Operation(change_partitions=changes)]))
+    office.carry_out(Plan(topics.plan_configuration(office.state, request).operations))
+    assert office.state.topics["t"].flushed_before_acknowledged
+
+
 def test_a_clean_shutdown_keeps_a_replica_eligible(office: Office) -> None:
     office.topic(**SAFE)
     office.lose(1)
