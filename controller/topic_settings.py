@@ -70,7 +70,7 @@ def check_stays_compacted(name: str, before: Mapping[str, str], after: Mapping[s
 def check_may_be_flushed(topic: TopicState, after: Mapping[str, str]) -> None:
     """Raises POLICY_VIOLATION when a topic is to be flushed from now on while a replica is away.  After an unclean stop that may
     lack what it acknowledged before the change, and would be taken for complete, as one of a flushed topic is (KIP-966)."""
-    if topic.flushed_before_acknowledged or not replace(topic, config=after).flushed_before_acknowledged:
+    if topic.flushed_before_acknowledged or not replace(topic, config=dict(after)).flushed_before_acknowledged:
         return
     away = sorted(number for number, partition in topic.partitions.items() if not set(partition.replicas) <= set(partition.isr))
     if away:
