@@ -27,7 +27,7 @@ from .group_descriptions import GroupDescription, describe_group
 from .hanging_transactions import IDLE_MS, HangingTransaction, abort_hanging, find_hanging
 from .metadata import BrokerAddress, PartitionView, TopicView
 from .offset_requests import EARLIEST, LATEST, OffsetAtTime, committed_offsets, list_offsets
-from .operations import FeatureLevel, PartitionMove, RegisteredBroker
+from .operations import DataFolder, FeatureLevel, PartitionMove, RegisteredBroker
 from .record_deletion import delete_records
 from .transaction_requests import CommittedOffset, Offsets
 
@@ -352,6 +352,10 @@ class Admin:
     async def list_brokers(self) -> list[RegisteredBroker]:
         """Every registered broker, those that are away as well."""
         return await operations.list_brokers(self._cluster)
+
+    async def describe_data_folders(self, *, timeout_s: float = 5.0) -> list[DataFolder]:
+        """The data folders of every broker that answers within `timeout_s`, with the room on their volumes."""
+        return await operations.describe_data_folders(self._cluster, timeout_s)
 
     async def unregister_broker(self, node_id: int) -> None:
         """Forgets a broker that is gone for good and holds no replica."""

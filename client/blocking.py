@@ -44,7 +44,7 @@ from .group_descriptions import GroupDescription
 from .hanging_transactions import IDLE_MS, HangingTransaction
 from .metadata import TopicView
 from .offset_requests import OffsetAtTime, TopicPartition
-from .operations import FeatureLevel, PartitionMove, RegisteredBroker
+from .operations import DataFolder, FeatureLevel, PartitionMove, RegisteredBroker
 from .producer import Headers, RecordMetadata
 from .producer import Producer as AsyncProducer
 from .transaction_manager import State
@@ -513,6 +513,9 @@ class Admin:
 
     def list_brokers(self) -> list[RegisteredBroker]:
         return self._thread.call(self._admin.list_brokers())
+
+    def describe_data_folders(self, *, timeout_s: float = 5.0) -> list[DataFolder]:
+        return self._thread.call(self._admin.describe_data_folders(timeout_s=timeout_s))
 
     def unregister_broker(self, node_id: int) -> None:
         self._thread.call(self._admin.unregister_broker(node_id))

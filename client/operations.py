@@ -59,6 +59,46 @@ class RegisteredBroker:
     alive: bool
 
 
+@dataclass(frozen=True, slots=True)
+class DataFolder:
+    """A data folder of a broker.  `offline`: its disk has failed.  The bytes are of its volume; None: not known (KIP-827)."""
+
+    node_id: int
+    path: str
+    offline: bool
+    total_bytes: int | None = None
+    usable_bytes: int | None = None
+
+
+async def describe_data_folders(cluster: Cluster, timeout_s: float) -> list[DataFolder]:
+    """Of all brokers that answer within the time."""
+    await cluster.refresh(())
+
+    async def ask(node_id: int) -> list[DataFolder]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await cluster.ask(node_id, ApiKey.DESCRIBE_LOG_DIRS, {"topics": []})
+        except (ConnectionFailed, TimeoutError):
+            return []
+        return [
+            DataFolder(
+                node_id,
+                str(found.log_dir),
+                ErrorCode.from_wire(int(found.error_code)) is not ErrorCode.NONE,
+                _known(getattr(found, "total_bytes", -1)),
+                _known(getattr(found, "usable_bytes", -1)),
+            )
+            for found in answer.results
+        ]
+
+    found = await asyncio.gather(*(ask(node_id) for node_id in sorted(cluster.view.brokers)))
+    return [folder for folders in found for folder in folders]
+
+
+def _known(count: int) -> int | None:
+    return int(count) if count >= 0 else None
+
+
 async def reassign_partitions(cluster: Cluster, targets: Mapping[Key, Sequence[int] | None], timeout_s: float) -> None:
     topics: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for (topic, partition), replicas in sorted(targets.items()):

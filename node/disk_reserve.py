@@ -110,6 +110,11 @@ class DiskReserves:
     def given_up_at(self, folder: Path) -> bool:
         return self._all[folder].given_up
 
+    def space(self, folder: Path) -> tuple[int, int]:
+        """Bytes of the volume that the folder is on, and those of them that can be written.  Any thread: a network's volume may
+        take its time.  Raises OSError."""
+        return self._disk.total_bytes(folder), self._disk.free_bytes(folder)
+
     def restore(self, folders: Iterable[Path]) -> None:
         """Of these folders, those that work."""
         for folder in folders:
@@ -172,6 +177,9 @@ class ReservingDisk:
 
     def free_bytes(self, directory: Path) -> int:
         return self._disk.free_bytes(directory)
+
+    def total_bytes(self, directory: Path) -> int:
+        return self._disk.total_bytes(directory)
 
     def lock(self, path: Path) -> FileLock:
         return self.guarded(lambda: self._disk.lock(path))

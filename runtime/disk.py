@@ -67,6 +67,7 @@ class Disk(Protocol):
     def remove_tree(self, directory: Path) -> None: ...
     def sync_directory(self, directory: Path) -> None: ...
     def free_bytes(self, directory: Path) -> int: ...
+    def total_bytes(self, directory: Path) -> int: ...
     def lock(self, path: Path) -> FileLock: ...
 
 
@@ -250,6 +251,11 @@ class RealDisk:
     def free_bytes(self, directory: Path) -> int:
         stats = os.statvfs(directory)
         return stats.f_bavail * stats.f_frsize
+
+    def total_bytes(self, directory: Path) -> int:
+        """Of the volume that the folder is on, with what is kept back for the superuser."""
+        stats = os.statvfs(directory)
+        return stats.f_blocks * stats.f_frsize
 
     def lock(self, path: Path) -> RealFileLock:
         """Takes the lock or raises OSError (EWOULDBLOCK) at once when another process holds it."""

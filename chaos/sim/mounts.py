@@ -65,5 +65,8 @@ class Mounts:
     def free_bytes(self, directory: Path) -> int:
         return self.at(directory).free_bytes(directory)
 
+    def total_bytes(self, directory: Path) -> int:
+        return self.at(directory).total_bytes(directory)
+
     def lock(self, path: Path) -> LyingLock:
         return self.at(path).lock(path)

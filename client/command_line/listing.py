@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...wire.errors import ErrorCode
 from ..errors import error_for
+from . import disks
 from .output import run, settings_of, show_json, show_table, warn
 
 if TYPE_CHECKING:
@@ -367,7 +369,7 @@ def groups_describe(group: Annotated[str, typer.Argument()], bootstrap: Bootstra
 
 
 def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
-    """Show the cluster: nodes, controller, and whether every partition has a leader and its replicas.
+    """Show the cluster: nodes, their disks, the controller, and whether every partition has a leader and its replicas.
 
     The exit code is 1 when a partition has no leader.
     """
@@ -378,6 +380,7 @@ def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
             views = await admin.list_topics(internal=True)
             moves = await admin.list_reassignments()
             features = dict(admin.features)
+            folders = await admin.describe_data_folders()
         parts = [part for view in views for part in view.partitions.values()]
         leaderless = sum(part.leader < 0 for part in parts)
         under = sum(under_replicated(view, joining_replicas(moves)) for view in views)
@@ -392,14 +395,15 @@ def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
             "features": features,
         }
         if json:
-            show_json(summary | {"brokers": described.brokers})
+            listed = [{"disk": disks.condition(folder), **asdict(folder)} for folder in folders]
+            show_json(summary | {"brokers": described.brokers, "data_folders": listed})
             return leaderless
         print(
             f"cluster {described.cluster_id}: {len(described.brokers)} nodes, {summary['topics']} topics, "
             f"{len(parts)} partitions ({leaderless} without leader, {under} under-replicated, {len(moves)} moving)"
         )
         show_table(
-            ("node", "address", "rack", "controller", "leads"),
+            ("node", "address", "rack", "controller", "leads", "disk"),
             [
                 [
                     broker.node_id,
@@ -407,10 +411,13 @@ def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
                     broker.rack,
                     broker.node_id == described.controller_id,
                     sum(part.leader == broker.node_id for part in parts),
+                    disks.worst([folder for folder in folders if folder.node_id == broker.node_id]),
                 ]
                 for broker in described.brokers
             ],
         )
+        for sentence in disks.in_words(folders):
+            print(sentence)
         return leaderless
 
     if run(work()):

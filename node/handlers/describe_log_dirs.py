@@ -1,14 +1,22 @@
-"""DescribeLogDirs (35): the data folders of this node, and how much of them each replica takes (KIP-113)."""
+"""DescribeLogDirs (35): the data folders of this node, how much of them each replica takes (KIP-113), and their room (KIP-827).
+
+A folder whose disk failed is an error; a damaged log in one that works is not the folder's.  An offline folder's volume is not
+asked for its room: the question could hang.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
-from ...replication.replica import Replica, Role
+from ...replication.replica import Replica
+from ...runtime import logs
 from ...wire.errors import ErrorCode
 from ..broker import Broker
 from ..requests import Fields, RequestContext
+
+log = logs.get(__name__)
 
 NOT_KNOWN = -1
 
@@ -21,7 +29,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     for replica in broker.replicas.replicas:
         if wanted is None or (replica.topic, replica.partition) in wanted:
             folders.setdefault(_folder(broker, replica.log.directory), []).append(replica)
-    results = [_describe(broker, path, replicas) for path, replicas in folders.items()]
+    results = [await _describe(broker, path, replicas) for path, replicas in folders.items()]
     return {"throttle_time": 0, "error_code": ErrorCode.NONE, "results": results}
 
 
@@ -30,8 +38,7 @@ def _folder(broker: Broker, directory: Path) -> Path:
     return next((path for path in broker.configuration.data_dirs if directory.is_relative_to(path)), directory.parent)
 
 
-def _describe(broker: Broker, path: Path, replicas: list[Replica]) -> dict[str, Any]:
-    offline = broker.directory.is_offline or any(replica.role is Role.OFFLINE for replica in replicas)
+async def _describe(broker: Broker, path: Path, replicas: list[Replica]) -> dict[str, Any]:
     topics: dict[str, list[dict[str, Any]]] = {}
     for replica in sorted(replicas, key=lambda r: (r.topic, r.partition)):
         topics.setdefault(replica.topic, []).append(
@@ -42,10 +49,21 @@ def _describe(broker: Broker, path: Path, replicas: list[Replica]) -> dict[str, 
                 "is_future_key": False,
             }
         )
+    offline = path in broker.directory.offline_folders
+    total_bytes, usable_bytes = (NOT_KNOWN, NOT_KNOWN) if offline else await _room(broker, path)
     return {
         "error_code": ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NONE,
         "log_dir": str(path),
         "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
-        "total_bytes": NOT_KNOWN,
-        "usable_bytes": NOT_KNOWN,
+        "total_bytes": total_bytes,
+        "usable_bytes": usable_bytes,
     }
+
+
+async def _room(broker: Broker, path: Path) -> tuple[int, int]:
+    """Total and usable bytes."""
+    try:
+        return await asyncio.to_thread(broker.reserves.space, path)
+    except OSError as error:
+        log.warning("room_not_known", path=path, reason=error)
+        return NOT_KNOWN, NOT_KNOWN

@@ -202,7 +202,7 @@ async def _describe_log_dirs(world: World, version: int) -> Any:
     answer = {"partition_index": 0, "partition_size": lambda size: size > 60, "offset_lag": 0, "is_future_key": False}
     result = {
         "error_code": 0, "log_dir": world.folder, "topics": [{"name": world.topic, "partitions": [answer]}],
-        "total_bytes": -1, "usable_bytes": -1,
+        "total_bytes": lambda total: total > 1 << 20, "usable_bytes": lambda usable: usable >= 0,
     }  # fmt: skip
     return {"topics": [{"topic": world.topic, "partitions": [0, 7]}]}, OK | {"results": [result]}
 

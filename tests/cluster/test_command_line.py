@@ -206,6 +206,9 @@ def test_the_status_of_the_cluster(command: Command) -> None:
     status = command.json("status")
     assert len(status["brokers"]) == 3 and status["leaderless"] == 0
     assert status["controller"] in (1, 2, 3) and status["features"]["transaction.version"] == 2
+    folders = status["data_folders"]
+    assert [folder["node_id"] for folder in folders] == [1, 2, 3] and "disk" in said.splitlines()[1]
+    assert all(folder["disk"] != "offline" and 0 < folder["usable_bytes"] < folder["total_bytes"] for folder in folders)
 
 
 def test_nobody_there_is_one_line_with_advice() -> None:

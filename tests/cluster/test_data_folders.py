@@ -50,6 +50,13 @@ async def in_sync(cluster: LocalCluster, topic: str) -> list[set[int]]:
         return [set(partition.in_sync_replicas) for partition in described.partitions]
 
 
+async def offline_folders(cluster: LocalCluster) -> list[tuple[int, str]]:
+    async with Admin(cluster.bootstrap) as admin:
+        folders = await admin.describe_data_folders()
+    assert len(folders) == 6 and all((folder.total_bytes is None) == folder.offline for folder in folders)
+    return [(folder.node_id, folder.path) for folder in folders if folder.offline]
+
+
 def where(tmp_path: Path, node: int, topic: str, partition: int) -> Path:
     (folder,) = (tmp_path / str(node)).glob(f"*/{topic}-{partition}")
     return folder
@@ -92,6 +99,7 @@ async def test_a_folder_that_fails_at_the_start_takes_only_its_partitions_until_
         return {p for p, replicas in enumerate(await in_sync(cluster, "absent")) if 3 in replicas} == here
 
     await eventually(partly, "the node is in sync with what it can open, and with nothing else")
+    assert await offline_folders(cluster) == [(3, str(folder))]
     await witness.write(30, size=400)
     await witness.still_serves()
     assert await partly()
@@ -106,6 +114,7 @@ async def test_a_folder_that_fails_at_the_start_takes_only_its_partitions_until_
         return all(replicas == {1, 2, 3} for replicas in await in_sync(cluster, "absent"))
 
     await eventually(whole, "it caught up with all")
+    assert await offline_folders(cluster) == []
     await witness.still_serves()
 
 
@@ -123,6 +132,7 @@ async def test_rotten_bytes_of_a_leader_cost_no_record_and_are_fetched_again(clu
         return (await in_sync(cluster, "rotten"))[0] == {1, 2, 3} and bool(list(folder.parent.glob("*-damaged")))
 
     await eventually(healed, "the replica is fetched again and in sync")
+    assert await offline_folders(cluster) == [], "a damaged log is not a failed disk"
     good = next(each for each in (1, 2, 3) if each != node)
     again, other = where(tmp_path, node, "rotten", 0), where(tmp_path, good, "rotten", 0)
     names = sorted(p.name for p in other.glob("*.log"))

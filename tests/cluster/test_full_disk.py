@@ -20,7 +20,9 @@ import pytest
 from tidegate.chaos.leash import MissingRight
 from tidegate.chaos.small_disks import SmallDisks, empty, fill
 from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.command_line.disks import condition
 from tidegate.client.local_cluster import LocalCluster
+from tidegate.client.operations import DataFolder
 from tidegate.client.producer import Producer
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -293,9 +295,13 @@ async def test_deleting_a_topic_makes_room_at_once_and_the_node_says_that_its_di
     checkpoint = node.node(1).data_path / "partition-checkpoint"
     await eventually(lambda: _mentions(checkpoint, large.topic), "the topic to stand in the checkpoint")
     assert _ready(node)[0] == 200
+    (roomy,) = await _data_folders(node)
+    assert roomy.total_bytes == DISK_BYTES and condition(roomy) == "ok"
     fill(small_disk)
     status, text = _ready(node)
     assert status == 503 and "is full" in text
+    (full,) = await _data_folders(node)
+    assert not full.offline and full.total_bytes == DISK_BYTES and condition(full) == "full"
     assert (await raw_produce(address, witness.topic, batch([value]))).error is ErrorCode.KAFKA_STORAGE_ERROR
 
     async with Admin(node.bootstrap, timeout_s=20) as admin:
@@ -306,6 +312,11 @@ async def test_deleting_a_topic_makes_room_at_once_and_the_node_says_that_its_di
         await admin.delete_topics([large.topic])
     await eventually(lambda: _is_ready(node), "the space of the deleted topic")
     assert (await raw_produce(address, witness.topic, batch([value]))).error is ErrorCode.NONE
+
+
+async def _data_folders(node: LocalCluster) -> list[DataFolder]:
+    async with Admin(node.bootstrap, timeout_s=20) as admin:
+        return await admin.describe_data_folders()
 
 
 def _ready(node: LocalCluster) -> tuple[int, str]:

@@ -151,6 +151,9 @@ class MemoryDisk:
     def free_bytes(self, directory: Path) -> int:
         return 1 << 40
 
+    def total_bytes(self, directory: Path) -> int:
+        return 2 << 40
+
     def lock(self, path: Path) -> MemoryLock:
         return MemoryLock()
 

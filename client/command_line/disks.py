@@ -1,0 +1,57 @@
+"""What `tidegate status` says of the brokers' data folders: a word a broker, and a line for each folder that needs somebody.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ..operations import DataFolder
+
+FULL_BELOW_BYTES: Final = 1 << 20
+"""With less room a node takes no records any more (`node/disk_reserve.py`)."""
+NEARLY_FULL_SHARE: Final = 0.1
+
+NO_ANSWER, OK, NEARLY_FULL, FULL, OFFLINE = "no answer", "ok", "nearly full", "full", "offline"
+_FROM_GOOD_TO_BAD = (OK, NEARLY_FULL, FULL, OFFLINE)
+
+
+def condition(folder: DataFolder) -> str:
+    """OK also for a folder of which the broker does not know the room."""
+    if folder.offline:
+        return OFFLINE
+    if folder.usable_bytes is None or not folder.total_bytes:
+        return OK
+    if folder.usable_bytes < FULL_BELOW_BYTES:
+        return FULL
+    return NEARLY_FULL if folder.usable_bytes < NEARLY_FULL_SHARE * folder.total_bytes else OK
+
+
+def worst(folders: Sequence[DataFolder]) -> str:
+    """Of one broker; without folders it did not answer."""
+    return max(map(condition, folders), key=_FROM_GOOD_TO_BAD.index, default=NO_ANSWER)
+
+
+def in_words(folders: Iterable[DataFolder]) -> list[str]:
+    """One sentence for each folder that is not as it should be."""
+    told: list[str] = []
+    for folder in folders:
+        match condition(folder):
+            case "offline":
+                what = f"the data folder {folder.path} is offline: its disk has failed, other replicas lead its partitions"
+            case "full":
+                what = f"the disk of {folder.path} is full: records can be read, not written; make room"
+            case "nearly full":
+                what = f"the disk of {folder.path} is nearly full: {_room(folder)}"
+            case _:
+                continue
+        told.append(f"node {folder.node_id}: {what}")
+    return told
+
+
+def _room(folder: DataFolder) -> str:
+    assert folder.usable_bytes is not None and folder.total_bytes
+    return f"{100 * folder.usable_bytes // folder.total_bytes} % ({folder.usable_bytes >> 20} MiB) of it can be written"
