@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode
 from .cluster import Cluster, require_none
-from .errors import RequestError
+from .errors import RequestError, RetriableError, sentence
 
 if TYPE_CHECKING:
     from .admin import Admin, ProducerDescription, TransactionListing
 
+TRANSACTION_STATE: Final = "__transaction_state"
 IDLE_MS: Final = 900_000
 """The longest timeout that nodes give a transaction by default: one without records for as long is not under way."""
 
@@ -45,17 +46,23 @@ async def find_hanging(
     admin: Admin, places: Collection[tuple[str, int]], now_ms: int, idle_ms: int = IDLE_MS
 ) -> list[HangingTransaction]:
     """Those of the partitions whose last record is at least `idle_ms` old.  The partitions are asked before the coordinators and
-    once more after them: what ended meanwhile was not hanging."""
+    once more after them: what ended meanwhile was not hanging.
+
+    Raises RetriableError when a coordinator was away or moved meanwhile: what it has open was perhaps not listed by anybody.
+    """
     known = await admin.describe_producers(places)
     suspects = [p for p in known if p.open_since_offset >= 0 and now_ms - p.last_timestamp_ms >= idle_ms]
     if not suspects:
         return []
+    coordinators = await _coordinators(admin)
     owners = {listing.producer_id: listing for listing in await admin.list_transactions()}
     found = [(suspect, await _why(admin, suspect, owners.get(suspect.producer_id))) for suspect in suspects]
     still = {
         (p.topic, p.partition, p.producer_id, p.open_since_offset)
         for p in await admin.describe_producers({(p.topic, p.partition) for p in suspects})
     }
+    if await _coordinators(admin) != coordinators:
+        raise RetriableError(ErrorCode.NOT_COORDINATOR, "a coordinator moved while the transactions were looked for: ask again")
     return [
         HangingTransaction(
             p.topic, p.partition, p.producer_id, p.producer_epoch, p.coordinator_epoch, p.open_since_offset, p.last_timestamp_ms,
@@ -64,6 +71,21 @@ async def find_hanging(
         for p, why in found
         if why and (p.topic, p.partition, p.producer_id, p.open_since_offset) in still
     ]  # fmt: skip
+
+
+async def _coordinators(admin: Admin) -> dict[int, tuple[int, int]]:
+    """Leader and leader epoch of every state partition.  Raises RetriableError when one has none."""
+    try:
+        (topic,) = await admin.describe_topics([TRANSACTION_STATE], config=False)
+    except RequestError as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        return {}  # there has never been a transaction
+    alone = [view.partition for view in topic.partitions if view.leader < 0]
+    if alone:
+        what = f"nobody knows the transactions of {TRANSACTION_STATE} {', '.join(map(str, alone))} now"
+        raise RetriableError(ErrorCode.COORDINATOR_NOT_AVAILABLE, sentence(ErrorCode.COORDINATOR_NOT_AVAILABLE, what))
+    return {view.partition: (view.leader, view.leader_epoch) for view in topic.partitions}
 
 
 async def _why(admin: Admin, suspect: ProducerDescription, owner: TransactionListing | None) -> str:

@@ -204,19 +204,23 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         answer: ReplyT = await future
         return answer
 
-    async def ask_all(self, event: EventT) -> list[ReplyT]:
-        """The answers of all shards that are served here.  One that failed, or moves away meanwhile, is another's to tell of.
+    async def ask_all(self, event: EventT, *, whole: bool) -> list[ReplyT]:
+        """The answers of all shards that are served here.  Raises COORDINATOR_LOAD_IN_PROGRESS while one is being loaded, and
+        NOT_COORDINATOR without a session: half a list would look like a whole one.
 
-        Raises COORDINATOR_LOAD_IN_PROGRESS while one is being loaded, and NOT_COORDINATOR without a session: half a list would
-        look like a whole one.
+        One that failed, or moves away meanwhile, is passed over; but not where the list must be `whole`, because something is
+        done about what is missing in it: that is COORDINATOR_LOAD_IN_PROGRESS as well.
         """
         partitions = [partition for partition, _phase, _shard in self.runtime.shards()]
         asked = (self.ask_partition(partition, event) for partition in partitions)
         answers = await asyncio.gather(*asked, return_exceptions=True)
         self._require_session()
         found: list[ReplyT] = []
-        for answer in answers:
+        for partition, answer in zip(partitions, answers, strict=True):
             if isinstance(answer, KafkaError) and answer.code is ErrorCode.NOT_COORDINATOR:
+                if whole:
+                    message = f"{self.topic}-{partition} is to be loaded again, or moves"
+                    raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
                 continue
             if isinstance(answer, BaseException):
                 raise answer

@@ -107,8 +107,8 @@ class GroupCoordination:
         return await self._host.ask_partition(self.partition_for(group_id), event)
 
     async def ask_all(self, event: GroupEvent) -> list[Any]:
-        """Asks every shard that serves here: see `CoordinatorHost.ask_all`."""
-        return list(await self._host.ask_all(event))
+        """Asks every shard that serves here; one state partition that is damaged does not make all lists impossible."""
+        return list(await self._host.ask_all(event, whole=False))
 
     def topics_changed(self) -> None:
         """Topics were made, deleted, or given partitions: consumer groups look at theirs again."""

@@ -107,8 +107,8 @@ class TransactionCoordination:
         return await self._host.ask(transactional_id, self._broker.partition_count(TRANSACTION_STATE), event)
 
     async def ask_all(self, event: TransactionEvent) -> list[Any]:
-        """Asks every shard that serves here: see `CoordinatorHost.ask_all`."""
-        return list(await self._host.ask_all(event))
+        """Asks every shard that serves here.  A transaction that no list shows would be taken for one that hangs (KIP-664)."""
+        return list(await self._host.ask_all(event, whole=True))
 
     def partition(self, topic: str, index: int) -> TransactionPartition:
         """A partition with the id of its topic, which tells it from a later topic of the same name."""

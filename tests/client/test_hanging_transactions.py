@@ -7,11 +7,15 @@ import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tidegate.client import Admin, Consumer, LocalCluster, NewTopic, Producer
+from tidegate.client.admin import ProducerDescription, TopicDescription
 from tidegate.client.command_line import build
-from tidegate.client.hanging_transactions import HangingTransaction
+from tidegate.client.errors import RetriableError
+from tidegate.client.hanging_transactions import HangingTransaction, find_hanging
+from tidegate.client.metadata import PartitionView
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.log import AppendOrigin, Log, LogConfig
 from tidegate.wire.records import NewRecord, encode_batch
@@ -110,3 +114,43 @@ async def test_a_partition_that_the_coordinator_has_left_out_hangs_whoever_owns_
         (again,) = await admin.hanging_transactions([("flights", 0)], idle_ms=0)
         assert again.transactional_id == "owner" and "has not got this partition" in again.why
         assert isinstance(hanging, HangingTransaction)
+
+
+class MovingCoordinators:
+    """An admin client whose cluster has one state partition, with these leaders and epochs one question after the other."""
+
+    def __init__(self, *led: tuple[int, int]) -> None:
+        self.led = list(led)
+
+    async def describe_producers(self, places: object) -> list[ProducerDescription]:
+        return [ProducerDescription("flights", 0, HANGING, 3, 0, 0, 0, 5)]
+
+    async def list_transactions(self) -> list[Any]:
+        return []
+
+    async def describe_topics(self, names: list[str], *, config: bool) -> list[TopicDescription]:
+        leader, epoch = self.led.pop(0)
+        return [TopicDescription(names[0], True, [PartitionView(0, leader, epoch, (1, 2), (1, 2))])]
+
+
+@pytest.mark.parametrize(
+    ("led", "said"),
+    [
+        (((1, 4), (1, 4)), ""),
+        (((-1, 4),), "nobody knows the transactions of __transaction_state 0 now"),
+        (((1, 4), (2, 5)), "a coordinator moved"),
+        (((1, 4), (1, 6)), "a coordinator moved"),
+    ],
+    ids=["stays", "is away", "moves", "is away and back"],
+)
+async def test_what_a_coordinator_has_open_is_not_called_hanging_while_the_coordinator_is_away(
+    led: tuple[tuple[int, int], ...], said: str
+) -> None:
+    """Nobody lists it then; aborted by an operator, it could still be committed by its coordinator."""
+    admin = cast(Admin, MovingCoordinators(*led))
+    if said:
+        with pytest.raises(RetriableError, match=said):
+            await find_hanging(admin, [("flights", 0)], 10_000_000)
+    else:
+        (found,) = await find_hanging(admin, [("flights", 0)], 10_000_000)
+        assert found.why == "no coordinator knows its producer id"

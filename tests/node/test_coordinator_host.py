@@ -147,18 +147,20 @@ async def test_a_list_is_of_all_that_is_served_here_and_never_a_part_that_looks_
     hosted.host.on_elected(0, 1, hosted.log)
     hosted.host.on_elected(1, 1, hosted.log)
     hosted.runtime.begin_load(2, 1, log_end_offset=5)
-    assert await code_of(hosted.host.ask_all("read")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert await code_of(hosted.host.ask_all("read", whole=False)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     hosted.runtime.unload(2, 1)
     await hosted.until(Phase.ACTIVE)
     async with asyncio.timeout(10):
         while hosted.runtime.phase(1) is not Phase.ACTIVE:
             await asyncio.sleep(0)
-    assert await hosted.host.ask_all("read") == [[b"one"], [b"one"]]
+    assert await hosted.host.ask_all("read", whole=False) == [[b"one"], [b"one"]]
     monkeypatch.setattr(coordinator_host, "RELOAD_S_MIN", 3600.0)
     hosted.runtime.fail(1, 1, "its log is damaged")
-    assert hosted.runtime.phase(1) is Phase.FAILED and await hosted.host.ask_all("read") == [[b"one"]]
+    assert hosted.runtime.phase(1) is Phase.FAILED and await hosted.host.ask_all("read", whole=False) == [[b"one"]]
+    told = await code_of(hosted.host.ask_all("read", whole=True))
+    assert told is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "what it lacks might be taken for what is not there"
     hosted.holds_session = False
-    assert await code_of(hosted.host.ask_all("read")) is ErrorCode.NOT_COORDINATOR, "another node may coordinate by now"
+    assert await code_of(hosted.host.ask_all("read", whole=False)) is ErrorCode.NOT_COORDINATOR, "others may coordinate now"
 
 
 async def test_a_log_that_cannot_be_understood_is_never_served_as_if_it_were_empty(hosted: Hosted) -> None:
