@@ -92,8 +92,18 @@ class Membership:
         self._seen: dict[int, Standing] = {}
         self._superseded: dict[int, deque[int]] = {}
         self._ignored: set[int] = set()  # who speaks with a superseded journal, on the connection of the moment
+        self._refuse_fewer_voters(frozenset(voters))
         if not self._others and not journal.voting:
             journal.seat((node_id, journal.journal_id, 0), voting=True)
+
+    def _refuse_fewer_voters(self, voters: Collection[int]) -> None:
+        """A majority of fewer voters need have nobody in common with one of them all: each would be a quorum of its own."""
+        missing = self._journal.seats.keys() - set(voters)
+        if missing:
+            raise RaftFatal(
+                f"this folder is of a quorum that nodes {sorted(missing)} belong to, and quorum.voters does not name them: "
+                "the members of a quorum are fixed when it is made"
+            )
 
     @property
     def voting(self) -> bool:

@@ -72,6 +72,17 @@ def test_a_majority_forms_nothing_and_says_whom_it_has_not_seen(voters: dict[int
     assert voters[1].membership.not_voting() == (1, 3)
 
 
+def test_a_journal_of_a_formed_quorum_opens_for_no_fewer_voters(voters: dict[int, Voter]) -> None:
+    """One of three that is told to be alone would be a majority of one, while the other two are one of three: two leaders of one
+    term.  More voters than there were wait for a majority of the larger number."""
+    tell_all(voters)
+    journal = voters[1].journal
+    for fewer in [(1,), (1, 2), (1, 2, 4)]:
+        with pytest.raises(RaftFatal, match="quorum.voters does not name them"):
+            Membership(1, fewer, journal)
+    assert Membership(1, (1, 2, 3, 4, 5), journal).voting
+
+
 @pytest.mark.parametrize("trace", ["an entry", "a term"])
 def test_around_a_disk_that_knows_anything_no_quorum_is_formed(voters: dict[int, Voter], trace: str) -> None:
     journal = voters[2].journal
