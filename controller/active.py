@@ -123,12 +123,13 @@ class ActiveController:
 
     # ---- first deeds ----------------------------------------------------------------------------------------------------------
 
-    def take_office(self, node_id: int, cluster_id: str, features: dict[str, int]) -> Plan:
-        """Names the controller of this term; the very first one also gives the cluster its id and feature levels."""
+    def take_office(self, node_id: int, cluster_id: str, metadata_id: str, features: dict[str, int]) -> Plan:
+        """Names the controller of this term; the very first one also gives the cluster its ids and feature levels."""
         plan = Plan(reason="take office")
         if not self._state.cluster_id:
             levels = [pb.Feature(name=name, level=features[name]) for name in sorted(features)]
-            plan.operations.append(pb.Operation(bootstrap=pb.Bootstrap(cluster_id=cluster_id, features=levels)))
+            bootstrap = pb.Bootstrap(cluster_id=cluster_id, metadata_id=metadata_id, features=levels)
+            plan.operations.append(pb.Operation(bootstrap=bootstrap))
         plan.operations.append(pb.Operation(become_controller=pb.BecomeController(node_id=node_id)))
         return plan
 

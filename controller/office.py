@@ -83,7 +83,7 @@ class Office:
     async def _take_office(self, term: int) -> ActiveController:
         duties = ActiveController(self._metadata.state, self._config, self._clock.monotonic())
         cluster_id = self._cluster_id or self._metadata.state.cluster_id or str(self._clock.uuid())
-        plan = duties.take_office(self._metadata.node_id, cluster_id, dict(INITIAL_FEATURES))
+        plan = duties.take_office(self._metadata.node_id, cluster_id, str(self._clock.uuid()), dict(INITIAL_FEATURES))
         for command in plan.commands(term):
             while True:
                 try:

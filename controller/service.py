@@ -178,6 +178,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 broker_epoch=broker.broker_epoch,
                 cluster_id=self._log.state.cluster_id,
                 session_timeout_ms=self._config.session_timeout_ms,
+                metadata_id=self._log.state.metadata_id,
             )
 
         return await self._answer(rpc.RegisterBrokerReply, work, waits=False)

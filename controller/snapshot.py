@@ -28,6 +28,7 @@ class Contents:
     index: int
     term: int
     cluster_id: str
+    metadata_id: str
     features: dict[str, int]
     brokers: dict[int, BrokerState]
     topics: dict[str, TopicState]
@@ -44,6 +45,7 @@ def encode(contents: Contents) -> bytes:
         index=contents.index,
         term=contents.term,
         cluster_id=contents.cluster_id,
+        metadata_id=contents.metadata_id,
         features=[pb.Feature(name=name, level=contents.features[name]) for name in sorted(contents.features)],
         brokers=[_encode_broker(contents.brokers[node_id]) for node_id in sorted(contents.brokers)],
         topics=[_encode_topic(contents.topics[name]) for name in sorted(contents.topics)],
@@ -65,6 +67,7 @@ def decode(data: bytes) -> Contents:
         index=parsed.index,
         term=parsed.term,
         cluster_id=parsed.cluster_id,
+        metadata_id=parsed.metadata_id,
         features=_features(parsed),
         brokers={record.node_id: _decode_broker(record) for record in parsed.brokers},
         topics={record.name: _decode_topic(record) for record in parsed.topics},

@@ -123,6 +123,7 @@ class ClusterState:
         "controller_epoch",
         "controller_id",
         "index",
+        "metadata_id",
         "next_producer_id",
         "node_configs",
         "term",
@@ -132,6 +133,7 @@ class ClusterState:
         self.index = FIRST_INDEX
         self.term = 0
         self.cluster_id = ""
+        self.metadata_id = ""
         self.controller_id = -1
         self.controller_epoch = 0
         self.next_producer_id = 0
@@ -225,7 +227,7 @@ class ClusterState:
             raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"the cluster already has the id {self.cluster_id}")
         if not op.cluster_id:
             raise _Refused(ErrorCode.INVALID_REQUEST, "a cluster id must not be empty")
-        self.cluster_id = op.cluster_id
+        self.cluster_id, self.metadata_id = op.cluster_id, op.metadata_id
         self._features = {feature.name: feature.level for feature in op.features}
         return None
 
@@ -476,7 +478,8 @@ class ClusterState:
     def copy(self) -> ClusterState:
         """Another state with the same contents; cheap, because what the tables hold is replaced and never changed."""
         other = ClusterState()
-        other.index, other.term, other.cluster_id = self.index, self.term, self.cluster_id
+        other.index, other.term = self.index, self.term
+        other.cluster_id, other.metadata_id = self.cluster_id, self.metadata_id
         other.controller_id, other.controller_epoch = self.controller_id, self.controller_epoch
         other.next_producer_id, other.node_configs, other._features = self.next_producer_id, self.node_configs, self._features
         other._brokers, other._topics, other._names = dict(self._brokers), dict(self._topics), dict(self._names)
@@ -489,6 +492,7 @@ class ClusterState:
             index=self.index,
             term=self.term,
             cluster_id=self.cluster_id,
+            metadata_id=self.metadata_id,
             features=self._features,
             brokers=dict(self._brokers),
             topics=dict(self._topics),
@@ -509,7 +513,7 @@ class ClusterState:
         contents = snapshot.decode(data)
         old_topics, old_brokers = self._topics, self._brokers
         self.index, self.term = contents.index, contents.term
-        self.cluster_id = contents.cluster_id
+        self.cluster_id, self.metadata_id = contents.cluster_id, contents.metadata_id
         self.next_producer_id = contents.next_producer_id
         self.controller_id, self.controller_epoch = contents.controller_id, contents.controller_epoch
         self._features = dict(contents.features)

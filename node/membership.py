@@ -40,6 +40,7 @@ class Registration:
 
     broker_epoch: int
     cluster_id: str
+    metadata_id: str
 
 
 class Membership:
@@ -105,7 +106,7 @@ class Membership:
         self.broker_epoch = reply.broker_epoch
         self._session_timeout_s = min(self._session_timeout_s, reply.session_timeout_ms / 1000 or self._session_timeout_s)
         self._last_answered_sent_at = self._clock.monotonic()
-        return Registration(reply.broker_epoch, reply.cluster_id)
+        return Registration(reply.broker_epoch, reply.cluster_id, reply.metadata_id)
 
     def start(self) -> None:
         self._tasks = [

@@ -41,9 +41,9 @@ from ..runtime.network import FrameServer, bind_grpc, grpc_server
 from ..runtime.tls import MutualTls, TlsError
 from ..storage.data_folders import DataFolders
 from ..storage.eraser import Eraser
+from ..storage.folder_owner import DirectoryRefused, bind_folder
 from ..storage.group_commit import GroupCommit
 from ..storage.log import Log
-from ..storage.log_directory import DirectoryRefused
 from ..storage.set_aside import DamagedRetention
 from ..wire.errors import ErrorCode, KafkaError
 from .admin_service import AdminService
@@ -57,7 +57,6 @@ from .internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from .listener import listen
 from .log_upkeep import LogUpkeep
 from .membership import Membership
-from .metadata_seen import MetadataSeen
 from .metrics import Metrics, NodeView
 from .node_view import node_view
 from .peers import Peer, PeerFetchTransport, Peers
@@ -142,7 +141,6 @@ class Node:
         self._reserves = DiskReserves(self._disk, configuration.data_dirs, configuration.integer("metadata.reserve.bytes"))
         self._reserves.restore(self._usable_folders)
         self._directory.make_room = self._reserves.make_room
-        self._metadata_seen = MetadataSeen(self._disk, self._usable_folders)
         self._group_commit = GroupCommit(configuration.integer("log.flush.threads"), kernel=KernelSync.open())
         self._controller = ControllerClient({v.node_id: str(v.grpc) for v in configuration.voters}, self._clock)
         self._broker = broker = Broker(configuration, self._clock, self._controller)
@@ -278,8 +276,7 @@ class Node:
         registration = await self._until_stopped(broker.membership.register(self._registration(), REGISTRATION_TIMEOUT_S))
         if registration is None:
             return
-        if refusal := self._metadata_seen.refusal(registration.broker_epoch, self._usable_folders):
-            raise StartError(refusal)
+        self._bind_folders(registration.metadata_id)
         log.info("broker_registered", broker_epoch=registration.broker_epoch, cluster=registration.cluster_id)
         await broker.metadata.start()
         try:
@@ -293,6 +290,16 @@ class Node:
         self._upkeep.start()
         await self._until_stopped(broker.membership.unfenced.wait())
 
+    def _bind_folders(self, metadata_id: str) -> None:
+        """Before any metadata is followed: what it does not know is removed."""
+        if not metadata_id:
+            return
+        try:
+            for folder in self._usable_folders:
+                bind_folder(self._disk, folder, metadata_id)
+        except DirectoryRefused as refused:
+            raise StartError(str(refused)) from refused
+
     async def _keep_house(self) -> None:
         """Takes up what a full disk left undone, and removes or forgets what is old, a little at a time."""
         expire_at_s = self._clock.monotonic() + HOUSEKEEPING_S
@@ -300,7 +307,6 @@ class Node:
             await self._clock.sleep(AGAIN_S)
             await asyncio.to_thread(self._reserves.restore, self._usable_folders)
             await self._sync_flush_notes()
-            await asyncio.to_thread(self._metadata_seen.note, self._broker.metadata_index, self._usable_folders)
             self._broker.open_again()
             if self._clock.monotonic() < expire_at_s:
                 continue
@@ -428,8 +434,6 @@ class Node:
 
     def _close_directory(self) -> bool:
         try:
-            if self._broker.serving:
-                self._metadata_seen.note(self._broker.metadata_index, self._usable_folders)
             self._directory.close(clean=True, broker_epoch=self._broker.membership.broker_epoch)
         except (KafkaError, OSError) as error:
             log.error("not_closed_clean", consequence="the next start recovers the logs", error=error)

@@ -4,6 +4,7 @@
     cluster.id=prod
     node.id=3
     directory.id=6f1c...            names the folder for good; a wiped or replaced disk gets another
+    metadata.id=90aa...             names the metadata log that knows what is in it; from the first registration on
     crc32c=1a2b3c4d                 over all bytes before this line
 
 A damaged file is refused, by its name: half an identity may be another node's.  Files of older versions have no checksum; they
@@ -24,13 +25,13 @@ from .checkpoint import CheckpointInvalid
 
 META_PROPERTIES = "meta.properties"
 VERSION = "1"
-KEYS = ("version", "cluster.id", "node.id", "directory.id")
+KEYS = ("version", "cluster.id", "node.id", "directory.id", "metadata.id")
 _CHECKSUM = b"crc32c="
 log = logs.get(__name__)
 
 
 class DirectoryRefused(Exception):
-    """The folder may not be used: it is another node's or another cluster's, or another process holds it."""
+    """The folder may not be used: it is another node's, another cluster's or another metadata's, or another process holds it."""
 
 
 def encode_owner(fields: Mapping[str, str]) -> bytes:
@@ -88,13 +89,37 @@ def claim_folder(disk: Disk, folder: Path, own: Mapping[str, str], fresh_directo
     return found.get("directory.id", "")
 
 
+def bind_folder(disk: Disk, folder: Path, metadata_id: str) -> None:
+    """Marks a claimed folder as one whose content the metadata log of this id knows.
+
+    A quorum whose disks were all lost is formed again under the same cluster.id, and knows of no topic: a broker that followed it
+    would remove every log it has as a deleted topic's, perhaps the last copies.  Raises DirectoryRefused when the folder was
+    filled under another metadata log; OSError, but for a full disk: then it is bound at a later start.
+    """
+    path = folder / META_PROPERTIES
+    found = decode_owner(disk.read(path))
+    bound = found.get("metadata.id", metadata_id)
+    if bound != metadata_id:
+        raise DirectoryRefused(
+            f"the cluster's metadata was begun anew (as {metadata_id}): it does not know what the data folder {folder} holds "
+            f"(of {bound}), and would have it removed. See 'The metadata was begun anew' in operations.md."
+        )
+    content = encode_owner({**found, "metadata.id": metadata_id})
+    if content != disk.read(path):
+        _write_if_there_is_room(disk, path, content)
+
+
 def _add_checksum(disk: Disk, path: Path, data: bytes, found: Mapping[str, str]) -> None:
     """To a file of an older version; on a full disk, another time."""
     content = encode_owner(found)
     if content != data:
-        try:
-            disk.write_atomic(path, content)
-        except OSError as error:
-            if error.errno not in OUT_OF_SPACE:
-                raise
-            log.warning("checksum_not_written", path=path, reason=error)
+        _write_if_there_is_room(disk, path, content)
+
+
+def _write_if_there_is_room(disk: Disk, path: Path, content: bytes) -> None:
+    try:
+        disk.write_atomic(path, content)
+    except OSError as error:
+        if error.errno not in OUT_OF_SPACE:
+            raise
+        log.warning("folder_owner_not_written", path=path, reason=error)

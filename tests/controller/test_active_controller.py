@@ -38,7 +38,7 @@ class Office:
 
     def __post_init__(self) -> None:
         self.duties = ActiveController(self.state, self.config, self.now)
-        self.carry_out(self.duties.take_office(1, "blue", dict(INITIAL_FEATURES)))
+        self.carry_out(self.duties.take_office(1, "blue", "m-1", dict(INITIAL_FEATURES)))
 
     def carry_out(self, plan: Plan) -> list[ApplyResult]:
         results = []

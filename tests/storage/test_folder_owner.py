@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.checkpoint import CheckpointInvalid
-from tidegate.storage.folder_owner import META_PROPERTIES, DirectoryRefused, claim_folder, decode_owner, encode_owner
+from tidegate.storage.folder_owner import META_PROPERTIES, DirectoryRefused, bind_folder, claim_folder, decode_owner, encode_owner
 
 DATA = Path("/data")
 FILE = DATA / META_PROPERTIES
@@ -78,3 +79,26 @@ def test_a_file_without_one_of_its_lines_is_damaged(line: bytes) -> None:
 def test_what_is_written_is_what_is_read() -> None:
     fields = {"version": "1", "cluster.id": "a=b crc32", "node.id": "7", "directory.id": "x"}
     assert decode_owner(encode_owner(fields)) == fields
+
+
+def test_a_folder_of_another_metadata_log_is_refused_for_ever() -> None:
+    """A quorum that lost all its disks and was formed again knows of no topic: every log here would be a deleted topic's."""
+    disk = marked()
+    bind_folder(disk, DATA, "m-1")
+    bind_folder(disk, DATA, "m-1")
+    for _ in range(2):
+        with pytest.raises(DirectoryRefused, match="begun anew"):
+            bind_folder(disk, DATA, "m-2")
+    assert claimed(disk) == "d-1" and decode_owner(disk.read(FILE))["metadata.id"] == "m-1"
+    bind_folder(disk, DATA, "m-1")
+
+
+def test_the_bond_of_a_folder_is_durable_and_waits_for_room_on_a_full_disk() -> None:
+    disk = marked()
+    disk.capacity = 0
+    bind_folder(disk, DATA, "m-1")
+    assert "metadata.id" not in decode_owner(disk.read(FILE))
+    disk.capacity = None
+    bind_folder(disk, DATA, "m-1")
+    disk.crash(Random(1))
+    assert decode_owner(disk.read(FILE))["metadata.id"] == "m-1"

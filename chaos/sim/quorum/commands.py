@@ -79,7 +79,7 @@ class Commands:
 
     def _office(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
         levels = {METADATA_VERSION: self._random.randint(1, SUPPORTED_FEATURES[METADATA_VERSION])}
-        return duties.take_office(self._node(), "simulated", levels).operations
+        return duties.take_office(self._node(), "simulated", "first", levels).operations
 
     def _registration(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
         node_id = self._node()
