@@ -274,9 +274,10 @@ class Consumer:
 
     async def _give_all_up(self, membership: GroupMembership) -> None:
         """Before this member leaves its group, while it may still commit."""
-        if not membership.lost:
+        lost = membership.lost or membership.failure is not None
+        if not lost:
             await self._commit_automatically(now=True)
-        await self._give_up(self.assignment(), lost=membership.lost)
+        await self._give_up(self.assignment(), lost=lost)
 
     async def _give_up(self, partitions: set[TopicPartition], *, lost: bool = False) -> None:
         """Tells the listener, while the positions are still known, and forgets them."""
