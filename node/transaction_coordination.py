@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ..controller.state import ClusterState
@@ -55,7 +56,9 @@ class TransactionCoordination:
         )
         runtime: CoordinatorRuntime[TransactionEvent, TransactionReply, TransactionEffect] = CoordinatorRuntime(
             TRANSACTION_STATE,
-            lambda _partition, epoch: TransactionShard(self._config, self._take_producer_id, epoch),
+            lambda partition, epoch: TransactionShard(
+                self._config, self._take_producer_id, epoch, partial(self._is_alone, partition)
+            ),
             ReplicatedStateLog(TRANSACTION_STATE, broker.replicas),
             self._execute,
             config=RuntimeConfig(),
@@ -128,6 +131,13 @@ class TransactionCoordination:
     @property
     def markers_cancelled(self) -> int:
         return self._markers.cancelled
+
+    def _is_alone(self, partition: int) -> bool:
+        try:
+            assignment = self._broker.replicas.replica(TRANSACTION_STATE, partition).assignment
+        except KafkaError:
+            return False
+        return set(assignment.replicas) == {self._broker.node_id}
 
     # --- effects ----------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,8 @@ Promises
   to a later transaction than the last one it heard of.  Therefore every answer that lets a TV1 producer go on is *confirmed*:
   the unchanged entry is written again, and only a real leader gets that committed.  Otherwise "committed" might be answered for
   the transaction before, and a partition called enlisted that nobody will send a marker to.  (Found by the simulator.)
+  Where this node holds the only replica there is nothing to confirm: a state partition is never led by a replica that its leader
+  has not itself brought into the ISR (SEMANTICS 22), and a leader that knows of no other replica has brought none.
 
 Where Tidegate is stricter or kinder than Kafka
 - InitProducerId with an expected epoch that is not the current one never aborts the transaction of the rightful producer.
@@ -89,9 +91,16 @@ class ProducerIdsExhausted(Exception):
 
 
 class TransactionShard:
-    """One partition's transactional ids.  take_producer_id() returns a fresh id from the node's block, or None."""
+    """One partition's transactional ids.  take_producer_id() returns a fresh id from the node's block, or None.
+    is_alone(): as far as this node has heard, no other one holds a replica of the partition, or is to get one."""
 
-    def __init__(self, config: TransactionConfig, take_producer_id: Callable[[], int | None], coordinator_epoch: int) -> None:
+    def __init__(
+        self,
+        config: TransactionConfig,
+        take_producer_id: Callable[[], int | None],
+        coordinator_epoch: int,
+        is_alone: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.config = config
         self.coordinator_epoch = coordinator_epoch
         self.transactions: dict[str, TransactionMetadata] = {}
@@ -100,6 +109,7 @@ class TransactionShard:
         self._marked: dict[str, TransactionIdentity] = {}  # volatile: markers are written, COMPLETE is not in the log yet
         self._held = HeldRequests(config.completion_wait_ms)
         self._take_producer_id = take_producer_id
+        self._is_alone = is_alone
         self._next_timeout_scan_ms = 0
         self._next_completion_ms = 0
         self._next_expiration_scan_ms = 0
@@ -492,7 +502,7 @@ class TransactionShard:
 
     def _unchanged(self, current: TransactionMetadata, reply: TransactionReply, transaction_version: int) -> TransactionOutcome:
         """A positive answer that changes nothing.  A TV2 request names its transaction by its epoch and needs no confirmation."""
-        if transaction_version >= 2:
+        if transaction_version >= 2 or self._is_alone():
             return Outcome(reply=reply)
         return Outcome(records=(_record_of(current),), reply=reply)
 

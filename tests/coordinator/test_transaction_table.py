@@ -6,6 +6,7 @@ record that is written ("-" for none).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -71,10 +72,19 @@ EXPECTED = {
 }
 
 
-def make(state: S, *, version: int, old: bool = False, last: int = -1, max_epoch: int = 32767) -> TransactionShard:
+def make(
+    state: S,
+    *,
+    version: int,
+    old: bool = False,
+    last: int = -1,
+    max_epoch: int = 32767,
+    is_alone: Callable[[], bool] = lambda: False,
+) -> TransactionShard:
     """A shard with one entry in that state, as a load would leave it."""
     ids = count(2000)
-    made = TransactionShard(TransactionConfig(max_producer_epoch=max_epoch), lambda: next(ids), coordinator_epoch=3)
+    config = TransactionConfig(max_producer_epoch=max_epoch)
+    made = TransactionShard(config, lambda: next(ids), coordinator_epoch=3, is_alone=is_alone)
     if state is S.DEAD:
         return made
     busy = state in (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT)
@@ -263,6 +273,20 @@ def test_tv1_keeps_the_epoch_and_tv2_moves_it() -> None:
     tv2 = decide(make(S.ONGOING, version=2), EndTxn(ID, PID, EPOCH, True, 2))
     assert tv1.reply == ProducerReply(-1, -1) and tv1.effects[0].producer_epoch == EPOCH
     assert tv2.reply == ProducerReply(PID, EPOCH + 1) and tv2.effects[0].producer_epoch == EPOCH + 1
+
+
+@pytest.mark.parametrize(
+    ("state", "stimulus"), [(S.ONGOING, T.VERIFY_PARTITIONS), (S.COMPLETE_COMMIT, T.COMMIT_TV1), (S.COMPLETE_ABORT, T.ABORT_TV1)]
+)
+def test_only_the_holder_of_the_only_replica_answers_tv1_unconfirmed(state: S, stimulus: Stimulus) -> None:
+    """With another replica it may have been deposed; the simulator shows what comes of it (SEMANTICS 21, 25)."""
+    alone = [False]
+    made = make(state, version=1, is_alone=lambda: alone[0])
+    confirmed = decide(made, request(stimulus, made))
+    alone[0] = True
+    at_once = decide(made, request(stimulus, made))
+    assert at_once.reply == confirmed.reply and not isinstance(at_once.reply, KafkaError)
+    assert len(confirmed.records) == 1 and not at_once.records
 
 
 def test_a_confirmed_repeat_answers_the_current_identity() -> None:

@@ -204,3 +204,19 @@ async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
     membership.holds_session = False
     answer = await find_coordinator.handle(broker, context, request)
     assert (answer["error_code"], answer["node_id"]) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+
+
+@pytest.mark.parametrize(("replicas", "alone"), [((1,), True), ((2, 1), False), ((1, 2), False), (None, False)])
+def test_a_node_coordinates_alone_only_where_nobody_else_has_or_gets_a_replica(
+    replicas: tuple[int, ...] | None, alone: bool
+) -> None:
+    """Replicas of an assignment include those that a move adds; a partition that is gone is nobody's."""
+
+    def replica(topic: str, partition: int) -> Any:
+        if replicas is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved away")
+        return SimpleNamespace(assignment=SimpleNamespace(replicas=replicas))
+
+    coordination = TransactionCoordination.__new__(TransactionCoordination)
+    coordination._broker = cast(Any, SimpleNamespace(node_id=1, replicas=SimpleNamespace(replica=replica)))
+    assert coordination._is_alone(0) is alone
