@@ -19,6 +19,9 @@ TRANSACTION_STATES = (
 @txns.command("list")
 def txns_list(
     state: Annotated[list[str], typer.Option("--state", help="Only these states, for example Ongoing; may be repeated.")] = [],  # noqa: B006
+    longer_than: Annotated[
+        float | None, typer.Option("--longer-than", min=0, max=INT32_MAX, help="Only transactions that run for more seconds.")
+    ] = None,
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
@@ -29,7 +32,8 @@ def txns_list(
         for unknown in [name for name in state if name.lower() not in names]:
             raise ValueError(f"--state {unknown}: choose from {', '.join(TRANSACTION_STATES)}")
         async with connect(bootstrap) as admin:
-            found = await admin.list_transactions([names[name.lower()] for name in state])
+            running_for_ms = -1 if longer_than is None else int(longer_than * 1000)
+            found = await admin.list_transactions([names[name.lower()] for name in state], running_for_ms=running_for_ms)
         if json:
             show_json(found)
         else:

@@ -118,8 +118,10 @@ class FakeAdmin:
 
         return [GroupListing("billing", "consumer", "Stable", "classic")]
 
-    async def list_transactions(self, states: list[str]) -> list[Any]:
-        return []
+    async def list_transactions(self, states: list[str], *, running_for_ms: int) -> list[Any]:
+        from tidegate.client.admin import TransactionListing
+
+        return [TransactionListing("slow", 7, "Ongoing", 1)] if 0 <= running_for_ms < 90_000 else []
 
 
 def test_lists_are_tables_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +133,8 @@ def test_lists_are_tables_or_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == [{"group_id": "billing", "protocol_type": "consumer", "state": "Stable", "type": "classic"}]
     assert tidegate("txns", "list").stdout.strip() == "no transactional ids"
     assert json.loads(tidegate("txns", "list", "--json").stdout) == []
+    assert "slow" in tidegate("txns", "list", "--longer-than", "60.5").stdout
+    assert "slow" not in tidegate("txns", "list", "--longer-than", "90").stdout
 
 
 def test_values_become_text_and_json() -> None:
