@@ -24,7 +24,7 @@ class Clock(Protocol):
     """Everything that differs between one run and the next although the inputs are the same."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point; never decreases."""
+        """Seconds since some fixed point; never decreases, and goes on while the machine is suspended."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC."""
@@ -47,19 +47,22 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The real clock; timers run on the running asyncio loop."""
+    """The real clock; timers run on the running asyncio loop, and come late by as long as the machine was suspended.
+
+    Whoever holds a lease looks at the time, not at a timer: a suspended machine's leases are over when it wakes.
+    """
 
     def __init__(self) -> None:
-        self._started_at_ms = self.wall_ms() - int(time.monotonic() * 1000)
+        self._started_at_ms = self.wall_ms() - int(self.monotonic() * 1000)
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
     def steady_ms(self) -> int:
-        return self._started_at_ms + int(time.monotonic() * 1000)
+        return self._started_at_ms + int(self.monotonic() * 1000)
 
     def random(self) -> float:
         return random.random()

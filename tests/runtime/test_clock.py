@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
+import pytest
 from tidegate.runtime.clock import ManualClock, SystemClock
 
 
@@ -86,3 +88,14 @@ async def test_the_system_clock_moves_by_itself() -> None:
     assert clock.wall_ms() > 1_700_000_000_000
     assert 0 <= clock.random() < 1
     assert clock.uuid() != clock.uuid()
+
+
+def test_time_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLOCK_MONOTONIC stands still then, and a lease would outlive the session that the others have ended."""
+    slept_s = 0.0
+    read = time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda which: read(which) + (slept_s if which == time.CLOCK_BOOTTIME else 0.0))
+    clock = SystemClock()
+    before_s, before_ms = clock.monotonic(), clock.steady_ms()
+    slept_s = 3600.0
+    assert clock.monotonic() - before_s >= 3600 and clock.steady_ms() - before_ms >= 3_600_000
