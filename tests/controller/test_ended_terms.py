@@ -13,10 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from controller_cluster import ControllerCluster, registration
-from tidegate.chaos.sim.replication.history import History
-from tidegate.chaos.sim.runs import Broken
 from tidegate.controller.client import ControllerClient
-from tidegate.controller.service import ControllerService
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.errors import ErrorCode
@@ -119,25 +116,3 @@ async def test_the_next_attempt_knows_the_new_term(client: ControllerClient) -> 
     request = rpc.AlterPartitionsRequest(node_id=1, broker_epoch=registered.broker_epoch)
     assert (await client.alter_partitions(request)).status.error == ErrorCode.NONE
     assert request.attempt == 2 and request.controller_epoch == registered.status.controller_epoch
-
-
-def believe_every_term(monkeypatch: pytest.MonkeyPatch) -> None:
-    note_answer = ControllerClient.note_answer
-
-    def note_without_term(client: ControllerClient, node_id: int, answer: rpc.Status) -> bool:
-        answer.controller_epoch = 0
-        return note_answer(client, node_id, answer)
-
-    monkeypatch.setattr(ControllerClient, "note_answer", note_without_term)
-    monkeypatch.setattr(ControllerService, "_require_same_term", lambda service, controller_epoch: None)
-
-
-@pytest.mark.parametrize("believes", [False, True], ids=["as it is", "ablation"])
-def test_an_in_sync_replica_waits_for_nothing_after_two_controllers(monkeypatch: pytest.MonkeyPatch, believes: bool) -> None:
-    """The history in which a leader waited for ever to take a follower back into the ISR."""
-    if believes:
-        believe_every_term(monkeypatch)
-        with pytest.raises(Broken, match=r"t-1 has ISR \(2, 3\) of \(2, 1, 3\)"):
-            History(5_000_048).run()
-    else:
-        History(5_000_048).run()

@@ -15,6 +15,7 @@ import pytest
 from tidegate.chaos.sim.replication.disks import DelayedFlushes
 from tidegate.chaos.sim.replication.history import History
 from tidegate.chaos.sim.replication.options import FAULTS, LATER_FAULTS, draw, draw_first
+from tidegate.chaos.sim.replication.truth import PartitionTruth
 from tidegate.chaos.sim.replication.virtual_loop import Process, VirtualLoop
 from tidegate.chaos.sim.runs import Broken
 from tidegate.replication.leader import PartitionLeader
@@ -95,6 +96,18 @@ def test_what_an_unclean_election_costs_is_cut_everywhere() -> None:
 @pytest.mark.parametrize("seed", PINNED + MISJUDGED)
 def test_a_history_that_once_failed_passes(seed: int) -> None:
     History(seed, drawn_by=draw_first).run()
+
+
+def test_a_record_is_committed_twice_only_where_the_first_was_deleted() -> None:
+    truth = PartitionTruth("t-0")
+    truth.commit([(1, 0), (1, 1), (2, 0)])
+    truth.gone_below = 1
+    truth.commit([(1, 0), (2, 0)])
+    assert truth.repeated == {(2, 0)}
+    del truth.committed[2:]  # an unclean election
+    truth.repeated.clear()
+    truth.commit([(2, 0)])
+    assert not truth.repeated
 
 
 def test_a_failure_is_repeated_by_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:

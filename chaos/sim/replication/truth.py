@@ -24,7 +24,7 @@ another is elected before that (`PartitionTruth.still_to_flush`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -59,12 +59,24 @@ class PartitionTruth:
     silenced: dict[int, int] = field(default_factory=dict)  # former leaders: the epoch that began because they were silent
     still_to_flush: tuple[int, int] | None = None
     """Of the winner of the last unclean election: where what it had flushed ends, and what it kept.  None: it has flushed all."""
+    repeated: set[Record] = field(default_factory=set)
+    _places: dict[Record, int] = field(default_factory=dict)
 
     @property
     def durable_length(self) -> int:
         """How many of the committed records everybody must hold who may be elected without loss."""
         length = len(self.committed)
         return length if self.still_to_flush is None else min(length, self.still_to_flush[0])
+
+    def commit(self, records: Sequence[Record]) -> None:
+        """These follow.  One that is there already is `repeated`, unless its first copy was deleted: a replica that is made after
+        all records of a producer were deleted knows nothing of that producer, and takes its very first batch once more."""
+        for offset, record in enumerate(records, len(self.committed)):
+            before = self._places.get(record, offset)
+            if self.gone_below <= before < len(self.committed) and self.committed[before] == record:
+                self.repeated.add(record)
+            self._places[record] = offset
+        self.committed.extend(records)
 
     def counts(self, leader_epoch: int) -> bool:
         """Whether what happens in this epoch is bound by what is committed."""
@@ -242,7 +254,8 @@ class Truth:
             kept += 1
         self._seen["records lost by choice"] += len(truth.committed) - kept
         # What the winner believed to be committed is so again, whoever else had it.
-        truth.committed[kept:] = held[kept : replica.require_leader().high_watermark]
+        del truth.committed[kept:]
+        truth.commit(held[kept : replica.require_leader().high_watermark])
         truth.acknowledged = [(next_offset, batch) for next_offset, batch in truth.acknowledged if next_offset <= kept]
         truth.deleted_below = min(truth.deleted_below, replica.log.noted_start_offset)
         truth.awaits_lossy_leader = False
@@ -265,7 +278,7 @@ class Truth:
         self._check_prefix(truth, replica, min(old, new), who)
         if new <= old:
             return
-        truth.committed.extend(self.contents.of(replica.log)[old:new])
+        truth.commit(self.contents.of(replica.log)[old:new])
         # A node without its data may have vouched for it while it still had it: it counts among the losses that are provided for.
         holders = [each for each, other in self._nodes.items() if each in self._dirty or self._holds(other, truth, new)]
         if len(holders) < min(leader.min_insync_replicas, truth.min_insync_replicas):
@@ -422,6 +435,7 @@ class Truth:
                     raise Broken(f"{truth.name}: node {node_id} differs from what is committed, after healing")
             for next_offset, batch_id in truth.acknowledged:
                 self.check_acknowledged(truth, next_offset, batch_id)
-            twice = [record for record, times in Counter(truth.committed).items() if times > 1 and record[0] in expected_once]
+            times = Counter(truth.committed)
+            twice = sorted(record for record in truth.repeated if times[record] > 1 and record[0] in expected_once)
             if twice:
                 raise Broken(f"{truth.name}: {twice[0]} of an idempotent producer is committed twice")
