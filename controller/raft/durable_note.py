@@ -5,7 +5,7 @@
 The note is written after each sync and not synced itself: it costs one small write, and a power cut may bring an older one back,
 or none that can be read.  It never says more than was durable.  Before entries are cut it is lowered, durably.
 
-It tells damage from an honest torn tail where the journal cannot: a last batch that the disk changed afterwards, a shortened file.
+It tells damage from an honest torn tail where the journal cannot: a last batch that the disk changed later, a shortened file.
 """
 
 from __future__ import annotations

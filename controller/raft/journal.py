@@ -1,6 +1,7 @@
 """The durable part of a quorum member: its log entries, its term and its vote.
 
-Two files in one folder, which comes into being whole (made under another name, then renamed) and never half:
+Two files in one folder, which comes into being whole (made under another name, then renamed) and never half; beside them, a note
+of how far it was durable (`durable_note.py`):
 
 * `entries`: records appended one after the other, `[length u32][crc u32][index u64][term u64][durable u64][command]`, the CRC
   over everything after it.  `durable` is the last index known to be on disk when the record was written.
@@ -15,7 +16,7 @@ What it promises
 * A torn tail (a crash before `sync`) is cut.  Damage to what is known to have been durable is never cut: an unreadable record
   followed by one that says "what you cannot read was durable" stops the node.  That is what `durable` is for: unsynced pages
   reach the disk in any order, so a readable record after an unreadable one proves nothing by itself.
-  What cannot be told from a torn tail: a disk that changes the very last batch afterwards, or shortens the file.
+  A disk that changes the very last batch afterwards, or shortens the file, is told from a torn tail by the note.
 * A failed write or sync is final: the error goes up (OSError) and the journal refuses every further use.
 * What is read at the opening is made durable before anything else.  A process that was killed, or stopped because a sync failed,
   leaves in the page cache what never reached the disk; taken for durable, it would be acknowledged and lost in a power cut.
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, overload
 from pysyncobj.journal import Journal
 
 from ...runtime import faults, logs
+from .durable_note import DurableNote, Place
 from .failure import RaftFatal
 from .messages import Entry, Seat
 
@@ -87,8 +89,10 @@ class DurableJournal(Journal):  # type: ignore[misc]
         if not disk.exists(self._entries_path):
             raise RaftFatal(f"{self._entries_path} is missing although {self._vote_path.name} is there: refusing to start")
         self._file: File = disk.open(self._entries_path)
+        self._note = DurableNote(disk, folder / "durable")
         self._make_names_durable(folder)
         self._load()
+        self._note.raise_to(self._end_place())
         if version == _VOTE_FORMAT_WITHOUT_ID:
             self._voting = not self.is_empty  # it may have acknowledged or voted
             disk.write_atomic(self._vote_path, self._encode_vote(self._term, self._vote))
@@ -150,6 +154,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
             claimed = record[1]
         if not self._entries:
             raise RaftFatal(f"{self._entries_path} has no readable entry")
+        self._require_what_was_durable()
         self._end = self._written_bytes = position
         self._make_durable(claimed, data)
         self.durable_index = self._entries[-1][1]
@@ -162,6 +167,18 @@ class DurableJournal(Journal):  # type: ignore[misc]
             position = self._positions[max(claimed + 1 - first, 0)]
             self._file.write_at(position, data[position : self._end])
         self._file.sync_data()  # a truncation, too, may have been all that was under way
+
+    def _require_what_was_durable(self) -> None:
+        if self._note.place > self._end_place():
+            term, index = self._note.place
+            raise RaftFatal(
+                f"{self._entries_path} is damaged: it ends at entry {self._entries[-1][1]}, and entry {index} of term {term} was"
+                " durable; remove this folder, and the quorum takes the node back (operations.md)"
+            )
+
+    def _end_place(self) -> Place:
+        _, index, term = self._entries[-1]
+        return term, index
 
     def _follows(self, entry: Entry) -> bool:
         """A record of an older term, or out of order, is what an earlier, truncated tail left behind."""
@@ -180,6 +197,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
                 f"{self._entries_path} is damaged at byte {position}: entry {expected} cannot be read, but the record at byte "
                 f"{proof} says that it was durable; remove this folder, and the quorum takes the node back (operations.md)"
             )
+        self._require_what_was_durable()
         log.warning("journal_tail_cut", path=self._entries_path, at=position, cut_bytes=len(data) - position, last=expected - 1)
         self._file.truncate(position)
         self._file.sync_data()
@@ -229,6 +247,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._write_pending()
             faults.point("raft.journal.before_sync", index=last_index)
             self._file.sync_data()
+            self._note.raise_to(self._end_place())
         except OSError:
             self._failed = True  # the kernel may have dropped the pages: a later sync that succeeds would prove nothing
             raise
@@ -254,6 +273,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
             self._write_pending()
             self._end = self._written_bytes = self._positions[entryFrom]
             del self._entries[entryFrom:], self._positions[entryFrom:]
+            self._note.lower_to(self._end_place())
             self._file.truncate(self._end)
             self._file.sync_data()
         except OSError:
@@ -283,6 +303,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
             end += len(record)
         try:
             faults.point("raft.journal.before_rewrite")
+            self._note.lower_to((entries[-1][2], entries[-1][1]))
             self._disk.write_atomic(self._entries_path, b"".join(parts))  # the old file is whole until the new one is durable
             faults.point("raft.journal.after_rewrite")
             self._file.close()
@@ -301,6 +322,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
 
     def _destroy(self) -> None:
         self._file.close()
+        self._note.close()
 
     def _require_usable(self) -> None:
         if self._failed:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk, PowerCut
 from tidegate.chaos.sim.quorum.promises import Promises
+from tidegate.controller.raft.durable_note import DurableNote
 from tidegate.controller.raft.failure import RaftFatal
 from tidegate.controller.raft.journal import _VOTE, DurableJournal
 from tidegate.controller.raft.messages import VoteRequest
@@ -20,7 +21,7 @@ from tidegate.runtime.disk import RealDisk
 
 JOURNAL = 0x7EA
 FOLDER = Path("/data/raft")
-ENTRIES, VOTE = FOLDER / "entries", FOLDER / "vote"
+ENTRIES, VOTE, NOTE = FOLDER / "entries", FOLDER / "vote", FOLDER / "durable"
 
 
 def opened(disk: LyingDisk, cluster_id: str = "", node_id: int = 1) -> DurableJournal:
@@ -99,9 +100,70 @@ def test_damage_to_durable_entries_stops_the_node() -> None:
 def test_a_torn_last_record_is_cut(cut: int) -> None:
     disk = LyingDisk()
     journal = filled(disk, 4)
+    journal.add(b"command 6", 6, 1)
+    journal._write_pending()  # and no sync
     disk.put(ENTRIES, disk.read(ENTRIES)[:-cut])
     again = opened(disk)
-    assert again[:] == journal[: len(again)] and len(again) >= len(journal) - 2
+    assert again[:] == journal[: len(again)] and len(again) == len(journal) - 1
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["as it is", "ablation: no note"])
+def test_what_the_disk_loses_of_the_last_durable_batch_stops_the_node(noted: bool) -> None:
+    """Shortened at any place, or any bit of it flipped: nothing later says that it was durable, only the note does."""
+    disk = LyingDisk()
+    last = len(filled(disk, 4))
+    whole, believed = disk.read(ENTRIES), 0
+    begin = len(whole) - len(whole) // 5
+    shortened = [whole[:length] for length in range(len(whole) // 5, len(whole))]
+    flipped = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in range(begin, len(whole))]
+    for damaged in (*shortened, *flipped):
+        if not noted:
+            disk.remove(NOTE)
+        disk.put(ENTRIES, damaged)
+        try:
+            believed += len(opened(disk)) < last
+        except RaftFatal as refused:
+            assert "damaged" in str(refused)
+            assert disk.read(ENTRIES) == damaged, "nothing more is taken from it"
+    assert believed == 0 if noted else believed > len(flipped)
+
+
+@pytest.mark.parametrize("lowered", [True, False], ids=["as it is", "ablation: not lowered"])
+def test_the_note_follows_cuts_and_snapshots_down_before_they_are_made(monkeypatch: pytest.MonkeyPatch, lowered: bool) -> None:
+    """A conflict with the leader, and a snapshot of less than what is here: a crash at any step of them leaves no false alarm."""
+    if not lowered:
+        monkeypatch.setattr(DurableNote, "lower_to", lambda note, place: None)
+    cuts = alarms = 0
+    for make in (
+        lambda journal: journal.deleteEntriesFrom(2),
+        lambda journal: journal.reset([(b"\x01", 3, 1)]),
+        lambda journal: journal.deleteEntriesTo(3),
+    ):
+        for step in range(12):
+            disk = LyingDisk()
+            journal = filled(disk, 6)
+            disk.cut_after = step
+            try:
+                make(journal)
+            except PowerCut:
+                cuts += 1
+            disk.cut_after = None
+            disk.crash(random.Random(step))
+            try:
+                opened(disk)
+            except RaftFatal:
+                alarms += 1
+    assert cuts >= 10 and (alarms == 0 if lowered else alarms > 0)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", bytes(20)])
+def test_a_note_that_cannot_be_read_says_nothing(content: bytes) -> None:
+    disk = LyingDisk()
+    journal = filled(disk, 4)
+    disk.put(NOTE, content)
+    again = opened(disk)
+    assert again[:] == journal[:]
+    assert DurableNote(disk, NOTE).place == (1, 5), "and is written anew"
 
 
 def test_zeros_after_the_last_record_are_cut() -> None:
