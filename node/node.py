@@ -41,7 +41,7 @@ from ..runtime.network import FrameServer, bind_grpc, grpc_server
 from ..runtime.tls import MutualTls, TlsError
 from ..storage.data_folders import DataFolders
 from ..storage.eraser import Eraser
-from ..storage.folder_owner import DirectoryRefused, bind_folder
+from ..storage.folder_owner import DirectoryRefused, bind_folders
 from ..storage.group_commit import GroupCommit
 from ..storage.log import Log
 from ..storage.set_aside import DamagedRetention
@@ -295,8 +295,7 @@ class Node:
         if not metadata_id:
             return
         try:
-            for folder in self._usable_folders:
-                bind_folder(self._disk, folder, metadata_id)
+            bind_folders(self._disk, self._usable_folders, metadata_id)
         except DirectoryRefused as refused:
             raise StartError(str(refused)) from refused
 

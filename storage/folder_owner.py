@@ -14,7 +14,7 @@ with a checksum into one without.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from crc32c import crc32c
@@ -89,24 +89,24 @@ def claim_folder(disk: Disk, folder: Path, own: Mapping[str, str], fresh_directo
     return found.get("directory.id", "")
 
 
-def bind_folder(disk: Disk, folder: Path, metadata_id: str) -> None:
-    """Marks a claimed folder as one whose content the metadata log of this id knows.
+def bind_folders(disk: Disk, folders: Sequence[Path], metadata_id: str) -> None:
+    """Marks claimed folders as ones whose content the metadata log of this id knows; none of them, when one is of another.
 
     A quorum whose disks were all lost is formed again under the same cluster.id, and knows of no topic: a broker that followed it
-    would remove every log it has as a deleted topic's, perhaps the last copies.  Raises DirectoryRefused when the folder was
-    filled under another metadata log; OSError, but for a full disk: then it is bound at a later start.
+    would remove every log it has as a deleted topic's, perhaps the last copies.  Raises DirectoryRefused when a folder was filled
+    under another metadata log; OSError, but for a full disk: then it is bound at a later start.
     """
-    path = folder / META_PROPERTIES
-    found = decode_owner(disk.read(path))
-    bound = found.get("metadata.id", metadata_id)
-    if bound != metadata_id:
-        raise DirectoryRefused(
-            f"the cluster's metadata was begun anew (as {metadata_id}): it does not know what the data folder {folder} holds "
-            f"(of {bound}), and would have it removed. See 'The metadata was begun anew' in operations.md."
-        )
-    content = encode_owner({**found, "metadata.id": metadata_id})
-    if content != disk.read(path):
-        _write_if_there_is_room(disk, path, content)
+    owners = [(folder / META_PROPERTIES, decode_owner(disk.read(folder / META_PROPERTIES))) for folder in folders]
+    for path, found in owners:
+        bound = found.get("metadata.id", metadata_id)
+        if bound != metadata_id:
+            raise DirectoryRefused(
+                f"the cluster's metadata was begun anew (as {metadata_id}): it does not know what the data folder {path.parent}"
+                f" holds (of {bound}), and would have it removed. See 'The metadata was begun anew' in operations.md."
+            )
+    for path, found in owners:
+        if "metadata.id" not in found:
+            _write_if_there_is_room(disk, path, encode_owner({**found, "metadata.id": metadata_id}))
 
 
 def _add_checksum(disk: Disk, path: Path, data: bytes, found: Mapping[str, str]) -> None:

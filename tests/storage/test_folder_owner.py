@@ -8,7 +8,14 @@ from random import Random
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.checkpoint import CheckpointInvalid
-from tidegate.storage.folder_owner import META_PROPERTIES, DirectoryRefused, bind_folder, claim_folder, decode_owner, encode_owner
+from tidegate.storage.folder_owner import (
+    META_PROPERTIES,
+    DirectoryRefused,
+    bind_folders,
+    claim_folder,
+    decode_owner,
+    encode_owner,
+)
 
 DATA = Path("/data")
 FILE = DATA / META_PROPERTIES
@@ -84,21 +91,32 @@ def test_what_is_written_is_what_is_read() -> None:
 def test_a_folder_of_another_metadata_log_is_refused_for_ever() -> None:
     """A quorum that lost all its disks and was formed again knows of no topic: every log here would be a deleted topic's."""
     disk = marked()
-    bind_folder(disk, DATA, "m-1")
-    bind_folder(disk, DATA, "m-1")
+    bind_folders(disk, [DATA], "m-1")
+    bind_folders(disk, [DATA], "m-1")
     for _ in range(2):
         with pytest.raises(DirectoryRefused, match="begun anew"):
-            bind_folder(disk, DATA, "m-2")
+            bind_folders(disk, [DATA], "m-2")
     assert claimed(disk) == "d-1" and decode_owner(disk.read(FILE))["metadata.id"] == "m-1"
-    bind_folder(disk, DATA, "m-1")
+    bind_folders(disk, [DATA], "m-1")
 
 
 def test_the_bond_of_a_folder_is_durable_and_waits_for_room_on_a_full_disk() -> None:
     disk = marked()
     disk.capacity = 0
-    bind_folder(disk, DATA, "m-1")
+    bind_folders(disk, [DATA], "m-1")
     assert "metadata.id" not in decode_owner(disk.read(FILE))
     disk.capacity = None
-    bind_folder(disk, DATA, "m-1")
+    bind_folders(disk, [DATA], "m-1")
     disk.crash(Random(1))
     assert decode_owner(disk.read(FILE))["metadata.id"] == "m-1"
+
+
+def test_no_folder_is_bound_when_another_one_is_refused() -> None:
+    """Or the empty disk that replaced a dead one would belong to the wrong metadata from then on."""
+    disk, other = marked(), Path("/other")
+    bind_folders(disk, [DATA], "m-1")
+    disk.make_directory(other)
+    claim_folder(disk, other, OWN, "d-2", holds_logs=False)
+    with pytest.raises(DirectoryRefused, match="begun anew"):
+        bind_folders(disk, [other, DATA], "m-2")
+    assert "metadata.id" not in decode_owner(disk.read(other / META_PROPERTIES))
