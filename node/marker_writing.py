@@ -15,7 +15,7 @@ from ..coordinator.outcome import ProducerIdentity
 from ..storage.log import AppendOrigin
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import ControlType, encode_marker
-from .internal_topics import CONSUMER_OFFSETS
+from .internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -66,6 +66,9 @@ class MarkerWrites:
         """Appends now; `codes` will say how it ended."""
         broker, settle = self._broker, self._awaits((marker.producer_id, topic, index))
         control_type = ControlType.COMMIT if marker.commit else ControlType.ABORT
+        if topic == TRANSACTION_STATE:  # its coordinator alone writes there, and stops when somebody else did
+            settle(ErrorCode.INVALID_TOPIC_EXCEPTION)
+            return
         try:
             leader_epoch = broker.replicas.replica(topic, index).leader_epoch
             if topic == CONSUMER_OFFSETS and not broker.groups.accepts_markers(index, leader_epoch):

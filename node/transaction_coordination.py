@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -117,6 +117,19 @@ class TransactionCoordination:
         """A partition with the id of its topic, which tells it from a later topic of the same name."""
         found = self._broker.state.topics.get(topic)
         return TransactionPartition(topic, index, found.topic_id if found else None)
+
+    def refusals(self, wanted: Collection[tuple[str, int]]) -> dict[tuple[str, int], ErrorCode]:
+        """Empty when all of them may be enlisted; else a code for each, because it is all or nothing: a transaction with a
+        partition that does not exist could never be completed, and a marker in this very log would be behind its shard's back."""
+        topics = self._broker.state.topics
+        bad = {
+            (topic, index): ErrorCode.INVALID_TOPIC_EXCEPTION
+            if topic == TRANSACTION_STATE
+            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for topic, index in wanted
+            if topic == TRANSACTION_STATE or topic not in topics or index not in topics[topic].partitions
+        }
+        return dict.fromkeys(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED) | bad if bad else {}
 
     @property
     def shards(self) -> Iterable[TransactionShard]:

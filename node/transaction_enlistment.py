@@ -131,6 +131,9 @@ class TransactionEnlistment:
             node_id = await self._coordinator_of(transactional_id)
             if node_id == self._broker.node_id:
                 transactions = self._broker.transactions
+                refusals = transactions.refusals(partitions)  # a topic may be deleted while the question is repeated
+                if refusals:
+                    return refusals
                 event = AddPartitions(
                     transactional_id,
                     producer_id,

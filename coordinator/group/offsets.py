@@ -4,7 +4,7 @@
 
 - A plain commit counts once it is in the log.  A transactional one is kept under its producer id until the marker.
 - On COMMIT an offset replaces the present one only if its *record* is newer (SEMANTICS 33): a plain commit that came after the
-  transactional record, though before the marker, stays.
+  transactional record, though before the marker, stays; so does a tombstone.
 - While a group has an undecided offset, its stable view is not known (UNSTABLE_OFFSET_COMMIT), the offset does not expire and the
   group is not deleted (SEMANTICS 34).
 """
@@ -41,11 +41,25 @@ class OffsetStore:
         if value is not None:
             self._committed.setdefault(key.group_id, {})[place] = CommittedOffset(value, record_offset)
             return
+        self._forget_undecided(key.group_id, place)
         offsets = self._committed.get(key.group_id)
         if offsets is not None:
             offsets.pop(place, None)
             if not offsets:
                 del self._committed[key.group_id]
+
+    def _forget_undecided(self, group_id: str, place: TopicPartition) -> None:
+        """A tombstone is newer than the records of open transactions before it (SEMANTICS 33); cleaning leaves the tombstone."""
+        undecided = self._undecided.get(group_id, {})
+        for producer_id in undecided.pop(place, ()):
+            offsets = self._pending[producer_id][group_id]
+            del offsets[place]
+            if not offsets:
+                del self._pending[producer_id][group_id]
+            if not self._pending[producer_id]:
+                del self._pending[producer_id]
+        if not undecided:
+            self._undecided.pop(group_id, None)
 
     def replay_transactional(self, producer_id: int, key: OffsetKey, value: OffsetValue | None, record_offset: int) -> None:
         """A commit inside a transaction; the last one of a partition counts."""
@@ -89,6 +103,16 @@ class OffsetStore:
 
     def knows(self, group_id: str) -> bool:
         return group_id in self._committed or group_id in self._undecided
+
+    def newest_of_group(self, group_id: str) -> dict[TopicPartition, int]:
+        """When (ms) an offset of each of its partitions was last written, decided or not."""
+        newest = {place: committed.value.commit_timestamp_ms for place, committed in self.of_group(group_id).items()}
+        for place, producers in self._undecided.get(group_id, {}).items():
+            for producer_id in producers:
+                pending = self._pending[producer_id][group_id][place]
+                if pending is not None:
+                    newest[place] = max(newest.get(place, -1), pending.value.commit_timestamp_ms)
+        return newest
 
     def groups(self) -> Iterator[str]:
         """Every group with an offset, committed or undecided."""

@@ -15,6 +15,8 @@ that carries them is committed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final
 
 from ...wire.errors import ErrorCode, KafkaError
 from ..fields import FieldReader, RecordFormatError
@@ -59,6 +61,10 @@ from .rebalance import Change
 from .state import RULES, GroupAction, GroupRequest, GroupState
 
 GroupOutcome = Outcome[GroupReply, None]
+
+TOMBSTONES_BYTES_MAX: Final = 500_000
+"""Of keys in one batch: with what every record adds, well below the 1 MiB of `max.message.bytes`."""
+TOPIC_NAME_MAX: Final = 249
 
 
 class GroupShard:
@@ -115,7 +121,7 @@ class GroupShard:
         if self._catalog is not None:
             # Deletions that nobody heard of who could write tombstones: the partition was loading, or had no leader.  Whoever
             # committed these offsets had seen no newer metadata than this election, so a topic missing now was deleted.
-            topics = {topic for group_id in self.offsets.groups() for topic, _ in self.offsets.of_group(group_id)}
+            topics = {topic for group_id in self.offsets.groups() for topic, _ in self.offsets.newest_of_group(group_id)}
             self._deleted_topics.update(dict.fromkeys(topics - self._catalog.shapes(topics).keys(), context.now_ms))
         return Outcome()
 
@@ -144,7 +150,7 @@ class GroupShard:
             case OffsetFetch():
                 return self._fetch(event)
             case DeleteGroup():
-                return self._delete_group(event.group_id)
+                return self._delete_group(event.group_id, context.token)
             case DeleteOffsets():
                 return self._delete_offsets(event)
             case TopicsDeleted():
@@ -389,7 +395,13 @@ class GroupShard:
         """What makes a group without members be forgotten, of whichever kind it is."""
         return self._classic_tombstone(group_id) + self.consumers.tombstones(group_id)
 
-    def _delete_group(self, group_id: str) -> GroupOutcome:
+    def _room(self, group_id: str) -> int:
+        """How many tombstones of its offsets one batch may hold, for it must not be larger than any that the log takes."""
+        key_bytes = len(group_id.encode()) + TOPIC_NAME_MAX
+        return max(1, min(self.config.expiration_batch_max, TOMBSTONES_BYTES_MAX // key_bytes))
+
+    def _delete_group(self, group_id: str, token: int) -> GroupOutcome:
+        """A bounded number of tombstones at a time, like `_topics_deleted`; the caller is answered after the last."""
         if not self._is_consumer_kind(group_id):
             self._refuse(self.state_of(group_id), GroupRequest.DELETE_GROUP, group_id)
         elif self._has_consumers(group_id):
@@ -397,7 +409,10 @@ class GroupShard:
         if self.offsets.undecided(group_id):
             message = f"group {group_id} has offsets in an open transaction: retry when it has ended"
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, message)
-        tombstones = self._offset_tombstones(group_id, self.offsets.of_group(group_id))
+        offsets, room = self.offsets.of_group(group_id), self._room(group_id)
+        tombstones = self._offset_tombstones(group_id, islice(offsets, room))
+        if len(offsets) > room:
+            return Outcome(records=tombstones, defer=True, again=((DeleteGroup(group_id), token),))
         return Outcome(records=tombstones + self._group_tombstones(group_id), reply=Acknowledged())
 
     def _delete_offsets(self, event: DeleteOffsets) -> GroupOutcome:
@@ -419,17 +434,18 @@ class GroupShard:
         return Outcome(records=self._offset_tombstones(event.group_id, present), reply=OffsetsReply(errors))
 
     def _topics_deleted(self, topics: frozenset[str], now_ms: int) -> GroupOutcome:
-        """A bounded number of tombstones at a time, until none is left.  Offsets committed after the deletion was heard of belong
-        to a new topic of the same name and stay."""
+        """A bounded number of tombstones at a time, until none is left; for undecided offsets as well, which the marker would
+        bring back.  Offsets committed after the deletion was heard of belong to a new topic of the same name and stay."""
         for topic in topics:
             self._deleted_topics.setdefault(topic, now_ms)
         written: list[CoordinatorRecord] = []
         for group_id in self.offsets.groups():
-            for place, committed in self.offsets.of_group(group_id).items():
-                if committed.value.commit_timestamp_ms <= self._deleted_topics.get(place[0], -1):
-                    written += self._offset_tombstones(group_id, [place])
-            if len(written) >= self.config.expiration_batch_max:
+            room = self._room(group_id) - len(written)
+            if room <= 0:
                 break
+            newest = self.offsets.newest_of_group(group_id).items()
+            gone = (place for place, written_ms in newest if written_ms <= self._deleted_topics.get(place[0], -1))
+            written += self._offset_tombstones(group_id, islice(gone, room))
         if not written:
             self._deleted_topics.clear()
         return Outcome(records=written, reply=Acknowledged())
@@ -465,17 +481,18 @@ class GroupShard:
             kept = self._kept_topics(group_id)
             if kept is None:
                 continue
+            room = self._room(group_id) - len(written)
+            if room <= 0:
+                break  # the rest at the next scan
             group, offsets = self.groups.get(group_id), self.offsets.of_group(group_id)
             expired = [
                 place for place, committed in offsets.items()
                 if place[0] not in kept and self._has_expired(group, committed, now_ms)
-            ]  # fmt: skip
+            ][:room]  # fmt: skip
             written += self._offset_tombstones(group_id, expired)
             deserted = not self._has_consumers(group_id) and (group is None or group.state is GroupState.EMPTY)
             if deserted and len(expired) == len(offsets):
                 written += self._group_tombstones(group_id)
-            if len(written) >= self.config.expiration_batch_max:
-                break  # the rest at the next scan
         return Outcome(records=written, reply=Acknowledged())
 
     # --- views -------------------------------------------------------------------------------------------------------------

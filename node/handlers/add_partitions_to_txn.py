@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...coordinator.transaction.events import AddPartitions
-from ...coordinator.transaction.state import TransactionPartition
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
 from ..requests import Fields, RequestContext, for_version
@@ -59,26 +58,17 @@ async def _add(
     fenced_known: bool = True,
 ) -> list[dict[str, Any]]:
     wanted = [(topic.name, index) for topic in topics for index in topic.partitions]
-    known = {(name, index): broker.transactions.partition(name, index) for name, index in wanted if _exists(broker, name, index)}
-    if len(known) < len(set(wanted)):
-        # All or nothing: a transaction with an unknown partition could never be completed.
-        codes = {
-            key: ErrorCode.OPERATION_NOT_ATTEMPTED if key in known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for key in wanted
-        }
-        return _results(codes)
+    refusals = broker.transactions.refusals(wanted)
+    if refusals:
+        return _results(refusals)
     try:
-        partitions: tuple[TransactionPartition, ...] = tuple(known.values())
+        partitions = tuple(broker.transactions.partition(name, index) for name, index in dict.fromkeys(wanted))
         event = AddPartitions(transactional_id, producer_id, producer_epoch, partitions, transaction_version, verify_only)
         reply = await broker.transactions.ask(transactional_id, event)
         codes = {(p.topic, p.partition): code for p, code in reply.errors.items()}
     except KafkaError as error:
         codes = dict.fromkeys(wanted, for_version(error.code, fenced_known=fenced_known))
     return _results(codes)
-
-
-def _exists(broker: Broker, topic: str, index: int) -> bool:
-    found = broker.state.topics.get(topic)
-    return found is not None and index in found.partitions
 
 
 def _results(codes: dict[tuple[str, int], ErrorCode]) -> list[dict[str, Any]]:

@@ -300,6 +300,86 @@ def test_offsets_of_deleted_topics_go_in_bounded_batches_and_those_of_a_new_topi
     assert offsets.log.end[0] == end, "and then it is over"
 
 
+def many(offsets: Offsets, count: int) -> None:
+    """Offsets of so many partitions that one batch of the longest names would not hold the tombstones of all."""
+    for first in range(0, count, 500):
+        places = tuple(OffsetToCommit("flights", index, 5) for index in range(first, first + 500))
+        assert code_of(offsets.ask(OffsetCommit(G, places))) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("how", ["topic deleted", "group deleted", "expired"])
+def test_no_batch_of_tombstones_is_larger_than_the_log_takes(how: str) -> None:
+    """One that was refused as too large would be refused for ever."""
+    offsets = Offsets()
+    many(offsets, 2_500)
+    loaded = len(offsets.log.data[0])
+    if how == "topic deleted":
+        offsets.ask(TopicsDeleted(frozenset({"flights"})))
+        for _ in range(3):
+            wait(offsets, 1)
+    elif how == "group deleted":
+        assert code_of(offsets.ask(DeleteGroup(G))) is ErrorCode.NONE
+    else:
+        wait(offsets, 8 * DAY_MS)
+        for _ in range(3):
+            wait(offsets, 600_001)
+    assert not offsets.ask(OffsetFetch(G, None)).offsets and offsets.ask(ListGroups()).groups == ()
+    headers = [header for _, header in iterate_headers(bytes(offsets.log.data[0][loaded:]))]
+    assert sum(header.record_count for header in headers) == 2_500
+    assert max(header.record_count for header in headers) <= 1_000
+
+
+def test_the_longer_the_name_of_a_group_the_fewer_tombstones_a_batch_holds() -> None:
+    offsets, group = Offsets(), "g" * 30_000
+    for index in range(40):
+        offsets.ask(OffsetCommit(group, (OffsetToCommit("flights", index, 5),)))
+    assert code_of(offsets.ask(DeleteGroup(group))) is ErrorCode.NONE
+    assert not offsets.ask(OffsetFetch(group, None)).offsets
+    assert max(header.size_bytes for _, header in iterate_headers(bytes(offsets.log.data[0]))) < 1 << 20
+
+
+@pytest.mark.parametrize("by", ["the coordinator", "the next coordinator", "a coordinator elected after it"])
+@pytest.mark.parametrize("also_committed", [True, False])
+def test_an_undecided_offset_goes_with_its_topic(by: str, also_committed: bool) -> None:
+    """It would come back with the marker, for a new topic of the same name; and cleaning keeps the tombstone (SEMANTICS 33)."""
+    offsets = Offsets()
+    if also_committed:
+        offsets.put(5)
+    offsets.put_in_transaction(9)
+    offsets.put_in_transaction(3, place=OTHER)
+    offsets.put_in_transaction(10, producer_id=8)
+    if by == "a coordinator elected after it":
+        offsets = Offsets(log=offsets.log, existing=frozenset({"other"}))
+    else:
+        offsets.ask(TopicsDeleted(frozenset({"flights"})))
+    for _ in range(3):
+        wait(offsets, 1)
+    end = offsets.log.end[0]
+    wait(offsets, 1)
+    assert offsets.log.end[0] == end, "and then it is over"
+    offsets.put_in_transaction(11, producer_id=9)  # of the new topic
+    if by == "the next coordinator":
+        offsets = Offsets(log=offsets.log)
+    for producer_id in (7, 8):
+        offsets.mark(True, producer_id)
+    assert offsets.get() == -1 and offsets.get(OTHER) == 3
+    offsets.mark(True, 9)
+    assert offsets.get(stable=True) == 11
+
+
+def test_an_undecided_offset_of_a_new_topic_stays_while_those_of_the_old_one_go() -> None:
+    offsets = Offsets(expiration_batch_max=1)
+    offsets.ask(OffsetCommit("first", (OffsetToCommit(*T1, 5),)))
+    offsets.put(5)
+    offsets.ask(TopicsDeleted(frozenset({"flights"})))
+    offsets.now_ms += 1
+    offsets.put_in_transaction(9)
+    for _ in range(3):
+        wait(offsets, 1)
+    offsets.mark(True)
+    assert offsets.get() == 9
+
+
 def test_offsets_of_topics_deleted_while_nobody_served_go_at_the_election() -> None:
     before = Offsets()
     before.ask(OffsetCommit(G, (OffsetToCommit(*T0, 5), OffsetToCommit("other", 0, 1))))

@@ -6,7 +6,7 @@ SEMANTICS 1 (KAFKA-12671), 3.1 5, 3.7 49.  Here the coordinator is scripted; the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +17,7 @@ from tidegate.coordinator.transaction.state import TransactionPartition
 from tidegate.node.broker import Broker
 from tidegate.node.internal_topics import TRANSACTION_STATE, partition_for
 from tidegate.node.peers import Peers
+from tidegate.node.transaction_coordination import TransactionCoordination
 from tidegate.node.transaction_enlistment import PASSING, TransactionEnlistment
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
@@ -53,9 +54,10 @@ class Coordinator:
         self.leader = 1 if local else 2
         count = 4
         partitions = {n: SimpleNamespace(leader=self.leader) for n in range(count)}
-        topics = {TRANSACTION_STATE: SimpleNamespace(partitions=partitions)}
+        flights = SimpleNamespace(partitions=dict.fromkeys(range(5)))
+        topics = {TRANSACTION_STATE: SimpleNamespace(partitions=partitions), "flights": flights}
         self.topics = topics
-        broker = SimpleNamespace(
+        self.broker = broker = SimpleNamespace(
             node_id=1,
             clock=self.clock,
             state=SimpleNamespace(topics=topics),
@@ -74,6 +76,9 @@ class Coordinator:
 
     def _next(self) -> ErrorCode:
         return self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
+
+    def refusals(self, wanted: Collection[tuple[str, int]]) -> Codes:
+        return TransactionCoordination.refusals(cast(Any, SimpleNamespace(_broker=self.broker)), wanted)
 
     def partition(self, topic: str, index: int) -> TransactionPartition:
         return TransactionPartition(topic, index, None)
@@ -133,6 +138,18 @@ async def test_trouble_that_stays_is_told_as_one_that_every_client_retries(code:
     coordinator = Coordinator(code)
     assert await coordinator.enlist() is ErrorCode.NOT_ENOUGH_REPLICAS
     assert ErrorCode.NOT_ENOUGH_REPLICAS.retriable
+
+
+async def test_a_topic_that_is_deleted_while_the_question_is_repeated_is_not_enlisted() -> None:
+    """Without its id nobody could ever say that it is gone, and the transaction would wait for its marker for ever."""
+    coordinator = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS)
+    question = asyncio.create_task(coordinator.enlist())
+    while not coordinator.asked:
+        await asyncio.sleep(0)
+    del coordinator.topics["flights"]
+    coordinator.codes, asked = [ErrorCode.NONE], len(coordinator.asked)
+    assert await question is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert len(coordinator.asked) == asked
 
 
 async def test_nobody_to_ask_is_passing_trouble() -> None:
