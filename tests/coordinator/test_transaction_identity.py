@@ -227,6 +227,15 @@ def test_a_timeout_fences_and_aborts_and_the_producer_may_resume(coordinator: Co
     assert resumed == ProducerReply(100, 2), "KIP-588, above the epoch of the markers"
 
 
+def test_a_producer_whose_transaction_a_new_instance_aborted_may_not_resume(coordinator: Coordinator) -> None:
+    """Unlike after a timeout: it was replaced, also when the new instance has not come back for its epoch yet."""
+    old = coordinator.init()
+    coordinator.begin(old)
+    assert code_of(coordinator.init()) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert code_of(coordinator.end(old, commit=False)) is ErrorCode.PRODUCER_FENCED
+    assert code_of(coordinator.init(old.producer_id, old.producer_epoch)) is ErrorCode.PRODUCER_FENCED
+
+
 def test_a_prepared_transaction_does_not_time_out(coordinator: Coordinator) -> None:
     who = coordinator.init()
     coordinator.begin(who)

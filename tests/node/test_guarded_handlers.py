@@ -74,6 +74,43 @@ async def test_no_marker_is_appended_to_offsets_that_no_shard_follows(accepts: b
         assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER and appends.made == []
 
 
+@pytest.mark.parametrize("outcome", [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+async def test_a_marker_is_written_when_it_is_committed_and_not_before(outcome: ErrorCode) -> None:
+    """The coordinator completes the transaction then; a marker that a new leader does not have would never come again."""
+    appends, waiting = Appends(), []
+    cast(Any, appends).when_committed = lambda *args: waiting.append(args)
+    writes = MarkerWrites(cast(Any, SimpleNamespace(replicas=appends, clock=ManualClock())))
+    writes.append(Marker(1, 0, 0, commit=True, transaction_version=2), "t", 3)
+    assert writes.codes == {} and appends.made[0]["required_acks"] == -1
+    topic, index, leader_epoch, next_offset, _, settle = waiting[0]
+    assert (topic, index, leader_epoch, next_offset) == ("t", 3, 6, 2)
+    settle(outcome)
+    await writes.all_known()
+    assert writes.codes == {(1, "t", 3): outcome}
+
+
+async def test_a_request_is_of_one_producer() -> None:
+    """The coordinator is asked about one identity; its answer must not let another producer's batch in."""
+    appends = Appends()
+    asked: list[tuple[Any, ...]] = []
+
+    async def ask(*question: Any, **_: Any) -> dict[Any, ErrorCode]:
+        asked.append(question)
+        return dict.fromkeys(question[3], ErrorCode.NONE)
+
+    parts = []
+    for index, producer_id in enumerate((7, 8)):
+        identity = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+        batch = memoryview(encode_batch([NewRecord(None, b"v", (), 1)], **identity))
+        parts.append(produce._Part("t", index, batch, ProduceResponsePartition(index), parse_header(batch)))
+    broker = cast(Any, SimpleNamespace(replicas=appends, enlistment=SimpleNamespace(ask=ask)))
+    question = produce._enlist(broker, "tid", 12, parts)
+    assert question is not None
+    await question()
+    assert [part.answer.error for part in parts] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    assert asked == [("tid", 7, 0, [("t", 0)])]
+
+
 async def test_a_produce_takes_its_guard_anew_before_every_question_and_appends_with_the_last() -> None:
     """The marker of the previous transaction takes away a guard that was there before it."""
     appends = Appends()
