@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct, pack
+from typing import Final
 from uuid import UUID
+
+from ..wire.errors import ErrorCode, KafkaError
+
+CLASSIC_STRING_MAX: Final = 32_767
 
 _INT8, _INT16, _INT32, _INT64 = Struct(">b"), Struct(">h"), Struct(">i"), Struct(">q")
 
@@ -60,7 +65,10 @@ class FieldWriter:
             self.int32(count)
 
     def string(self, value: str | None) -> None:
+        """Raises KafkaError INVALID_REQUEST for a longer one than the classic form can hold: names that clients chose may be."""
         data = None if value is None else value.encode()
+        if data is not None and not self.flexible and len(data) > CLASSIC_STRING_MAX:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a name of {len(data)} bytes cannot be stored, {CLASSIC_STRING_MAX} can")
         if self.flexible:
             self.unsigned_varint(0 if data is None else len(data) + 1)
         else:

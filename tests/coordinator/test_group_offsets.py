@@ -329,6 +329,11 @@ def test_no_batch_of_tombstones_is_larger_than_the_log_takes(how: str) -> None:
     assert max(header.record_count for header in headers) <= 1_000
 
 
+def test_a_name_that_no_record_can_hold_is_the_clients_mistake(offsets: Offsets) -> None:
+    assert code_of(offsets.ask(OffsetCommit("g" * 32_768, (OffsetToCommit(*T0, 5),)))) is ErrorCode.INVALID_REQUEST
+    assert code_of(offsets.ask(OffsetCommit("g" * 32_767, (OffsetToCommit(*T0, 5),)))) is ErrorCode.NONE
+
+
 def test_the_longer_the_name_of_a_group_the_fewer_tombstones_a_batch_holds() -> None:
     offsets, group = Offsets(), "g" * 30_000
     for index in range(40):

@@ -89,6 +89,10 @@ def test_the_first_init_gives_a_fresh_id_and_epoch_0(coordinator: Coordinator) -
     assert coordinator.init() == ProducerReply(100, 0)
 
 
+def test_an_id_that_no_record_can_hold_is_the_clients_mistake(coordinator: Coordinator) -> None:
+    assert code_of(coordinator.ask(InitProducerId("x" * 32_768, 60_000))) is ErrorCode.INVALID_REQUEST
+
+
 def test_every_new_instance_fences_the_last_one(coordinator: Coordinator) -> None:
     first = coordinator.init()
     assert coordinator.init() == ProducerReply(100, 1)
