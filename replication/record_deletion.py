@@ -84,7 +84,9 @@ class RecordDeletions:
         if leader.is_under_min_isr():
             return -1  # an eligible replica outside the ISR (KIP-966), which nobody can ask, may lead next
         followers = (leader.follower(node).log_start_offset for node in leader.maximal_isr if node != leader.node_id)
-        return min((replica.log.noted_start_offset, *followers))  # the log start itself may be a later deletion's, not noted yet
+        # A later deletion may have moved the log start and not noted it, or noted it and not moved it yet: who joins meanwhile is
+        # held to the old one.
+        return min(leader.deleted_below, replica.log.noted_start_offset, *followers)
 
     async def _change_of(self, replica: Replica, wait_s: float) -> bool:
         """Waits for news of the replica's followers, its ISR or its role; False when time is up."""

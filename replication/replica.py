@@ -240,6 +240,8 @@ class Replica:
 
     def _lead(self, assignment: Assignment, now_s: float, lag_max_s: float) -> None:
         start = self.log.log_end_offset
+        # Of a deletion under an earlier leadership, noted and then not made: a restart would begin there, and so may others.
+        self.log.advance_log_start(min(self.log.noted_start_offset, self.log.high_watermark))
         self.log.assign_epoch(assignment.leader_epoch, start)
         self.leader = PartitionLeader(
             node_id=self.node_id,
@@ -312,8 +314,8 @@ class Replica:
                 if high_watermark > log.high_watermark:
                     log.set_high_watermark(min(high_watermark, log.log_end_offset))
                     self.watchers.high_watermark_moved()
-                if log.noted_start_offset < leader_log_start <= log.high_watermark:
-                    log.advance_log_start(leader_log_start)
+                if leader_log_start <= log.high_watermark:
+                    log.advance_log_start(leader_log_start)  # what is noted may be higher already: a deletion that this node led
                     log.start_note.want(leader_log_start)
                 return bool(records) or log.start_note.is_due
         return False

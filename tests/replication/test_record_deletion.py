@@ -410,3 +410,60 @@ async def test_a_deletion_that_cannot_be_noted_is_refused_and_nothing_has_moved(
         await leader.delete_records("t", 0, log.high_watermark + 1, 5_000)
     assert outside.value.code is ErrorCode.OFFSET_OUT_OF_RANGE and not log.start_note.is_due
     await cluster.stop_all()
+
+
+async def test_the_answer_names_no_log_start_that_who_joins_is_not_held_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later deletion has noted its log start, and not moved it: a follower may still join with the one before."""
+    cluster = Cluster(tmp_path)
+    cluster.start(1)
+    cluster.create(isr=(1,), min_isr=1)
+    for number in range(10):
+        cluster.managers[1].append_now("t", 0, batch_of(f"v{number}"), origin=AppendOrigin.CLIENT, required_acks=-1)
+    assert await cluster.managers[1].wait_committed("t", 0, 1, 10, 5_000) is ErrorCode.NONE
+    leader, log, go_on, never = cluster.managers[1], cluster.log(1), asyncio.Event(), asyncio.Event()
+
+    async def note_start(target: Log) -> None:
+        target.start_note.write()
+        await (never if target.noted_start_offset == 7 else go_on).wait()
+
+    monkeypatch.setattr(leader._deletions, "_note_start", note_start)
+    first = asyncio.ensure_future(leader.delete_records("t", 0, 4, 5_000))
+    await eventually(lambda: log.noted_start_offset == 4, "the first is noted")
+    second = asyncio.ensure_future(leader.delete_records("t", 0, 7, 5_000))
+    await eventually(lambda: log.noted_start_offset == 7, "the second is noted")
+    go_on.set()
+    assert await first == 4
+    second.cancel()
+    await cluster.stop_all()
+
+
+@pytest.mark.parametrize("leads_again", [True, False])
+async def test_a_deletion_that_lost_its_leader_after_the_note_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leads_again: bool
+) -> None:
+    """What is noted counts as deleted here, for the next leader too: whoever has noted it must not show it."""
+    cluster = await cluster_with_records(tmp_path)
+    log, go_on = cluster.log(1), asyncio.Event()
+
+    async def note_start(target: Log) -> None:
+        target.start_note.write()
+        await go_on.wait()
+
+    monkeypatch.setattr(cluster.managers[1]._deletions, "_note_start", note_start)
+    lost = asyncio.ensure_future(cluster.managers[1].delete_records("t", 0, 4, 5_000))
+    await eventually(lambda: log.noted_start_offset == 4, "it is noted")
+    cluster.elect(2)
+    go_on.set()
+    with pytest.raises(KafkaError) as refused:
+        await lost
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and log.log_start_offset == 0
+    if leads_again:
+        cluster.elect(1)
+        await eventually(lambda: log.log_start_offset == 4, "it begins there")
+    else:
+        await eventually(lambda: cluster.log(2).high_watermark == 10, "the new leader commits")
+        assert await cluster.managers[2].delete_records("t", 0, 4, 5_000) == 4
+        await eventually(lambda: starts(cluster) == {1: 4, 2: 4, 3: 4}, "all begin there")
+    await cluster.stop_all()
