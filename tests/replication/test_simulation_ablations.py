@@ -17,6 +17,7 @@ from tidegate.chaos.sim.replication.options import Options, draw_first
 from tidegate.chaos.sim.runs import Broken
 from tidegate.controller import moves, partition_changes
 from tidegate.controller.active import ActiveController
+from tidegate.controller.client import ControllerClient
 from tidegate.controller.model import BrokerState, PartitionState, TopicState
 from tidegate.controller.service import ControllerService
 from tidegate.controller.state import ClusterState
@@ -201,7 +202,7 @@ def acknowledgements_outlive_the_session(patch: Patch) -> None:
 
 
 def lagging_controller_is_believed(patch: Patch) -> None:
-    """A deposed controller calls a registration that it does not know yet superseded."""
+    """A deposed controller calls a registration that it does not know yet superseded, and does not say in which term."""
     with_epoch = ActiveController._with_epoch
 
     def answer(state: ClusterState, node_id: int, broker_epoch: int) -> BrokerState:
@@ -211,7 +212,14 @@ def lagging_controller_is_believed(patch: Patch) -> None:
             code = ErrorCode.STALE_BROKER_EPOCH if error.code is ErrorCode.NOT_CONTROLLER else error.code
             raise KafkaError(code, error.message) from None
 
+    note_answer = ControllerClient.note_answer
+
+    def note_without_term(client: ControllerClient, node_id: int, status: Any) -> bool:
+        status.controller_epoch = 0
+        return note_answer(client, node_id, status)
+
     patch.setattr(ActiveController, "_with_epoch", staticmethod(answer))
+    patch.setattr(ControllerClient, "note_answer", note_without_term)
 
 
 def registration_before_fencing(patch: Patch) -> None:
@@ -484,12 +492,12 @@ ABLATIONS: list[tuple[Callable[[Patch], None], Callable[[int], Options | None], 
     (leader_counts_unflushed, anything, 4),
     (histories_are_not_compared, anything, 0),
     (answers_to_old_questions_are_believed, fast_elections_of_two_partitions, 25),
-    (epoch_history_is_kept_late, power_cuts_within_cuts, 399),
+    (epoch_history_is_kept_late, power_cuts_within_cuts, 180),
     (epoch_history_is_not_cut, anything, 0),
     (session_end_stops_nothing, anything, 0),
     (session_end_by_timer_only, anything, 0),
-    (acknowledgements_outlive_the_session, anything, 150),
-    (lagging_controller_is_believed, anything, 18),
+    (acknowledgements_outlive_the_session, lost_sessions, 50),
+    (lagging_controller_is_believed, anything, 460),
     (registration_before_fencing, anything, 4),
     (deletions_wait_for_nobody, deletions, 0),
     (deletions_answered_under_the_minimum, deletions, 0),
