@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from ground import RawFile, make_topic, running
 from process_cost import cpu_seconds
 from storage.ground import percentile
-from tidegate.client.admin import NewTopic
+from tidegate.client.admin import Admin, NewTopic
 from tidegate.client.consumer import Consumer
 from tidegate.client.local_cluster import LocalCluster
 
@@ -115,12 +115,14 @@ def _run(cluster: LocalCluster, row: int, records: int, partitions: int, produce
 
 
 async def _check(cluster: LocalCluster, wanted: int) -> None:
-    """Every committed record is there, once: offsets less the markers would tell, but reading tells more."""
-    found = 0
-    async with Consumer(cluster.bootstrap, auto_offset_reset="earliest", max_poll_records=20_000) as consumer:
-        places = [("bench", partition) for partition in range(PARTITIONS_MAX)]
+    """Every committed record is there, once, and no transaction stays open: a producer has its answer before the markers are
+    written, so it is the high watermark that read_committed has to reach."""
+    found, places = 0, [("bench", partition) for partition in range(PARTITIONS_MAX)]
+    async with Admin(cluster.bootstrap) as admin:
+        ends = await admin.end_offsets(places)
+    reader = Consumer(cluster.bootstrap, auto_offset_reset="earliest", max_poll_records=20_000)
+    async with reader as consumer, asyncio.timeout(300):
         consumer.assign(places)
-        ends = await consumer.end_offsets(places)
         while any(consumer.positions().get(place, 0) < end for place, end in ends.items()):
             found += len(await consumer.poll())
     if found != wanted:
