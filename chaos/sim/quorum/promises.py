@@ -66,6 +66,8 @@ class Promises:
 
     def missing_in(self, journal: DurableJournal) -> str:
         """What a member that starts again has lost; "" when nothing."""
+        if journal[-1][2] > self.term:  # as no loss can leave it: a snapshot of a newer term, of which a crash had come in between
+            self.cut_after(journal[-1])
         position = self.index - journal[0][1]
         if position >= len(journal) or (position > 0 and journal[position][2] != self.term):
             return f"entry {self.index} of term {self.term} was durable and is gone: the journal ends with entry {journal[-1][1]}"
