@@ -156,6 +156,8 @@ class MetadataFollower:
             if entry.index != self.state.index + 1:
                 raise _StreamEnded(f"entry {entry.index} after {self.state.index}")
             self._publish(self.state.apply(entry.index, entry.term, entry.command))
+        if not update.entries and not update.HasField("snapshot") and update.committed_index > self.state.index:
+            raise _StreamEnded(f"nothing came up to entry {update.committed_index}, and {self.state.index} is applied here")
 
     def _restore(self, data: bytes) -> None:
         """A whole snapshot replaces the state in one step; one that cannot be read ends the stream and changes nothing."""

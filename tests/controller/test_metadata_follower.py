@@ -84,8 +84,8 @@ def follower() -> Iterator[MetadataFollower]:
     yield MetadataFollower(client, 7, SystemClock())
 
 
-def take(follower: MetadataFollower, *entries: tuple[int, bytes], epoch: int = 1, error: int = 0) -> None:
-    update = rpc.MetadataUpdate(status=rpc.Status(error=error), controller_epoch=epoch)
+def take(follower: MetadataFollower, *entries: tuple[int, bytes], epoch: int = 1, error: int = 0, committed: int = 0) -> None:
+    update = rpc.MetadataUpdate(status=rpc.Status(error=error), controller_epoch=epoch, committed_index=committed)
     for index, command in entries:
         update.entries.add(index=index, term=1, command=command)
 
@@ -100,6 +100,14 @@ def test_a_gap_ends_the_stream_and_a_repetition_is_skipped(follower: MetadataFol
     with pytest.raises(_StreamEnded, match="entry 5 after 3"):
         take(follower, (5, feature("d")))
     assert follower.state.index == 3
+
+
+def test_an_update_without_the_entries_that_it_calls_committed_ends_the_stream(follower: MetadataFollower) -> None:
+    """Else this broker would wait, and count as alive, with metadata that is old for good."""
+    take(follower, (2, feature("a")), committed=9)  # the rest is on its way
+    take(follower, committed=2)
+    with pytest.raises(_StreamEnded, match="nothing came up to entry 3, and 2 is applied"):
+        take(follower, committed=3)
 
 
 def test_an_older_controller_is_not_followed(follower: MetadataFollower) -> None:

@@ -105,7 +105,7 @@ class StreamCall:
         self._arrived: dict[int, bytes] = {}
         self._next = 0
         self._ready = asyncio.Event()
-        self._over = False
+        self._over = self._begun = False
         self._updates: deque[bytes] = deque()
 
     def open(self, network: Network, source: int, target: int, updates: Callable[[], AsyncIterator[Any]]) -> None:
@@ -123,7 +123,8 @@ class StreamCall:
 
         def begin() -> None:
             process = network.processes.get(target)
-            if process is not None and process.alive:
+            if process is not None and process.alive and not self._begun:  # once, however often the request arrives
+                self._begun = True
                 process.spawn(pump())
 
         network.send(source, target, begin)
