@@ -66,7 +66,7 @@ class Promises:
 
     def missing_in(self, journal: DurableJournal) -> str:
         """What a member that starts again has lost; "" when nothing."""
-        if journal[-1][2] > self.term:  # as no loss can leave it: a snapshot of a newer term, of which a crash had come in between
+        if journal[-1][2] > self.term:  # no loss leaves that: a snapshot of a newer term, and a crash before the cut
             self.cut_after(journal[-1])
         position = self.index - journal[0][1]
         if position >= len(journal) or (position > 0 and journal[position][2] != self.term):
