@@ -214,13 +214,13 @@ async def test_a_port_that_another_program_holds_is_named_before_anything_starts
 
 
 def test_a_stopped_cluster_moves_to_the_ports_that_are_asked_for(tmp_path: Path) -> None:
-    LocalCluster(tmp_path, 3, base_port=12_100).release()
+    LocalCluster(tmp_path, 3, base_port=10_100).release()
     kept = LocalCluster(tmp_path)
-    assert [node.ports.kafka for node in kept.nodes] == [12_100, 12_101, 12_102]
+    assert [node.ports.kafka for node in kept.nodes] == [10_100, 12_101, 12_102]
     kept.release()
-    moved = LocalCluster(tmp_path, base_port=12_500)
-    assert [node.ports.grpc for node in moved.nodes] == [12_600, 12_601, 12_602] and moved.cluster_id == kept.cluster_id
-    assert "12700" in moved.configuration(moved.node(3))
+    moved = LocalCluster(tmp_path, base_port=10_500)
+    assert [node.ports.grpc for node in moved.nodes] == [10_600, 10_601, 10_602] and moved.cluster_id == kept.cluster_id
+    assert "10700" in moved.configuration(moved.node(3))
     moved.release()
     assert LocalCluster.attach(tmp_path).bootstrap == moved.bootstrap
 
@@ -298,7 +298,7 @@ def test_the_command_refuses_taken_ports_and_applies_what_is_set(tmp_path: Path)
         port = json.loads(up.stdout)["bootstrap"].rpartition(":")[2]
         again = tidegate("cluster", "up", *data, "--set", "num.partitions=5")
         assert again.returncode == 0 and "counts there from the next start" in again.stderr
-        refused = tidegate("cluster", "up", *data, "--base-port", "12900")
+        refused = tidegate("cluster", "up", *data, "--base-port", "10900")
         assert refused.returncode == 1 and f"runs on port {port}: stop it first" in refused.stderr
         dev = tidegate("dev", *data)
         assert dev.returncode == 1 and "runs already" in dev.stderr and len(dev.stderr.splitlines()) == 1

@@ -61,7 +61,7 @@ def test_nothing_acknowledged_is_lost_and_the_cluster_heals(chunk: int) -> None:
         "deleted": 80,
         "replicas moved": 1,
         "left in good order": 20,
-        "power cut within a change": 10,
+        "power cut within a change": 5,
         "message lost": 200,
         "message late": 500,
         "message duplicated": 500,
