@@ -27,6 +27,8 @@ log = logs.get(__name__)
 
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 1.0
+VOTER_TIMEOUT_S = 3.0
+"""For one controller to say what it knows: longer than a gRPC channel's pause between two attempts to connect."""
 
 
 class _HasStatus(Protocol):
@@ -108,7 +110,9 @@ class ControllerClient:
         return await self._call(pb.ReassignPartitionsReply, "ReassignPartitions", self._named(request), timeout_s)
 
     async def update_features(self, request: pb.UpdateFeaturesRequest, timeout_s: float = 30.0) -> pb.UpdateFeaturesReply:
-        return await self._call(pb.UpdateFeaturesReply, "UpdateFeatures", self._named(request), timeout_s)
+        attempt_s = self._attempt_timeout_s + VOTER_TIMEOUT_S  # it asks all voters, one of which may stand still
+        named = self._named(request)
+        return await self._call(pb.UpdateFeaturesReply, "UpdateFeatures", named, timeout_s, attempt_timeout_s=attempt_s)
 
     async def unregister_broker(self, request: pb.UnregisterBrokerRequest, timeout_s: float = 30.0) -> pb.UnregisterBrokerReply:
         return await self._call(pb.UnregisterBrokerReply, "UnregisterBroker", self._named(request), timeout_s)
@@ -118,9 +122,11 @@ class ControllerClient:
     ) -> pb.AllocateProducerIdsReply:
         return await self._call(pb.AllocateProducerIdsReply, "AllocateProducerIds", request, timeout_s)
 
-    async def describe_quorum(self, node_id: int, timeout_s: float = 3.0) -> pb.DescribeQuorumReply:
-        """Asks one controller, active or not.  Raises grpc.aio.AioRpcError when it cannot be reached."""
-        reply: pb.DescribeQuorumReply = await self._stub(node_id).DescribeQuorum(pb.DescribeQuorumRequest(), timeout=timeout_s)
+    async def describe_quorum(self, node_id: int, timeout_s: float = VOTER_TIMEOUT_S) -> pb.DescribeQuorumReply:
+        """Asks one controller, active or not.  Raises grpc.aio.AioRpcError when it cannot be reached within `timeout_s`; a channel
+        that still backs off from one that has just come back waits, instead of saying at once that it is away."""
+        ask = self._stub(node_id).DescribeQuorum
+        reply: pb.DescribeQuorumReply = await ask(pb.DescribeQuorumRequest(), timeout=timeout_s, wait_for_ready=True)
         return reply
 
     # ---- the metadata stream (for MetadataFollower) -------------------------------------------------------------------------
@@ -171,7 +177,13 @@ class ControllerClient:
         return controller_pb2_grpc.ControllerStub(channel)
 
     async def _call(
-        self, kind: type[_Reply], method: str, request: Any, timeout_s: float, prepare: Callable[[Any], None] | None = None
+        self,
+        kind: type[_Reply],
+        method: str,
+        request: Any,
+        timeout_s: float,
+        prepare: Callable[[Any], None] | None = None,
+        attempt_timeout_s: float | None = None,
     ) -> _Reply:
         """`prepare(request)` runs before every attempt."""
         deadline = self._clock.monotonic() + timeout_s
@@ -187,7 +199,7 @@ class ControllerClient:
                 prepare(request)
             try:
                 attempt = getattr(self._stub(node_id), method)
-                reply: _Reply = await attempt(request, timeout=min(left_s, self._attempt_timeout_s))
+                reply: _Reply = await attempt(request, timeout=min(left_s, attempt_timeout_s or self._attempt_timeout_s))
             except grpc.aio.AioRpcError as error:
                 self.note_failure(node_id)
                 problem = f"controller {node_id} at {self._endpoints[node_id]}: {error.code().name} {error.details()}"

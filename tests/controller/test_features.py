@@ -150,6 +150,9 @@ async def test_all_voters_are_asked_and_one_that_is_away_holds_the_level_back(tm
         with pytest.raises(KafkaError) as refused:
             await client.update_features(request)
         assert refused.value.code == ErrorCode.FEATURE_UPDATE_FAILED and str(other) in refused.value.message
+        await cluster.start(other)  # the channel to it still backs off: it is asked when it can be
+        await client.update_features(request)
+        assert active.metadata.state.features[TRANSACTIONS] == 2
     finally:
         await client.close()
         await cluster.stop()
