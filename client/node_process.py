@@ -120,7 +120,12 @@ class NodeProcess:
             )
         identity = ProcessIdentity.of(child.pid)
         if identity is not None:
-            _DISK.write_atomic(record, json.dumps(asdict(identity)).encode())
+            try:
+                _DISK.write_atomic(record, json.dumps(asdict(identity)).encode())
+            except OSError:
+                child.kill()  # a process of which nothing is written down would never be found again
+                child.wait()
+                raise
         return NodeProcess(identity, child, record)
 
     @staticmethod

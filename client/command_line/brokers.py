@@ -166,8 +166,9 @@ def brokers_drain(
     async def work() -> None:
         async with connect(bootstrap) as admin:
             plan = await _plan_of_drain(admin, broker)
-            while not dry_run and plan.targets:
-                await admin.reassign_partitions(plan.targets)
+            while not dry_run and (plan.targets or plan.leaving):
+                if plan.targets:
+                    await admin.reassign_partitions(plan.targets)
                 if not wait:
                     break
                 await until_settled(admin)
@@ -176,11 +177,17 @@ def brokers_drain(
             show_json([{"topic": topic, "partition": number, "replicas": to} for (topic, number), to in plan.targets.items()])
         elif dry_run or plan.targets:
             rows = [[topic, number, to] for (topic, number), to in plan.targets.items()]
-            show_table(("topic", "partition", "replicas"), rows, empty=f"broker {broker} holds no replica")
+            show_table(("topic", "partition", "replicas"), rows, empty=_nothing_to_move(broker, plan))
         else:
-            print(f"broker {broker} holds no replica: stop it, then `tidegate brokers unregister {broker}`")
+            print(_nothing_to_move(broker, plan))
 
     run(work())
+
+
+def _nothing_to_move(broker: int, plan: Drain) -> str:
+    if plan.leaving:
+        return f"{plan.leaving} partitions are on their way from broker {broker} already: see `tidegate partitions reassignments`"
+    return f"broker {broker} holds no replica: stop it, then `tidegate brokers unregister {broker}`"
 
 
 async def _plan_of_drain(admin: Admin, broker: int) -> Drain:
@@ -203,6 +210,7 @@ async def _plan_of_drain(admin: Admin, broker: int) -> Drain:
             + (f" and {len(plan.stuck) - 1} more" if len(plan.stuck) > 1 else "")
             + " without having it twice; add a broker, or give these partitions fewer replicas (`tidegate partitions reassign`)"
         )
+    plan.leaving = sum(broker in nodes for nodes in leaving.values())
     return plan
 
 

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 Partition = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Drain:
-    """`targets`: the new replicas of each partition that leaves the broker; `stuck`: partitions that no live broker can take."""
+    """`targets`: the new replicas of each partition that leaves the broker; `stuck`: partitions that no live broker can take;
+    `leaving`: how many are on their way from it already."""
 
     targets: dict[Partition, list[int]] = field(default_factory=dict)
     stuck: list[Partition] = field(default_factory=list)
+    leaving: int = 0
 
 
 def plan_drain(broker: int, live: Mapping[int, str | None], replicas: Mapping[Partition, Sequence[int]]) -> Drain:

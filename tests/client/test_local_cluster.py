@@ -137,6 +137,39 @@ def test_the_environment_of_nodes_has_no_settings_of_the_harness(tmp_path: Path,
     cluster.release()
 
 
+async def test_a_node_starts_again_with_an_unchanged_configuration_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster(tmp_path, 1, {"min.insync.replicsa": 2})  # the process ends by itself
+    node = cluster.node(1)
+    await node.start()
+    assert await node.wait_exit(30)
+    write = RealDisk.write_atomic
+
+    def full(disk: RealDisk, path: Path, data: bytes) -> None:
+        if path == node.config_path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(disk, path, data)
+
+    monkeypatch.setattr(RealDisk, "write_atomic", full)
+    await node.start()
+    assert await node.wait_exit(30)
+    cluster.release()
+
+
+def test_a_process_that_cannot_be_written_down_does_not_run_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    def full(_disk: RealDisk, _path: Path, data: bytes) -> None:
+        started.append(json.loads(data)["pid"])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RealDisk, "write_atomic", full)
+    with pytest.raises(OSError, match="No space"):
+        NodeProcess.spawn(tmp_path / "c.toml", log=tmp_path / "log", record=tmp_path / "record", environment={}, detached=True)
+    assert len(started) == 1 and ProcessIdentity.of(started[0]) is None
+
+
 async def test_a_node_that_cannot_start_is_told_with_its_last_words(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path, 1, {"min.insync.replicsa": 2})
     with pytest.raises(LocalClusterError, match="min.insync.replicas"):
