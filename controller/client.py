@@ -123,8 +123,9 @@ class ControllerClient:
         return await self._call(pb.AllocateProducerIdsReply, "AllocateProducerIds", request, timeout_s)
 
     async def describe_quorum(self, node_id: int, timeout_s: float = VOTER_TIMEOUT_S) -> pb.DescribeQuorumReply:
-        """Asks one controller, active or not.  Raises grpc.aio.AioRpcError when it cannot be reached within `timeout_s`; one that has
-        just come back is waited for, while the channel to it still backs off."""
+        """Asks one controller, active or not.  Raises grpc.aio.AioRpcError when it cannot be reached within `timeout_s`.
+
+        One that has just come back is waited for, while the channel to it still backs off."""
         ask = self._stub(node_id).DescribeQuorum
         reply: pb.DescribeQuorumReply = await ask(pb.DescribeQuorumRequest(), timeout=timeout_s, wait_for_ready=True)
         return reply

@@ -46,7 +46,7 @@ from .outcome import (
     Shard,
     StateLog,
 )
-from .shard_metrics import Phase, ShardMetrics, ShardView
+from .shard_view import Phase, ShardMetrics, ShardView
 
 __all__ = [
     "Context", "CoordinatorLoadError", "CoordinatorRecord", "CoordinatorRuntime", "Outcome", "Phase", "ProducerIdentity",

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..coordinator.shard_metrics import Phase, ShardView
+from ..coordinator.shard_view import Phase, ShardView
 from ..wire.errors import ErrorCode
 from .log_upkeep import UpkeepView
 

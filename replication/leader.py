@@ -173,8 +173,8 @@ class PartitionLeader:
 
     def pending_again(self) -> PendingChange | None:
         """The pending change; called from time to time.  One that still awaits metadata at the next call is to be sent again: a
-        deposed controller that did not know it yet may have refused it, and then no metadata would ever end it.  Its
-        compare-and-set makes that harmless."""
+        deposed controller that names no term (one of an older version) may have refused it, and then no metadata would ever end
+        it.  Its compare-and-set makes that harmless."""
         change = self._pending
         if change is not None and change.awaits_metadata:
             change.awaits_metadata, change.awaited_for_long = not change.awaited_for_long, not change.awaited_for_long

@@ -335,10 +335,10 @@ def test_the_command_refuses_taken_ports_and_applies_what_is_set(tmp_path: Path)
         assert refused.returncode == 1 and f"runs on port {port}: stop it first" in refused.stderr
         dev = tidegate("dev", *data)
         assert dev.returncode == 1 and "runs already" in dev.stderr and len(dev.stderr.splitlines()) == 1
-        assert "num.partitions\" = 4" in (tmp_path / "a/node-1/config.toml").read_text()
+        assert 'num.partitions" = 4' in (tmp_path / "a/node-1/config.toml").read_text()
         tidegate("cluster", "down", *data)
         up = tidegate("cluster", "up", *data)
         assert up.returncode == 0, up.stderr
-        assert "num.partitions\" = 5" in (tmp_path / "a/node-1/config.toml").read_text()
+        assert 'num.partitions" = 5' in (tmp_path / "a/node-1/config.toml").read_text()
     finally:
         tidegate("cluster", "down", *data)

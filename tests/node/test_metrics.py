@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
-from tidegate.coordinator.shard_metrics import Phase, ShardMetrics, ShardView
+from tidegate.coordinator.shard_view import Phase, ShardMetrics, ShardView
 from tidegate.node.metrics import Metrics, NodeView, PartitionView
 from tidegate.node.requests import worst_error
 from tidegate.wire.errors import ErrorCode

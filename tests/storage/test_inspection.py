@@ -18,18 +18,8 @@ from tidegate.storage.inspection.partition import PartitionReport
 from tidegate.storage.inspection.verification import FolderState
 from tidegate.storage.segment_swap import SEGMENT_SUFFIXES, decide_swap
 
-from .damages import (
-    CLEAN,
-    UNCLEAN,
-    Damage,
-    P,
-    a_snapshot_without_its_producers,
-    end_of,
-    flip,
-    look,
-    rewrite_checkpoint,
-    segments,
-)
+from .damages import CLEAN, UNCLEAN, Damage, a_snapshot_without_its_producers
+from .damaging import P, end_of, flip, look, rewrite_checkpoint, segments
 from .data_folder import FLIGHTS, build, fill, open_folder
 from .workload import NOW_MS, append, batch
 

@@ -1,4 +1,4 @@
-"""What the coordinator runtime counts and shows of each of its shards, for /metrics."""
+"""What the coordinator runtime shows of each of its shards: its phase, counters and queues, for /metrics."""
 
 from __future__ import annotations
 
