@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from ...wire.errors import ErrorCode, KafkaError
 from ..outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
@@ -75,6 +76,10 @@ from .state import (
 )
 
 TransactionOutcome = Outcome[TransactionReply, TransactionEffect]
+
+ENLISTED_BYTES_MAX: Final = (1 << 20) - 4096
+"""Of the record that enlists partitions: what ends the transaction names them, too, is a little longer, and must fit into a batch
+of `max.message.bytes` whatever else is said in it."""
 
 _REFUSALS: dict[Action, tuple[ErrorCode, str]] = {
     Action.REFUSE_CONCURRENT: (ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is still being completed: retry"),
@@ -339,7 +344,11 @@ class TransactionShard:
             # and a delayed duplicate must not move the epoch.
             last_producer_epoch=NO_PRODUCER_EPOCH,
         )
-        return self._write(following, current.state, reply)
+        outcome = self._write(following, current.state, reply)
+        if sum(len(record.key) + len(record.value or b"") for record in outcome.records) > ENLISTED_BYTES_MAX:
+            message = f"{event.transactional_id}: {len(following.partitions)} partitions are more than one transaction can name"
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message)
+        return outcome
 
     def _verify(self, event: AddPartitions) -> TransactionOutcome:
         """KIP-890 part 1: is it enlisted?  Everything outside an open transaction is TRANSACTION_ABORTABLE."""

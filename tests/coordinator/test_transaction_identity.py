@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 import pytest
 from coordinator_doubles import Driver, MemoryLog, code_of
@@ -22,6 +23,7 @@ from tidegate.coordinator.transaction.events import (
 )
 from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionPartition, TransactionState
+from tidegate.storage.topic_config import LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 ID = "orders"
@@ -78,9 +80,9 @@ class Coordinator(Driver):
         return after
 
 
-@pytest.fixture(params=[MAX, 4])
-def coordinator(request: pytest.FixtureRequest) -> Coordinator:
-    made = Coordinator(max_epoch=request.param)
+@pytest.fixture
+def coordinator() -> Coordinator:
+    made = Coordinator()
     made.load()
     return made
 
@@ -304,6 +306,27 @@ def test_an_end_txn_of_an_earlier_transaction_cannot_touch_the_next_one(coordina
     for commit in (True, False):
         assert code_of(coordinator.end(who, commit)) is ErrorCode.PRODUCER_FENCED
     assert coordinator.entry.state is TransactionState.ONGOING
+
+
+def test_whatever_was_enlisted_can_be_ended(coordinator: Coordinator) -> None:
+    """The record that ends a transaction names its partitions as well, and what is to follow: it must fit, too."""
+    who = coordinator.init()
+    many = [TransactionPartition(f"{number:0249}", 0, UUID(int=number + 1)) for number in range(2100)]
+    enlisted, step = 0, 1024
+    while step and enlisted < len(many):
+        request = AddPartitions(ID, who.producer_id, who.producer_epoch, tuple(many[: enlisted + step]), 2)
+        if code_of(coordinator.ask(request)) is ErrorCode.NONE:
+            enlisted += step
+        else:
+            assert "more than one transaction can name" in str(coordinator.ask(request))
+            step //= 2
+    assert enlisted > 1900
+    sizes = []
+    coordinator.log.on_append = lambda partition: sizes.append(len(coordinator.log.data[partition]))
+    before = len(coordinator.log.data[0])
+    coordinator.hold_markers = True
+    assert isinstance(coordinator.end(who), ProducerReply)
+    assert 1_000_000 < sizes[0] - before <= LogConfig().max_message_bytes
 
 
 def test_tv2_may_abort_a_transaction_that_reached_no_partition(coordinator: Coordinator) -> None:
