@@ -235,14 +235,32 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
 
     def _refuse_all(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
         error = KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.name}-{state.partition} is no longer coordinated here")
-        answers = [answer for parked in state.parked for answer in parked.answers]
-        answers += [_answer(reply, error) for reply in state.waiting.values()]
+        answers = self._take_callers(state, error)
         answers += [_answer(reply, error) for _, reply in state.inbox if reply is not None]
         answers += [answer for *_, answer in state.buffered_markers if answer is not None]
         state.parked.clear()
-        state.waiting.clear()
         state.inbox.clear()
         state.buffered_markers.clear()
+        self._refuse(state, answers, error)
+
+    def turn_away(self) -> None:
+        """Other nodes may coordinate by now: whoever waits here, for a commit or for others, is told NOT_COORDINATOR, and looks
+        for them.  The shards stay as they are: what was appended may still be committed, and then has its effects."""
+        for state in list(self._shards.values()):
+            message = f"{self.name}-{state.partition} may be coordinated elsewhere by now"
+            error = KafkaError(ErrorCode.NOT_COORDINATOR, message)
+            self._refuse(state, self._take_callers(state, error), error)
+
+    @staticmethod
+    def _take_callers(state: _ShardState[EventT, ReplyT, EffectT], error: KafkaError) -> list[Answer]:
+        answers = [answer for parked in state.parked for answer in parked.answers]
+        answers += [_answer(reply, error) for reply in state.waiting.values()]
+        for parked in state.parked:
+            parked.answers = []
+        state.waiting.clear()
+        return answers
+
+    def _refuse(self, state: _ShardState[EventT, ReplyT, EffectT], answers: list[Answer], error: KafkaError) -> None:
         state.metrics.replies_not_coordinator += len(answers)
         for answer in answers:
             self._deliver(answer, error)

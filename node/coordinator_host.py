@@ -177,6 +177,8 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         while True:
             await self._clock.sleep(TICK_S)
             self.runtime.tick(self._clock.steady_ms())
+            if not self._holds_session():  # whoever waits for others would wait for long: they go to the successor
+                self.runtime.turn_away()
 
     # --- requests ---------------------------------------------------------------------------------------------------------
 

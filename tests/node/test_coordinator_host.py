@@ -22,7 +22,8 @@ from tidegate.wire.records import NewRecord, encode_batch
 
 
 class Counting:
-    """A shard that keeps the values it was given; the event "read" asks for them, any other is written."""
+    """A shard that keeps the values it was given; the event "read" asks for them, "wait" waits for somebody else, any other is
+    written."""
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
@@ -30,6 +31,8 @@ class Counting:
     def handle(self, event: str, context: Context) -> Outcome[Any, None]:
         if event == "read":
             return Outcome(reply=list(self.values))
+        if event == "wait":
+            return Outcome(defer=True)
         return Outcome(records=(CoordinatorRecord(b"k", event.encode()),), reply=event)
 
     def replay(self, record: ReplayedRecord) -> None:
@@ -184,6 +187,22 @@ async def test_a_coordinator_without_a_session_answers_nothing_not_even_what_nee
     assert hosted.log.log_end_offset == 1
     hosted.holds_session = True
     assert await hosted.host.ask_partition(0, "read") == [b"good"]
+
+
+async def test_who_waits_at_a_coordinator_that_loses_its_session_is_sent_elsewhere(hosted: Hosted) -> None:
+    """A JoinGroup waits for the other members, who are sent to the successor: here nobody comes any more for minutes."""
+    hosted.host.on_elected(0, 1, hosted.log)
+    await hosted.until(Phase.ACTIVE)
+    waiting = [asyncio.create_task(hosted.host.ask_partition(0, event)) for event in ("wait", "written")]
+    while not hosted.log.log_end_offset:
+        await asyncio.sleep(0)
+    await asyncio.sleep(2 * coordinator_host.TICK_S)
+    assert not any(asked.done() for asked in waiting), "somebody was sent away while this node coordinates"
+    hosted.holds_session = False
+    assert [await code_of(asked) for asked in waiting] == [ErrorCode.NOT_COORDINATOR] * 2
+    hosted.holds_session = True
+    hosted.commit()
+    assert await asyncio.wait_for(hosted.host.ask_partition(0, "read"), 10) == [b"written"]
 
 
 async def test_a_log_that_cannot_be_read_is_not_served(hosted: Hosted) -> None:
