@@ -108,11 +108,14 @@ class MarkerSender:
                 pass
 
     async def _send(self, batch: MarkerBatch) -> None:
+        """Whatever happens, the batch lands: one that stays under way would hold up all that follow."""
         try:
             errors = await (self._ask_here(batch) if batch.node_id == self._node_id else self._ask(batch))
-        except KafkaError as error:
+        except Exception as error:
             if batch.node_id not in self._silent:  # one line for a node that is away, not one a retry
                 self._silent.add(batch.node_id)
+                if not isinstance(error, KafkaError):
+                    log.exception("markers_failed", node=batch.node_id)
                 log.info("markers_not_answered", node=batch.node_id, transactions=len(batch.transactions), error=error)
             result = self.queue.failed(batch, self._now_ms())
         else:
@@ -128,24 +131,21 @@ class MarkerSender:
             ApiKey.WRITE_TXN_MARKERS, WRITE_MARKERS_VERSION, _fields(batch), ANSWER_TIMEOUT_S
         )
         return {
-            (int(marker.producer_id), str(topic.name), int(partition.partition_index)): ErrorCode(partition.error_code)
+            (int(marker.producer_id), str(topic.name), int(partition.partition_index)): ErrorCode.from_wire(
+                int(partition.error_code)
+            )
             for marker in response.markers
             for topic in marker.topics
             for partition in topic.partitions
         }
 
     async def _ask_here(self, batch: MarkerBatch) -> Codes:
-        """Ends like a request to another node, whatever happens: a batch that stays under way would hold up all that follow."""
+        """Ends as late as a request to another node."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await self._write_here(batch)
         except TimeoutError as error:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"not written here in {ANSWER_TIMEOUT_S:g} s") from error
-        except KafkaError:
-            raise
-        except Exception as error:
-            log.exception("markers_failed_here", transactions=len(batch.transactions))
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)) from error
 
     def _drop_gone(self) -> None:
         for partition in [p for p in self.queue.waiting_partitions() if p.topic_id is not None and self._topics.is_gone(p)]:

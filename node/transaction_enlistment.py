@@ -191,10 +191,10 @@ def _fields(
 
 def _codes(response: Any, partitions: Sequence[Partition]) -> dict[Partition, ErrorCode]:
     if response.error_code != ErrorCode.NONE:
-        return dict.fromkeys(partitions, ErrorCode(response.error_code))
+        return dict.fromkeys(partitions, ErrorCode.from_wire(int(response.error_code)))
     codes: dict[Partition, ErrorCode] = dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)  # what was left out is asked again
     for result in response.results_by_transaction:
         for topic in result.topic_results:
             for partition in topic.results_by_partition:
-                codes[topic.name, partition.partition_index] = ErrorCode(partition.partition_error_code)
+                codes[topic.name, partition.partition_index] = ErrorCode.from_wire(int(partition.partition_error_code))
     return codes

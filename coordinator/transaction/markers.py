@@ -72,10 +72,14 @@ class MarkerQueue:
         *,
         markers_per_batch_max: int = 5_000,
         retry_backoff_ms: int = 20,
+        blocked_wait_ms: int = 50,
     ) -> None:
+        """`blocked_wait_ms`: what waits for another request's answer looks this often whether its leader has moved."""
         self._leader_of = leader_of
         self._batch_max = markers_per_batch_max
         self._backoff_ms = retry_backoff_ms
+        self._blocked_wait_ms = blocked_wait_ms
+        self._next_ms: int | None = None
         self._pending: dict[TransactionIdentity, _Pending] = {}
         self._in_flight: dict[int, MarkerBatch] = {}
         self._last_number = 0
@@ -93,23 +97,31 @@ class MarkerQueue:
         """Everything that can be sent now: at most one batch for each broker that has none under way."""
         chosen: dict[int, dict[int, tuple[_Pending, list[TransactionPartition]]]] = {}
         counts: dict[int, int] = {}
+        self._next_ms = None
         for pending in self._pending.values():
             for partition, not_before_ms in list(pending.queued.items()):
                 if not_before_ms > now_ms:
+                    self._look_again(not_before_ms)
                     continue
                 node_id = self._leader_of(partition)
                 if node_id is None:
                     pending.queued[partition] = now_ms + self._backoff_ms
+                    self._look_again(now_ms + self._backoff_ms)
                     continue
                 if node_id in self._in_flight or counts.get(node_id, 0) >= self._batch_max:
+                    self._look_again(now_ms + self._blocked_wait_ms)
                     continue
                 entry = chosen.setdefault(node_id, {}).setdefault(pending.send.producer_id, (pending, []))
-                if entry[0] is not pending:
-                    continue  # another transaction of this producer id is in the batch: next time
+                if entry[0] is not pending:  # another transaction of this producer id is in the batch: next time
+                    self._look_again(now_ms + self._blocked_wait_ms)
+                    continue
                 entry[1].append(partition)
                 del pending.queued[partition]
                 counts[node_id] = counts.get(node_id, 0) + 1
         return [self._batch(node_id, list(by_producer.values())) for node_id, by_producer in chosen.items()]
+
+    def _look_again(self, at_ms: int) -> None:
+        self._next_ms = at_ms if self._next_ms is None else min(self._next_ms, at_ms)
 
     def _batch(self, node_id: int, entries: list[tuple[_Pending, list[TransactionPartition]]]) -> MarkerBatch:
         self._last_number += 1
@@ -185,8 +197,8 @@ class MarkerQueue:
         return {partition for pending in self._pending.values() for partition in pending.remaining}
 
     def next_attempt_ms(self) -> int | None:
-        """When `take` may have something new without an answer arriving; None when nothing is queued."""
-        return min((moment for pending in self._pending.values() for moment in pending.queued.values()), default=None)
+        """When the next `take` may have something that this one had not, without an answer arriving; None: never."""
+        return self._next_ms
 
     def __len__(self) -> int:
         return len(self._pending)

@@ -165,6 +165,17 @@ def test_unloading_one_state_partition_leaves_the_others(cluster: Cluster) -> No
     assert [t.send.transactional_id for t in batch.transactions] == ["b"]
 
 
+def test_a_broker_that_does_not_answer_costs_a_look_now_and_then(cluster: Cluster) -> None:
+    """All that waits for it is gone through at each look, and nothing comes of it but when a leader has moved."""
+    cluster.queue.add(0, send("a", P[0], producer_id=1))
+    (unanswered,) = cluster.queue.take(1000)
+    cluster.queue.add(0, send("b", P[0], producer_id=2))
+    assert cluster.queue.take(1000) == [] and cluster.queue.next_attempt_ms() == 1050
+    cluster.leaders[P[0]] = unanswered.node_id + 1
+    (moved,) = cluster.queue.take(1050)
+    assert moved.node_id != unanswered.node_id and cluster.queue.next_attempt_ms() is None
+
+
 def test_a_batch_is_bounded(cluster: Cluster) -> None:
     cluster.queue = MarkerQueue(cluster.leaders.get, markers_per_batch_max=3)
     for number in range(5):

@@ -32,7 +32,7 @@ class World:
     def __init__(self) -> None:
         self.leaders: dict[TransactionPartition, int] = {P0: 1, P1: 2}
         self.gone: set[TransactionPartition] = set()
-        self.codes: dict[int, list[ErrorCode]] = {1: [ErrorCode.NONE], 2: [ErrorCode.NONE], 3: [ErrorCode.NONE]}
+        self.codes: dict[int, list[ErrorCode | int | Exception]] = {1: [ErrorCode.NONE], 2: [ErrorCode.NONE], 3: [ErrorCode.NONE]}
         self.requests: list[tuple[int, dict[str, Any]]] = []
         self.written: list[tuple[int, MarkersWritten]] = []
         self.here: list[Exception | None] = [None]
@@ -63,13 +63,15 @@ class World:
             code = script.pop(0) if len(script) > 1 else script[0]
             await asyncio.sleep(0)
             if code is ErrorCode.NETWORK_EXCEPTION:
-                raise KafkaError(code, "gone")
+                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "gone")
+            if isinstance(code, Exception):
+                raise code
             return SimpleNamespace(markers=[self._answer(marker, code) for marker in fields["markers"]])
 
         return SimpleNamespace(request=request)
 
     @staticmethod
-    def _answer(marker: dict[str, Any], code: ErrorCode) -> Any:
+    def _answer(marker: dict[str, Any], code: int) -> Any:
         topics = [
             SimpleNamespace(
                 name=topic["name"],
@@ -112,9 +114,13 @@ async def test_each_leader_gets_its_partitions_and_the_shard_hears_when_all_have
 
 
 @pytest.mark.parametrize(
-    "trouble", [ErrorCode.NETWORK_EXCEPTION, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS]
-)
-async def test_a_marker_is_sent_until_its_leader_has_taken_it(world: World, trouble: ErrorCode) -> None:
+    "trouble",
+    [
+        ErrorCode.NETWORK_EXCEPTION, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS,
+        pytest.param(12_345, id="a code of a later version"), RuntimeError("a defect"),
+    ],
+)  # fmt: skip
+async def test_a_marker_is_sent_until_its_leader_has_taken_it(world: World, trouble: ErrorCode | int | Exception) -> None:
     world.codes[2] = [trouble, trouble, ErrorCode.NONE]
     world.send()
     await world.until(lambda: world.written)
