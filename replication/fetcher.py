@@ -161,7 +161,7 @@ class LeaderFetcher:
             except Exception:
                 # A defect or an answer that makes no sense: replication of the other partitions must not end with it.
                 _log.exception("fetcher_step_failed", leader=self.leader_id)
-                answered = False
+                answered = self._restart_session(None)
             failures = 0 if answered else failures + 1
             if failures:
                 await self._clock.sleep(self._backoff_s(failures))
@@ -358,6 +358,11 @@ class LeaderFetcher:
             else:  # a batch damaged on its way, a full disk: ask again
                 followed.core.on_refused()
                 self._rest(followed, error.code, error.message)
+        except Exception as error:  # the leader believes that the rest of its answer was taken, so it has to be
+            if not followed.failures:
+                _log.exception("partition_fetch_failed", topic=replica.topic, partition=replica.partition, leader=self.leader_id)
+            followed.core.on_refused()
+            self._rest(followed, ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))
         return False
 
     def _rest(self, followed: _Followed, error: ErrorCode, message: str) -> None:

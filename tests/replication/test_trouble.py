@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tidegate.replication.replica import Role
+from tidegate.replication.fetcher import LeaderFetcher
+from tidegate.replication.follower import Append, Restart, Truncate
+from tidegate.replication.replica import Replica, Role
 from tidegate.storage.health import Health
 from tidegate.storage.log import AppendOrigin
 from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.fetch import FetchResponse
 
 from .cluster import Cluster, batch_of, eventually
 from .memory_disk import MemoryDisk
@@ -64,6 +68,47 @@ async def test_a_follower_with_a_broken_disk_does_not_vouch_for_anything(tmp_pat
     cluster.partitions[("t", 0)] = replace(now, isr=(1, 2), partition_epoch=now.partition_epoch + 1)
     cluster.publish(cluster.partitions.values())
     assert await waiting is ErrorCode.NONE
+    await abandon(cluster)
+
+
+async def test_a_defect_at_one_partition_does_not_hold_up_the_others_of_its_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their records came with the same answer, and the leader believes that they were taken."""
+    cluster, _ = started(tmp_path)
+    cluster.create(partitions=5)
+    sound = Replica.carry_out
+
+    def carry_out(replica: Replica, action: Append | Truncate | Restart) -> bool:
+        if replica.node_id == 2 and replica.partition == 2 and isinstance(action, Append) and action.records:
+            raise RuntimeError("a defect")
+        return sound(replica, action)
+
+    monkeypatch.setattr(Replica, "carry_out", carry_out)
+    assert await write(cluster) is ErrorCode.NONE
+    cluster.cut.add((2, 1))
+    written = [asyncio.ensure_future(write(cluster, partition=partition)) for partition in range(5)]
+    await asyncio.sleep(0)
+    cluster.cut.clear()
+    assert [await written[partition] for partition in (0, 1, 3, 4)] == [ErrorCode.NONE] * 4
+    written[2].cancel()
+    await abandon(cluster)
+
+
+async def test_an_answer_that_was_not_carried_out_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader would send what is in it only when something else happens at the partition."""
+    cluster, _ = started(tmp_path)
+    cluster.create()
+    sound, failed = LeaderFetcher._carry_out, []
+
+    async def carry_out(fetcher: LeaderFetcher, positions: Any, response: FetchResponse) -> None:
+        if not failed and any(part.records for _, parts in response.topics for part in parts):
+            failed.append(response)
+            raise RuntimeError("a defect")
+        await sound(fetcher, positions, response)
+
+    monkeypatch.setattr(LeaderFetcher, "_carry_out", carry_out)
+    assert await write(cluster) is ErrorCode.NONE and failed
     await abandon(cluster)
 
 
