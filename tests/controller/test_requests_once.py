@@ -233,7 +233,7 @@ def test_a_request_that_is_too_old_to_be_known_is_not_carried_out_in_part(
 async def test_every_request_that_changes_something_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
 
-    async def send_nowhere(self: ControllerClient, kind: type[Any], method: str, request: Any, timeout_s: float) -> Any:
+    async def send_nowhere(self: ControllerClient, kind: type[Any], method: str, request: Any, timeout_s: float, **_: Any) -> Any:
         sent.append(request)
         return cast(Any, kind)()
 
