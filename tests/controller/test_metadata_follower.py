@@ -197,7 +197,7 @@ async def test_a_call_that_nobody_answers_ends_at_its_deadline() -> None:
     with pytest.raises(KafkaError, match="its outcome is unknown") as refused:
         await client.heartbeat(rpc.HeartbeatRequest(node_id=1), timeout_s=0.5)
     assert refused.value.code == ErrorCode.REQUEST_TIMED_OUT
-    assert asyncio.get_running_loop().time() - began < 3
+    assert asyncio.get_running_loop().time() - began < 15
     await client.close()
 
 

@@ -232,11 +232,9 @@ async def test_the_journal_is_not_trimmed_before_the_snapshot_is_on_the_disk(tmp
 
 
 async def test_a_quorum_of_one_is_active_at_once_and_listens_nowhere(tmp_path: Path) -> None:
-    logs = Logs(tmp_path, 1)
-    began = asyncio.get_running_loop().time()
+    logs = Logs(tmp_path, 1, RaftTimings(election_s_min=600, election_s_max=1200))  # there is nobody to wait for
     await logs.start()
     log = await logs.active()
-    assert asyncio.get_running_loop().time() - began < 2.0
     assert log.port == 0 and (await log.propose(feature("x"))).ok
     await logs.stop()
 

@@ -191,13 +191,13 @@ async def test_a_truncation_meanwhile_ends_a_cleaning_without_harm(folder: Folde
 
 
 async def test_a_node_that_stops_does_not_wait_for_the_end_of_a_cleaning(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, io__max__bytes__per__second=2000)  # 10 KiB would take seconds
+    folder = Folder(tmp_path, io__max__bytes__per__second=100)  # 10 KiB would take minutes
     replica = folder.topic("changes", fill=200)
     folder.upkeep.start()
     await until(lambda: list(replica.log.directory.glob("*.cleaned")) or folder.upkeep._cleaning is not None)
     began = folder.clock.monotonic()
     await folder.close()
-    assert folder.clock.monotonic() - began < 2
+    assert folder.clock.monotonic() - began < 20
     folder.commit.close()
 
 

@@ -48,7 +48,7 @@ async def test_the_metadata_follower_stops_when_its_stream_ends_at_the_same_mome
     read = await controller.reads.get()
     read.set_exception(grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata()))
     await asyncio.sleep(0)  # the inner task has the error, the follower does not know yet
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await follower.stop()
 
 
@@ -70,5 +70,5 @@ async def test_the_marker_sender_stops_when_it_is_woken_at_the_same_moment() -> 
         sender._wake.set()
         for _ in range(turns):
             await asyncio.sleep(0)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await sender.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,16 @@ from tidegate.wire.errors import ErrorCode
 from tidegate.wire.fetch import FetchPartition, FetchRequest
 
 from .cluster import TOPIC_ID, Cluster, WireTransport, batch_of, eventually
+
+
+@pytest.fixture
+async def patient(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Followers whose fetches wait for a minute: what happens sooner does not happen because one of them has ended."""
+    made = Cluster(tmp_path, wait_max_ms=60_000)
+    for node in (1, 2, 3):
+        made.start(node)
+    yield made
+    await made.stop_all()
 
 
 def request(session_id: int, session_epoch: int, *partitions: int, offset: int = 0, epoch: int = 1) -> FetchRequest:
@@ -33,7 +44,7 @@ async def write(cluster: Cluster, partition: int, value: str = "v", *, leader: i
     manager = cluster.managers[leader]
     info = manager.append_now("t", partition, batch_of(value), origin=AppendOrigin.CLIENT)
     epoch = manager.replica("t", partition).leader_epoch
-    return await manager.wait_committed("t", partition, epoch, info.next_offset, 5000)
+    return await manager.wait_committed("t", partition, epoch, info.next_offset, 20_000)
 
 
 # -- the table -----------------------------------------------------------------------------------------------------------------
@@ -195,12 +206,12 @@ async def test_a_waiting_incremental_fetch_is_woken_by_a_change(cluster: Cluster
     settled.max_wait_ms = 50
     await manager.fetch(settled)
     waiting_request = request(full.session_id, 2)
-    waiting_request.max_wait_ms = 5000
+    waiting_request.max_wait_ms = 60_000
     waiting = asyncio.ensure_future(manager.fetch(waiting_request))
     await asyncio.sleep(0.01)
     assert not waiting.done()
     manager.append_now("t", 0, batch_of("a"), origin=AppendOrigin.CLIENT, required_acks=1)
-    assert answered(await asyncio.wait_for(waiting, 1)) == {0: ErrorCode.NONE}
+    assert answered(await asyncio.wait_for(waiting, 20)) == {0: ErrorCode.NONE}
 
 
 async def watermark_news(cluster: Cluster, *, then_records: bool) -> tuple[list[tuple[int, bool]], float]:
@@ -332,28 +343,24 @@ async def test_a_restarted_leader_does_not_know_the_session(cluster: Cluster) ->
     now = cluster.partitions[("t", 0)]
     cluster.partitions[("t", 0)] = replace(now, leader_epoch=now.leader_epoch + 1, partition_epoch=now.partition_epoch + 1)
     cluster.publish(cluster.partitions.values())
-    assert await asyncio.wait_for(write(cluster, 0), 5) is ErrorCode.NONE
+    assert await asyncio.wait_for(write(cluster, 0), 20) is ErrorCode.NONE
 
 
-async def test_the_same_leader_in_a_new_epoch_is_followed_at_once(cluster: Cluster) -> None:
-    cluster.create(partitions=2)
-    await write(cluster, 0)
-    await write(cluster, 1)
-    started = asyncio.get_running_loop().time()
-    cluster.elect(1, partition=0)
-    assert await write(cluster, 0) is ErrorCode.NONE
-    assert asyncio.get_running_loop().time() - started < 0.4, "it did not wait for the long poll to end"
+async def test_the_same_leader_in_a_new_epoch_is_followed_at_once(patient: Cluster) -> None:
+    patient.create(partitions=2)
+    await write(patient, 0)
+    await write(patient, 1)
+    patient.elect(1, partition=0)
+    assert await write(patient, 0) is ErrorCode.NONE, "it waited for the long poll to end"
 
 
-async def test_a_follower_that_hears_first_finds_its_leader_soon(cluster: Cluster) -> None:
-    cluster.create(partitions=2)
-    await write(cluster, 0)
-    now = cluster.elect(2, to=[3, 1])
+async def test_a_follower_that_hears_first_finds_its_leader_soon(patient: Cluster) -> None:
+    patient.create(partitions=2)
+    await write(patient, 0)
+    now = patient.elect(2, to=[3, 1])
     await asyncio.sleep(0.05)
-    cluster.publish([now], to=[2])
-    started = asyncio.get_running_loop().time()
-    assert await write(cluster, 0, leader=2) is ErrorCode.NONE
-    assert asyncio.get_running_loop().time() - started < 0.4
+    patient.publish([now], to=[2])
+    assert await write(patient, 0, leader=2) is ErrorCode.NONE
 
 
 async def test_one_partition_in_trouble_does_not_hold_up_the_others(cluster: Cluster) -> None:
@@ -361,8 +368,8 @@ async def test_one_partition_in_trouble_does_not_hold_up_the_others(cluster: Clu
     await write(cluster, 0)
     cluster.managers[1].delete("t", 1)
     for _ in range(5):
-        assert await asyncio.wait_for(write(cluster, 0), 2) is ErrorCode.NONE
-        assert await asyncio.wait_for(write(cluster, 2), 2) is ErrorCode.NONE
+        assert await asyncio.wait_for(write(cluster, 0), 20) is ErrorCode.NONE
+        assert await asyncio.wait_for(write(cluster, 2), 20) is ErrorCode.NONE
 
 
 async def follower_that_could_not_take_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
