@@ -259,14 +259,19 @@ class Consumer:
                 await self._give_up(self.assignment())
         owned = self.assignment()
         shares, kept = await membership.rejoin(by_topic(owned))
-        if not kept:
-            await self._give_up(owned, lost=True)
-        share = {TopicPartition(topic, number) for topic, numbers in shares.items() for number in numbers}
-        added = share - self.assignment()
-        if revoked := self.assignment() - share:
-            membership.rejoin_needed = True
-            await self._give_up(revoked)
-        await self._know_topics({topic for topic, _ in added})
+        try:
+            if not kept:
+                await self._give_up(owned, lost=True)
+            membership.settle()
+            share = {TopicPartition(topic, number) for topic, numbers in shares.items() for number in numbers}
+            added = share - self.assignment()
+            if revoked := self.assignment() - share:
+                membership.rejoin_needed = True
+                await self._give_up(revoked)
+            await self._know_topics({topic for topic, _ in added})
+        except BaseException:  # the share is this member's, and nobody reads it: the next poll joins again
+            membership.rejoin_needed, membership.lost = True, membership.lost or not kept
+            raise
         self._fetcher.assign(share, keep=True)
         self._next_auto_commit_s = self._clock.monotonic() + self._auto_commit_interval_s
         if self._listener.assigned is not None:

@@ -4,8 +4,9 @@ Who does what, and when:
 
 * Heartbeats run in a task of their own.  They only *notice*: that the group rebalances, that this member was removed, that the
   application has not polled for too long (then the member leaves, so that others get its partitions).
-* Joining happens in `rejoin`, which only the consumer's `poll` calls.  Hence the generation that `metadata()` gives is the one
-  under which the application got its records, and offsets sent with it are refused if the group moved on (KIP-447).
+* Joining happens in `rejoin`, which only the consumer's `poll` calls, and counts from `settle` on.  Hence the member and generation
+  that `metadata()` gives are those under which the application got its records, whatever the heartbeats have noticed since, and
+  offsets sent with them are refused if the group moved on (KIP-447).
 
 A member id is kept over rebalances, and given up only when the coordinator does not know it any more.
 
@@ -75,6 +76,7 @@ class GroupMembership:
         self._partition_counts: dict[str, int] = {}  # what the leader shared out; None of the others' business
         self.member_id = ""
         self.generation = NO_GENERATION
+        self._settled = GroupMetadata(settings.group_id, group_instance_id=settings.group_instance_id)
         self.rejoin_needed = True
         self.lost = False  # this member was removed: its partitions may already be somebody else's
         self.failure: KafkaError | None = None
@@ -84,9 +86,13 @@ class GroupMembership:
     # ------------------------------------------------------------------ what the consumer asks
 
     def metadata(self) -> GroupMetadata:
-        """The fence for offsets: which member of which generation this is."""
+        """The fence for offsets: which member of which generation this is; the last one that it was, when it was removed since."""
+        return self._settled
+
+    def settle(self) -> None:
+        """Of what it held before, the application has kept only what is still its own: it goes on under the new generation."""
         settings = self._settings
-        return GroupMetadata(settings.group_id, self.generation, self.member_id, settings.group_instance_id)
+        self._settled = GroupMetadata(settings.group_id, self.generation, self.member_id, settings.group_instance_id)
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """The topics to ask for; takes effect at the next `rejoin`."""

@@ -28,6 +28,8 @@ from tidegate.client import (
     blocking,
 )
 from tidegate.client.command_line import build
+from tidegate.client.errors import ConnectionFailed
+from tidegate.wire.errors import ErrorCode
 from typer.testing import CliRunner
 
 pytestmark = pytest.mark.cluster
@@ -216,6 +218,54 @@ async def test_a_member_that_was_removed_cannot_commit(bootstrap: str, topic: st
                     await producer.send_offsets_to_transaction({(topic, 0): 1}, other.group_metadata())
             committed = await other.committed()
             assert {key: entry.offset for key, entry in committed.items()} == {(topic, 0): 1}
+
+
+@pytest.mark.parametrize("how", ["taken out", "did not poll"])
+async def test_a_member_that_knows_that_it_was_removed_is_fenced_all_the_same(bootstrap: str, topic: str, how: str) -> None:
+    """KIP-447: what it has read, its successor may have committed; without its member id and generation nobody could tell."""
+    await fill(bootstrap, topic, 4)
+    options: dict[str, Any] = {"group_id": topic, "auto_offset_reset": "earliest", "auto_commit": False}
+    patience: dict[str, Any] = {"max_poll_interval_ms": 1500} if how == "did not poll" else {}
+    async with Consumer(bootstrap, **options, **patience, heartbeat_interval_ms=50) as slow, Admin(bootstrap) as admin:
+        slow.subscribe(topic)
+        await take(slow, 4)
+        if how == "taken out":
+            (member,) = (await admin.describe_group(topic)).members
+            await admin.remove_group_members(topic, member_ids=[member.member_id])
+        async with asyncio.timeout(20):
+            while slow._membership is None or not slow._membership.lost:
+                await asyncio.sleep(0.01)
+        for left in (False, True):  # its successor is there, or was there and has left an empty group
+            async with Consumer(bootstrap, **options) as successor:
+                successor.subscribe(topic)
+                await eventually(lambda found=successor: len(found.assignment()) == 4, successor)  # type: ignore[misc]
+                if left:
+                    await successor.close()
+                with pytest.raises(GroupChanged, match="rebalanced"):
+                    await slow.commit()
+                async with Producer(bootstrap, transactional_id=topic) as producer:
+                    with pytest.raises(KafkaError, match="removed|rebalanced"):
+                        async with producer.transaction():
+                            await producer.send_offsets_to_transaction(slow.positions(), slow.group_metadata())
+        assert await admin.group_offsets(topic) == {}
+
+
+async def test_a_share_that_could_not_be_taken_up_is_asked_for_again(
+    bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group counts on this member: without another join nobody would read these partitions until the next rebalance."""
+    await fill(bootstrap, topic, 4)
+    async with Consumer(bootstrap, group_id=topic, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(topic)
+        with monkeypatch.context() as patch:
+
+            async def unreachable(_topics: object) -> None:
+                raise ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, "no broker can be reached")
+
+            patch.setattr(consumer, "_know_topics", unreachable)
+            with pytest.raises(ConnectionFailed):
+                await consumer.poll()
+        assert sorted(await take(consumer, 4)) == [b"0", b"1", b"2", b"3"]  # type: ignore[type-var]
 
 
 async def test_a_consumer_that_does_not_poll_gives_its_partitions_up(bootstrap: str, topic: str) -> None:
