@@ -148,7 +148,10 @@ class Sender:
             self._accumulator.end_flush()
 
     async def drop_unsent(self, error: KafkaError) -> None:
-        """Fails what has not left, and waits until what has left is answered."""
+        """Fails what has not left, and waits until what has left is answered.  Nothing is enlisted any more: what came behind the
+        end of the transaction would begin another one, which nobody ends."""
+        if self._enlist_task is not None:
+            self._enlist_task.cancel()
         self._drop_waiting(error)
         while self._accumulator.in_flight_count():
             await self.wait_progress()

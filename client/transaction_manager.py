@@ -184,11 +184,12 @@ class TransactionManager:
 
     @property
     def has_to_enlist(self) -> bool:
-        return bool(self._to_enlist)
+        return bool(self._to_enlist) and self.state in (State.IN_TRANSACTION, State.COMMITTING)
 
     def enlisted(self, partitions: set[TopicPartition]) -> None:
-        """The coordinator has put these partitions into the transaction."""
+        """The coordinator has put these partitions into the transaction: also those that were asked for again meanwhile."""
         self._enlisted |= partitions
+        self._to_enlist -= partitions
 
     # ------------------------------------------------------------------ its end
 

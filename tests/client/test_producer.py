@@ -124,6 +124,47 @@ async def test_a_failing_body_aborts_and_shows_the_failure(broker: Any) -> None:
     assert [committed for _, _, committed in broker.outcomes] == [False]
 
 
+BUSY = {
+    "results_by_topic_v3_and_below": [
+        {
+            "name": "t",
+            "results_by_partition": [{"partition_index": 0, "partition_error_code": ErrorCode.CONCURRENT_TRANSACTIONS}],
+        }
+    ]
+}
+
+
+async def test_under_tv1_a_partition_is_enlisted_once_however_many_records_wait_for_it(broker: Any) -> None:
+    """An enlistment too many may come behind the end of its transaction, and so begin one that nobody knows of."""
+    broker.transaction_version = 1
+    async with transactional(broker, batch_bytes=100) as producer:
+        broker.script(ApiKey.ADD_PARTITIONS_TO_TXN, BUSY, BUSY)
+        async with producer.transaction():
+            for number in range(20):
+                await producer.send("t", b"%030d" % number, partition=0)
+                await asyncio.sleep(0.002)  # another turn of the sender
+    assert len(broker.logs["t", 0]) == 20 and len(broker.sent(ApiKey.ADD_PARTITIONS_TO_TXN)) == 3
+
+
+async def test_an_enlistment_that_is_still_refused_ends_with_its_transaction(broker: Any) -> None:
+    broker.transaction_version = 1
+    async with transactional(broker) as producer:
+        broker.script(ApiKey.ADD_PARTITIONS_TO_TXN, *[BUSY] * 100)
+        await producer.begin()
+        await producer.send("t", b"v", partition=0)
+        async with asyncio.timeout(20):
+            while not broker.sent(ApiKey.ADD_PARTITIONS_TO_TXN):
+                await asyncio.sleep(0.001)
+        await producer.abort()
+        asked = len(broker.sent(ApiKey.ADD_PARTITIONS_TO_TXN))
+        await asyncio.sleep(0.3)  # long enough for two more
+        assert len(broker.sent(ApiKey.ADD_PARTITIONS_TO_TXN)) == asked
+        broker._scripts.clear()
+        async with producer.transaction():
+            await producer.send("t", b"w", partition=0)
+    assert [value for _, value in broker.logs["t", 0]] == [b"w"]
+
+
 async def test_a_commit_whose_answer_is_lost_is_repeated_and_recognised(broker: Any, misbehaviour: Any) -> None:
     async with transactional(broker) as producer:
         broker.script(ApiKey.END_TXN, misbehaviour.DO_THEN_DROP)
