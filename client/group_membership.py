@@ -4,9 +4,9 @@ Who does what, and when:
 
 * Heartbeats run in a task of their own.  They only *notice*: that the group rebalances, that this member was removed, that the
   application has not polled for too long (then the member leaves, so that others get its partitions).
-* Joining happens in `rejoin`, which only the consumer's `poll` calls, and counts from `settle` on.  Hence the member and generation
-  that `metadata()` gives are those under which the application got its records, whatever the heartbeats have noticed since, and
-  offsets sent with them are refused if the group moved on (KIP-447).
+* Joining happens in `rejoin`, which only the consumer's `poll` calls, and counts from `settle` on.  Hence `metadata()` gives the
+  member and generation under which the application got its records, whatever the heartbeats have noticed since, and offsets sent
+  with them are refused if the group moved on (KIP-447).
 
 A member id is kept over rebalances, and given up only when the coordinator does not know it any more.
 
@@ -86,7 +86,7 @@ class GroupMembership:
     # ------------------------------------------------------------------ what the consumer asks
 
     def metadata(self) -> GroupMetadata:
-        """The fence for offsets: which member of which generation this is; the last one that it was, when it was removed since."""
+        """The fence for offsets: which member of which generation this is, or was until it was removed."""
         return self._settled
 
     def settle(self) -> None:
