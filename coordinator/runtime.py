@@ -334,9 +334,9 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             state.running = False
 
     def _activate(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
+        outcome = state.shard.activated(self._context(state, NO_TOKEN))
         state.phase = Phase.ACTIVE
         log.debug("coordinator_active", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch)
-        outcome = state.shard.activated(self._context(state, NO_TOKEN))
         self._carry_out(state, outcome, None, NO_TOKEN)
 
     def _context(self, state: _ShardState[EventT, ReplyT, EffectT], token: int) -> Context:
@@ -530,12 +530,17 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         due timers become events."""
         self._advance(now_ms)
         for state in list(self._shards.values()):
-            self._expire_parked(state)
-            if state.phase is not Phase.ACTIVE or self._is_full(state):
-                continue
-            for event in state.shard.due(self._now_ms):
-                state.inbox.append((event, None))
-            self._run(state)
+            try:
+                self._tick(state)
+            except Exception as error:  # the timers of the other shards must not end with these
+                log.exception("coordinator_tick_failed", topic=self.name, partition=state.partition)
+                self._fail(state, f"its timers failed: {error}")
+
+    def _tick(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
+        self._expire_parked(state)
+        if state.phase is Phase.ACTIVE and not self._is_full(state):
+            state.inbox += [(event, None) for event in state.shard.due(self._now_ms)]
+        self._run(state)
 
     def _expire_parked(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
         for parked in list(state.parked):

@@ -94,18 +94,26 @@ class MarkerSender:
     async def _run(self) -> None:
         while True:
             self._wake.clear()
-            for batch in self.queue.take(self._now_ms()):
-                task = asyncio.create_task(self._send(batch))
-                self._sending.add(task)
-                task.add_done_callback(self._sending.discard)
-            self._drop_gone()
-            next_ms = self.queue.next_attempt_ms()
-            wait_s = IDLE_S if next_ms is None else max(0.005, min(IDLE_S, (next_ms - self._now_ms()) / 1000))
+            wait_s = IDLE_S
+            try:
+                wait_s = self._turn()
+            except Exception:  # without this task no transaction of this node's would ever end
+                log.exception("marker_turn_failed")
             try:
                 async with asyncio.timeout(wait_s):  # not wait_for, which in Python 3.11 may lose the cancellation by `stop`
                     await self._wake.wait()
             except TimeoutError:
                 pass
+
+    def _turn(self) -> float:
+        """Sends what can be sent; returns after how many seconds to look again."""
+        for batch in self.queue.take(self._now_ms()):
+            task = asyncio.create_task(self._send(batch))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+        self._drop_gone()
+        next_ms = self.queue.next_attempt_ms()
+        return IDLE_S if next_ms is None else max(0.005, min(IDLE_S, (next_ms - self._now_ms()) / 1000))
 
     async def _send(self, batch: MarkerBatch) -> None:
         """Whatever happens, the batch lands: one that stays under way would hold up all that follow."""

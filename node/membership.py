@@ -62,7 +62,8 @@ class Membership:
         damaged_replicas: Callable[[], Iterable[Replica]] = tuple,
     ) -> None:
         """`offline_replicas()`: what this broker holds and cannot serve; `damaged_replicas()`: of these, what has lost records.
-        `on_superseded(reason)`: the cluster knows a newer life of this node id, or none; this process must end."""
+        `on_superseded(reason)`: the cluster knows a newer life of this node id, or none, or will hear no more of this one; this
+        process must end."""
         self._node_id = node_id
         self._client = client
         self._clock = clock
@@ -113,6 +114,13 @@ class Membership:
             asyncio.create_task(self._beat_forever(), name="heartbeats"),
             asyncio.create_task(self._watch_session(), name="session"),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """By a defect: a broker that is silent leads nothing, and would stand there until somebody looks."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_superseded(f"its {task.get_name()} failed: {error!r}")
 
     def beat_soon(self) -> None:
         """Something changed that the controller should know before the next regular heartbeat."""

@@ -287,6 +287,7 @@ class Node:
             ) from None
         broker.membership.start()
         self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
+        self._housekeeping.add_done_callback(self._housekeeping_ended)
         self._upkeep.start()
         await self._until_stopped(broker.membership.unfenced.wait())
 
@@ -314,6 +315,11 @@ class Node:
             for replica in list(self._broker.replicas.replicas):
                 replica.log.expire_producers(int(self._clock.monotonic() * 1000))
                 await asyncio.sleep(0)
+
+    def _housekeeping_ended(self, task: asyncio.Task[None]) -> None:
+        """By a defect: replicas that it was to open would stay closed, and a disk that was full once would stay refused."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail_stop(error)
 
     @property
     def _usable_folders(self) -> list[Path]:

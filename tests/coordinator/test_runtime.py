@@ -233,6 +233,24 @@ def test_timers_do_not_run_before_the_barrier(monkeypatch: pytest.MonkeyPatch) -
     assert driver.log.end[0] == 2
 
 
+def test_timers_that_fail_stop_their_shard_and_not_the_timers_of_the_others(driver: Driver) -> None:
+    driver.load(1)
+    shard(driver).due = lambda now_ms: 1 // 0
+    shard(driver, 1).due = lambda now_ms: [Add(1)]
+    driver.tick(1)
+    assert (driver.runtime.phase(0), driver.runtime.phase(1), driver.log.end[1]) == (Phase.FAILED, Phase.ACTIVE, 1)
+
+
+def test_a_shard_that_could_not_take_up_what_was_left_undone_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have sent the markers of prepared transactions: nobody would send them any more."""
+    monkeypatch.setattr(Summing, "activated", lambda self, context: 1 // 0)
+    driver = Driver(lambda partition, epoch: Summing())
+    with pytest.raises(ZeroDivisionError):
+        driver.load()
+    driver.tick(1)
+    assert driver.runtime.phase(0) is Phase.FAILED
+
+
 def test_an_incomplete_load_is_refused() -> None:
     log = written(3, 4)
     driver = Driver(lambda partition, epoch: Summing(), log=log)

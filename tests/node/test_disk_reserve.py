@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.chaos.sim.mounts import Mounts
 from tidegate.node.broker import Broker
 from tidegate.node.disk_reserve import FULL_BELOW_BYTES, RESERVE_FILE, DiskReserve, DiskReserves, ReservingDisk, full_folders
+from tidegate.node.node import Node
 from tidegate.runtime.disk import RealDisk, RealFile
 from tidegate.storage.data_folders import DataFolders
 from tidegate.storage.folder_notes import PARTITION_CHECKPOINT
@@ -233,3 +235,19 @@ def test_a_cut_on_a_disk_with_room_gives_nothing_up() -> None:
     _disks, reserves, _folders, logs = two_folders()
     logs[0].truncate_to(1)
     assert not reserves.given_up
+
+
+async def test_a_node_whose_housekeeping_ends_by_a_defect_ends() -> None:
+    """Nothing else makes the reserve anew: once it was given up, writers would be refused until somebody looks."""
+    told: list[BaseException] = []
+    ended = asyncio.Event()
+
+    async def keep_house() -> None:
+        raise KeyError("a defect")
+
+    node = cast(Node, SimpleNamespace(_fail_stop=told.append))
+    task = asyncio.create_task(keep_house())
+    task.add_done_callback(lambda done: Node._housekeeping_ended(node, done))
+    task.add_done_callback(lambda _done: ended.set())
+    await ended.wait()
+    assert [type(error) for error in told] == [KeyError]

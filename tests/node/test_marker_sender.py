@@ -139,6 +139,24 @@ async def test_what_this_node_leads_it_writes_itself_until_it_is_written(world: 
     assert [node_id for node_id, _ in world.requests] == [2] and len(world.batches_here) == (3 if trouble else 1)
 
 
+async def test_a_defect_in_one_turn_does_not_end_the_sending(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[TransactionPartition] = []
+    sound = world.is_gone
+
+    def is_gone(partition: TransactionPartition) -> bool:
+        if len(failed) < 2:
+            failed.append(partition)
+            raise KeyError("a defect")
+        return sound(partition)
+
+    monkeypatch.setattr(world, "is_gone", is_gone)
+    del world.leaders[P1]
+    world.send()
+    await world.until(lambda: len(failed) == 2)
+    world.leaders[P1] = 1
+    await world.until(lambda: world.written)
+
+
 async def test_a_retry_goes_to_the_new_leader(world: World) -> None:
     world.codes[2] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     world.send(P1)

@@ -21,7 +21,7 @@ class Controller:
 
     def __init__(self) -> None:
         self.requests: list[pb.HeartbeatRequest] = []
-        self.answer: pb.HeartbeatReply | KafkaError = pb.HeartbeatReply(fenced=False)
+        self.answer: pb.HeartbeatReply | Exception = pb.HeartbeatReply(fenced=False)
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -31,7 +31,7 @@ class Controller:
     async def heartbeat(self, request: pb.HeartbeatRequest, timeout_s: float) -> pb.HeartbeatReply:
         self.requests.append(request)
         await self.gate.wait()
-        if isinstance(self.answer, KafkaError):
+        if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
 
@@ -113,6 +113,12 @@ async def test_leadership_is_suspended_once_when_the_session_is_lost_and_resumed
     watched.controller.answer = pb.HeartbeatReply(fenced=False)
     await watched.until("regained")
     assert watched.told == ["lost", "regained"]
+
+
+async def test_a_broker_whose_heartbeats_end_by_a_defect_ends(watched: Watched) -> None:
+    """It would be fenced for good, and serve nothing, while whoever watches its process sees it run."""
+    watched.controller.answer = ValueError("a defect")
+    await watched.until("superseded: its heartbeats failed")
 
 
 async def test_a_process_that_slept_holds_no_session_even_before_its_timers_run(watched: Watched) -> None:
