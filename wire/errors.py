@@ -8,6 +8,7 @@ Numbers and retriability are Kafka's (`org.apache.kafka.common.protocol.Errors`)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -202,12 +203,16 @@ _RETRIABLE: frozenset[ErrorCode] = frozenset(
 
 
 class KafkaError(Exception):
-    """A refusal with a protocol error code and a message for people."""
+    """A refusal with a protocol error code and a message for people.
 
-    def __init__(self, code: ErrorCode, message: str = "") -> None:
+    `records`: of a record batch that is refused, which records are at fault (indexes in the batch); empty when it is all of it.
+    """
+
+    def __init__(self, code: ErrorCode, message: str = "", records: Sequence[int] = ()) -> None:
         super().__init__(code, message)
         self.code = code
         self.message = message
+        self.records = records
 
     @property
     def retriable(self) -> bool:

@@ -43,6 +43,8 @@ UNFOLDED_BYTES_MAX: Final = 64 << 20
 """Of the records of one batch.  Half of what a reader allows itself."""
 RECORDS_MAX: Final = 1_000_000
 """In one batch of a client; librdkafka's and Java's largest settings stay below."""
+NAMED_MAX: Final = 10_000
+"""Records at fault that a refusal names; of more it names none, and the whole batch is at fault."""
 
 _RECORD_BYTES_MIN = 7
 _RUN_MIN = 16  # shorter runs cost more to find than to walk
@@ -170,13 +172,19 @@ def _walk(data: bytes | memoryview, following: bytes | memoryview, at: int, coun
 
 def _check_every(data: bytes, count: int) -> int:
     at = 0
+    keyless: list[int] = []
     for index in range(count):
-        at = _check_record(data, at, index, keyed=True)
+        at = _check_record(data, at, index, keyless)
+    if keyless:
+        message = "a record without a key came to a compacted topic: every record needs one there"
+        raise KafkaError(ErrorCode.INVALID_RECORD, message, keyless if len(keyless) <= NAMED_MAX else ())
     return at
 
 
-def _check_record(data: bytes | memoryview, at: int, offset_delta: int, keyed: bool = False) -> int:
-    """Reads the record at `at` in full; the position after it.  Most of its numbers are of one byte: read without a call."""
+def _check_record(data: bytes | memoryview, at: int, offset_delta: int, keyless: list[int] | None = None) -> int:
+    """Reads the record at `at` in full; the position after it.  Most of its numbers are of one byte: read without a call.
+
+    `keyless` takes down the records that have no key."""
     length, at = ((byte >> 1) ^ -(byte & 1), at + 1) if (byte := data[at]) < 0x80 else read_zigzag(data, at)
     end = at + length
     if length < _RECORD_BYTES_MIN - 1 or end > len(data):
@@ -189,8 +197,8 @@ def _check_record(data: bytes | memoryview, at: int, offset_delta: int, keyed: b
     length, at = ((byte >> 1) ^ -(byte & 1), at + 1) if (byte := data[at]) < 0x80 else read_zigzag(data, at)
     if length >= 0:
         at += length
-    elif keyed:
-        raise _invalid("a record without a key came to a compacted topic: every record needs one there")
+    elif keyless is not None:
+        keyless.append(offset_delta)
     if at >= end:
         raise _invalid("the key of a record ends after it")
     length, at = ((byte >> 1) ^ -(byte & 1), at + 1) if (byte := data[at]) < 0x80 else read_zigzag(data, at)

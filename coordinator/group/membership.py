@@ -228,6 +228,8 @@ class ClassicGroup:
         return tuple(JoinedMember(m.member_id, m.group_instance_id, m.metadata(self.protocol)) for m in self.members.values())
 
     def described_members(self) -> tuple[DescribedMember, ...]:
+        """As Kafka shows them: the subscription once the protocol is settled, the assignment always; during a rebalance members
+        go on with what they were given last."""
         settled = self.state is GroupState.STABLE
         return tuple(
             DescribedMember(
@@ -236,7 +238,7 @@ class ClassicGroup:
                 member.client_id,
                 member.client_host,
                 member.metadata(self.protocol) if settled else b"",
-                member.assignment if settled else b"",
+                member.assignment,
             )
             for member in self.members.values()
         )

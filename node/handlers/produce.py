@@ -202,8 +202,11 @@ def _remember(broker: Broker, part: _Part) -> None:
 
 
 def _fail(part: _Part, error: KafkaError) -> None:
+    """KIP-467: the records at fault are named; a client then fails them alone as invalid, and the rest of their batch as what
+    may be sent again."""
     part.answer.error = error.code
     part.answer.error_message = error.message or None
+    part.answer.record_errors = [(index, None) for index in error.records]
 
 
 async def _when_committed(broker: Broker, context: RequestContext, request: ProduceRequest, parts: list[_Part]) -> Encoded:

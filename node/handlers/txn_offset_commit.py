@@ -43,9 +43,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     except KafkaError as error:
         # The leader of the offsets partition is the group's coordinator: a client that is told so looks for the new one.
         moved = error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        version = context.api_version
         code = ErrorCode.NOT_COORDINATOR if moved else error.code
-        code = for_version(code, fenced_known=version >= 3, abortable_known=version >= ABORTABLE_FROM)
+        # KIP-588 gave this request no version that knows PRODUCER_FENCED: Kafka says INVALID_PRODUCER_EPOCH in all of them.
+        code = for_version(code, fenced_known=False, abortable_known=context.api_version >= ABORTABLE_FROM)
         return {"throttle_time": 0, "topics": answer(lambda _key: code)}
     return {"throttle_time": 0, "topics": answer(lambda key: errors.get(key, ErrorCode.UNKNOWN_SERVER_ERROR))}
 

@@ -12,6 +12,7 @@ import pytest
 from tidegate.client.local_cluster import LocalCluster
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
+from tidegate.wire.records import NewRecord, encode_batch
 
 from .consumer_group_cases import heartbeat, new_consumer_group
 from .protocol_cases import World, end, found, fresh, group_with_offset, new_group, new_topic, new_transaction, produce, records
@@ -445,6 +446,34 @@ async def test_offsets_of_a_group_that_is_not_enlisted_are_refused_in_words_that
     fields = who | {"group_id": group, "topics": [{"name": world.topic, "partitions": [part]}]}
     answer = await world.ask(ApiKey.TXN_OFFSET_COMMIT, version, **fields)
     assert ErrorCode(answer.topics[0].partitions[0].error_code).name == code
+
+
+@pytest.mark.parametrize("version", [0, 3, 5])
+async def test_a_fenced_commit_of_offsets_is_told_in_the_words_that_its_client_expects(world: World, version: int) -> None:
+    """KIP-588 gave TxnOffsetCommit no version that knows PRODUCER_FENCED; Kafka answers INVALID_PRODUCER_EPOCH in all of them
+    (AddPartitionsToTxnManager)."""
+    name, who = await new_transaction(world, partition=False)
+    group = fresh("group")
+    await found(world, 0, group)
+    newer = await world.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=name, transaction_timeout=30_000)
+    assert newer.error_code == ErrorCode.NONE
+    part = {"partition_index": 0, "committed_offset": 2, "committed_leader_epoch": 0, "committed_metadata": None}
+    fields = who | {"group_id": group, "topics": [{"name": world.topic, "partitions": [part]}]}
+    answer = await world.ask(ApiKey.TXN_OFFSET_COMMIT, version, **fields)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+async def test_of_a_refused_batch_the_records_at_fault_are_named(world: World) -> None:
+    """KIP-467: a client fails those as invalid, and the others of the batch as what it may send again."""
+    name = fresh("compacted")
+    (made,) = await create(world, topic_of(name, {"cleanup.policy": "compact"}))
+    assert made.error_code == ErrorCode.NONE
+    batch = encode_batch([NewRecord(key, b"value") for key in (b"a", None, b"b", None)])
+    for version, named in ((7, None), (8, [1, 3]), (12, [1, 3])):
+        part = (await produce(world, name, batch, version=version)).responses[0].partition_responses[0]
+        assert part.error_code == ErrorCode.INVALID_RECORD
+        assert named is None or [error.batch_index for error in part.record_errors] == named
+        assert named is None or "without a key" in part.error_message
 
 
 async def test_a_transactional_id_that_is_not_known_is_an_error_of_its_own(world: World) -> None:

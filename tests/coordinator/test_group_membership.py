@@ -506,6 +506,18 @@ def test_groups_are_listed_and_described(groups: Groups) -> None:
     assert groups.ask(DescribeGroup("nobody")).state is S.DEAD
 
 
+def test_while_a_group_rebalances_its_members_are_shown_with_what_they_read(groups: Groups) -> None:
+    """As in Kafka: a member goes on with its last assignment until it has the next one; the protocol is not settled."""
+    generation = groups.stable()
+    groups.join("newcomer")
+    assert groups.state is S.PREPARING_REBALANCE
+    shown = [(m.member_id, m.assignment, m.metadata) for m in groups.ask(DescribeGroup(G)).members]
+    assert shown == [("m1", b"a1", b""), ("m2", b"", b"")]
+    groups.join("again", "m1")
+    assert groups.state is S.COMPLETING_REBALANCE and groups.group.generation == generation + 1
+    assert [m.assignment for m in groups.ask(DescribeGroup(G)).members] == [b"a1", b""]
+
+
 def test_a_deleted_group_is_gone_for_good(groups: Groups) -> None:
     bring_to(groups, S.EMPTY)
     assert groups.ask(DeleteGroup(G)) == Acknowledged() and groups.state is S.DEAD

@@ -152,6 +152,9 @@ def test_for_compacted_topics_every_record_is_read_and_needs_a_key() -> None:
     check(batch)
     error = refused(batch, every_record=True)
     assert error.code is ErrorCode.INVALID_RECORD and "without a key" in error.message
+    assert list(error.records) == [1], "the others are not told that they are at fault"
+    keyless = encode_batch([NewRecord(None, b"v")] * (record_check.NAMED_MAX + 1))
+    assert not refused(keyless, every_record=True).records, "an answer has its bounds"
     middle = bytearray(encode_batch([NewRecord(b"k", b"v" * 9)] * 3))
     middle[61 + 1 + 15 + 1 + 4 - 1] = 0x7E  # the second record's key length
     struct.pack_into(">I", middle, 17, crc32c(bytes(middle[21:])))
