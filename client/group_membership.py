@@ -293,7 +293,11 @@ class GroupMembership:
             "member_id": self.member_id,
             "group_instance_id": settings.group_instance_id,
         }
-        return top_level_code(await self._ask(ApiKey.HEARTBEAT, fields, timeout_s=settings.session_timeout_ms / 1000, highest=4))
+        # A coordinator that stands still is not waited for as long as for other answers: its successor counts the session, too.
+        session_s = settings.session_timeout_ms / 1000
+        answer_s = min(settings.request_timeout_s, session_s / 2)
+        answer = await self._ask(ApiKey.HEARTBEAT, fields, timeout_s=session_s, answer_timeout_s=answer_s, highest=4)
+        return top_level_code(answer)
 
     def _need_rejoin(self) -> None:
         if not self.rejoin_needed:

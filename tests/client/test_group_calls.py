@@ -5,10 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 from tidegate.client import Admin, Consumer, KafkaError, LocalCluster, NewTopic, Producer, RebalanceListener, RequestError
+from tidegate.client.cluster import Cluster
+from tidegate.client.group_membership import GroupMembership, MembershipSettings
+from tidegate.runtime.clock import SystemClock
+from tidegate.wire.errors import ErrorCode
 
 pytestmark = pytest.mark.cluster
 
@@ -163,3 +169,17 @@ async def test_a_producer_that_wants_no_answers_gets_none_and_its_records_arrive
     async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(topic, 0)])
         assert await take(consumer, 20) == [b"%d" % number for number in range(20)]
+
+
+async def test_a_coordinator_that_stands_still_is_left_before_the_session_is_over() -> None:
+    """Its successor gives every member one session to come; a request waits for longer than most of them are."""
+    asked: list[dict[str, Any]] = []
+
+    async def ask_coordinator(*_: object, **bounds: Any) -> Any:
+        asked.append(bounds)
+        return SimpleNamespace(error_code=0)
+
+    cluster = SimpleNamespace(clock=SystemClock(), on_metadata=lambda _listener: None, ask_coordinator=ask_coordinator)
+    settings = MembershipSettings("g", None, ("range",), 6_000, 2_000, 300_000, request_timeout_s=30.0)
+    assert await GroupMembership(cast(Cluster, cluster), settings, lambda: None)._heartbeat() is ErrorCode.NONE
+    assert asked[0]["timeout_s"] == 3.0
