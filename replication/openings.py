@@ -122,8 +122,15 @@ class Openings:
     async def _make_in_background(self, missing: dict[Key, Assignment], creation: AnyCreation) -> None:
         await asyncio.to_thread(creation.run)
         made = self._made(missing, creation)
-        if made and not self._closing:
+        if not made or self._closing:
+            return
+        try:
             self._apply(made)
+        except Exception as error:  # by a defect; what is told to be offline is tried again
+            _log.exception("replicas_not_taken_up", partitions=len(made))
+            for each in made:
+                why = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"it could not be taken up: {error!r}")
+                self.failed((each.topic, each.partition), why)
 
     def _made(self, missing: dict[Key, Assignment], creation: AnyCreation) -> list[Assignment]:
         """The newest metadata of what was made, or has to be tried again; see the module's text."""

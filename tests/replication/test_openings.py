@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from tidegate.replication.assignment import Assignment
 from tidegate.replication.manager import ReplicaManager
+from tidegate.replication.replica import Replica
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.creation import Creation
@@ -133,6 +134,24 @@ async def test_a_folder_that_fails_meanwhile_is_reported(node: Node) -> None:
     node.directory.go_offline(OSError(5, "the disk is gone"))
     await node.made()
     assert node.offline == [0] and node.says() is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_replicas_that_are_not_taken_up_by_a_defect_are_offline_and_tried_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata says that this node leads them, and nobody would hear that it does not."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replica, "_lead", fail)
+        node.manager.apply([node.assignment(0), node.assignment(1)])
+        await node.made()
+    assert sorted(node.offline) == [0, 1] and node.led == []
+    node.manager.apply([node.assignment(0, epoch=2), node.assignment(1, epoch=2)])
+    await node.made()
+    assert sorted(node.led) == [(0, 2), (1, 2)] and node.says() is ErrorCode.NONE
 
 
 async def test_a_stop_waits_for_the_thread_and_the_next_start_finds_the_logs(
