@@ -550,13 +550,18 @@ class ReplicaManager:
             await self._clock.sleep(max(0.05, self._lag_max_s / 2))
             now_s = self._clock.monotonic()
             for count, replica in enumerate(tuple(self._replicas.values()), start=1):
-                leader = replica.leader
-                if leader is not None:
-                    self._isr_changes.submit(replica, leader.pending_again())
-                    self._isr_changes.submit(replica, leader.propose_removals(replica.log.log_end_offset, now_s))
-                    self._progress(replica)
+                try:
+                    self._maintain(replica, now_s)
+                except Exception:  # or what lags would stay in the ISR of every other partition, too
+                    _log.exception("isr_maintenance_failed", topic=replica.topic, partition=replica.partition)
                 if count % 500 == 0:
                     await asyncio.sleep(0)  # thousands of partitions must not hold the loop
+
+    def _maintain(self, replica: Replica, now_s: float) -> None:
+        if (leader := replica.leader) is not None:
+            self._isr_changes.submit(replica, leader.pending_again())
+            self._isr_changes.submit(replica, leader.propose_removals(replica.log.log_end_offset, now_s))
+            self._progress(replica)
 
     async def _checkpoint_high_watermarks(self) -> None:
         while not self._closing:

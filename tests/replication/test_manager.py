@@ -10,6 +10,7 @@ import pytest
 from tidegate.replication import isr
 from tidegate.replication import manager as manager_module
 from tidegate.replication.fetcher import FetcherLimits
+from tidegate.replication.leader import PartitionLeader, PendingChange
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.replica import Role
 from tidegate.storage.log import AppendInfo, AppendOrigin
@@ -310,6 +311,27 @@ async def test_a_silent_follower_leaves_the_isr_and_writes_go_on(tmp_path: Path)
     cluster.cut = {(3, 1)}
     assert await write(cluster.managers[1], "b") is ErrorCode.NONE
     assert cluster.partitions[("t", 0)].isr == (1, 2)
+    await cluster.stop_all()
+
+
+async def test_a_defect_at_one_partition_keeps_no_silent_follower_in_the_isr_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(tmp_path, lag_max_ms=150, wait_max_ms=50)
+    for node in (1, 2, 3):
+        cluster.start(node)
+    cluster.create(partitions=2)
+    first = cluster.managers[1].replica("t", 0).leader
+    sound = PartitionLeader.pending_again
+
+    def pending_again(leader: PartitionLeader) -> PendingChange | None:
+        if leader is first:
+            raise RuntimeError("a defect")
+        return sound(leader)
+
+    monkeypatch.setattr(PartitionLeader, "pending_again", pending_again)
+    cluster.cut = {(3, 1)}
+    await eventually(lambda: cluster.partitions[("t", 1)].isr == (1, 2), "the silent follower has left")
     await cluster.stop_all()
 
 
