@@ -419,16 +419,16 @@ class GroupShard:
         group, action = self.groups.get(event.group_id), GroupAction.DELETE_OFFSETS
         if not self._is_consumer_kind(event.group_id):
             action = self._refuse(self.state_of(event.group_id), GroupRequest.DELETE_OFFSETS, event.group_id)
-        in_use: set[str] = set()
+        in_use: set[str] | None = set()  # None: what the members read is not known, and it may be anything
         if group is not None and action is GroupAction.DELETE_UNREAD_OFFSETS:
             if group.protocol_type != "consumer":
                 raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {event.group_id} has members")
-            in_use = set[str]().union(*(topics for topics in subscriptions(group) if topics is not None))
+            in_use = subscribed_topics(group)
         if self._has_consumers(event.group_id):
             in_use = self.consumers.groups[event.group_id].subscribed_topics()
         errors: dict[TopicPartition, ErrorCode] = {}
         for place in event.partitions:
-            blocked = place[0] in in_use or self.offsets.is_undecided(event.group_id, place)
+            blocked = in_use is None or place[0] in in_use or self.offsets.is_undecided(event.group_id, place)
             errors[place] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if blocked else ErrorCode.NONE
         present = [p for p, code in errors.items() if code is ErrorCode.NONE and self.offsets.get(event.group_id, p)]
         return Outcome(records=self._offset_tombstones(event.group_id, present), reply=OffsetsReply(errors))
@@ -464,8 +464,7 @@ class GroupShard:
             return None if group is not None and group.pending_members else set()
         if action is not GroupAction.EXPIRE_UNREAD or group is None or group.protocol_type != "consumer":
             return None
-        read = subscriptions(group)
-        return None if None in read else set[str]().union(*(topics for topics in read if topics is not None))
+        return subscribed_topics(group)
 
     def _has_expired(self, group: ClassicGroup | None, committed: CommittedOffset, now_ms: int) -> bool:
         if committed.value.expire_timestamp_ms >= 0:
@@ -530,16 +529,16 @@ class GroupShard:
         )
 
 
-def subscriptions(group: ClassicGroup) -> list[set[str] | None]:
-    """The topics that each member reads (ConsumerProtocolSubscription begins with version and topics); None for one whose
-    subscription is not a consumer's."""
-    read: list[set[str] | None] = []
+def subscribed_topics(group: ClassicGroup) -> set[str] | None:
+    """The topics that its members read (ConsumerProtocolSubscription begins with version and topics); None when a subscription
+    is not a consumer's: then it may be any, as in Kafka (ClassicGroup.isSubscribedToTopic)."""
+    read: set[str] = set()
     for member in group.members.values():
         protocol = group.protocol or next(iter(member.protocol_names), None)
         try:
             reader = FieldReader(member.metadata(protocol))
             reader.int16()
-            read.append({reader.string() for _ in range(reader.array())})
+            read.update([reader.string() for _ in range(reader.array())])
         except RecordFormatError:
-            read.append(None)
+            return None
     return read

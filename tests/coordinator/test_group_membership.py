@@ -144,7 +144,7 @@ def bring_to(groups: Groups, state: GroupState) -> int:
     generation = groups.stable(2)
     if state is S.STABLE:
         return generation
-    groups.join("again", "m2", protocols=(("range", b"other"),))
+    groups.join("again", "m2", protocols=(("range", SUBSCRIPTION + b"other"),))
     if state is S.COMPLETING_REBALANCE:
         groups.join("again1", "m1")
         return generation + 1

@@ -59,8 +59,9 @@ class Offsets(Driver):
         found = self.ask(OffsetFetch(G, (place,), stable)).offsets[place]
         return found.error if found.error else found.offset
 
-    def join(self) -> None:
-        self.ask(JoinGroup(G, "", None, "c", "/h", 10_000, 60_000, "consumer", (("range", SUBSCRIPTION),), "m1", False))
+    def join(self, subscription: bytes | None = None) -> None:
+        protocols = (("range", SUBSCRIPTION if subscription is None else subscription),)
+        self.ask(JoinGroup(G, "", None, "c", "/h", 10_000, 60_000, "consumer", protocols, "m1", False))
         self.ask(SyncGroup(G, 1, "m1"))
 
 
@@ -281,6 +282,13 @@ def test_offsets_in_use_are_not_deleted(offsets: Offsets) -> None:
     assert reply.errors == {T0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ("old", 0): ErrorCode.NONE, ("never", 3): ErrorCode.NONE}
     assert offsets.get() == 5 and offsets.get(("old", 0)) == -1
     assert code_of(offsets.ask(DeleteOffsets("nobody", (T0,)))) is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_no_offsets_are_deleted_while_nobody_knows_what_a_member_reads(offsets: Offsets) -> None:
+    """Kafka takes such a member for one that reads every topic (ClassicGroup.isSubscribedToTopic)."""
+    offsets.join(b"?")
+    offsets.put(5, generation=1, member_id="m1")
+    assert offsets.ask(DeleteOffsets(G, (T0,))).errors == {T0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC} and offsets.get() == 5
 
 
 def test_offsets_of_deleted_topics_go_in_bounded_batches_and_those_of_a_new_topic_stay() -> None:
