@@ -230,6 +230,21 @@ def test_an_instance_that_left_for_a_while_finds_its_place_and_nothing_moves(gro
     assert code_of(groups.beat("a", 2)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_with_ranges_an_instance_keeps_its_run_under_any_member_id() -> None:
+    """As in Kafka's RangeAssignor: runs go to static members first, by instance; a restart under another id moves nothing."""
+    groups = Consumers(Catalog(flights=6), assignors=("range",), assignment_interval_ms=0)
+    for member_id, instance in (("x", "i1"), ("m", None), ("k", "i2")):
+        groups.join(member_id, instance_id=instance)
+        groups.settle(*groups.group.members)
+    assert [groups.assigned(member_id) for member_id in ("x", "k", "m")] == [[0, 1], [2, 3], [4, 5]]
+    groups.beat("x", -2, instance_id="i1")
+    groups.join("zz", instance_id="i1")
+    groups.settle("zz", "k", "m")
+    groups.join("a")
+    groups.settle("zz", "k", "m", "a")
+    assert [groups.assigned(member_id) for member_id in ("zz", "k", "a", "m")] == [[0, 1], [2, 3], [4], [5]]
+
+
 def test_an_instance_may_come_back_under_the_same_member_id(groups: Consumers) -> None:
     groups.join("a", instance_id="i")
     groups.join("b")

@@ -1,13 +1,16 @@
 """Who shall own what: the server-side assignors (KIP-848), pure and deterministic.
 
 `uniform` spreads partitions evenly, and leaves as many as it can where they are.  `range` gives each member a run of neighbouring
-partitions of every topic, the same run in topics of the same size, so that co-partitioned topics meet at one member.
+partitions of every topic, the same run in topics of the same size, so that co-partitioned topics meet at one member.  The runs
+go to static members first, by their instances, as in Kafka: one that is back under a new member id keeps its run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from heapq import heapify, heapreplace
+from types import MappingProxyType
+from typing import Final, Protocol
 from uuid import UUID
 
 from .events import Partitions, TopicIdPartition
@@ -15,15 +18,31 @@ from .events import Partitions, TopicIdPartition
 Subscriptions = Mapping[str, frozenset[UUID]]
 """Member -> topics that it reads."""
 Assignment = dict[str, Partitions]
-Assignor = Callable[[Subscriptions, Mapping[UUID, int], Mapping[str, Partitions]], Assignment]
-"""(subscriptions, partition counts of topics, the assignment so far) -> partitions of every member."""
+_NOBODY: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Assignor(Protocol):
+    """`topics`: partition counts.  `before`: the assignment so far.  `instances`: those of static members, by member id."""
+
+    def __call__(
+        self,
+        subscriptions: Subscriptions,
+        topics: Mapping[UUID, int],
+        before: Mapping[str, Partitions],
+        instances: Mapping[str, str] = _NOBODY,
+    ) -> Assignment: ...
 
 
 def _all_partitions(topics: Mapping[UUID, int]) -> list[TopicIdPartition]:
     return [(topic, number) for topic in sorted(topics, key=lambda topic: topic.bytes) for number in range(topics[topic])]
 
 
-def assign_uniform(subscriptions: Subscriptions, topics: Mapping[UUID, int], before: Mapping[str, Partitions]) -> Assignment:
+def assign_uniform(
+    subscriptions: Subscriptions,
+    topics: Mapping[UUID, int],
+    before: Mapping[str, Partitions],
+    instances: Mapping[str, str] = _NOBODY,
+) -> Assignment:
     members = sorted(subscriptions)
     owned: dict[str, set[TopicIdPartition]] = {member: set() for member in members}
     wanted = set[UUID]().union(*subscriptions.values())
@@ -127,10 +146,16 @@ def _number(partition: TopicIdPartition) -> int:
     return partition[1]
 
 
-def assign_range(subscriptions: Subscriptions, topics: Mapping[UUID, int], before: Mapping[str, Partitions]) -> Assignment:
+def assign_range(
+    subscriptions: Subscriptions,
+    topics: Mapping[UUID, int],
+    before: Mapping[str, Partitions],
+    instances: Mapping[str, str] = _NOBODY,
+) -> Assignment:
     owned: dict[str, set[TopicIdPartition]] = {member: set() for member in subscriptions}
+    in_order = sorted(subscriptions, key=lambda member: (member not in instances, instances.get(member, member)))
     for topic, count in topics.items():
-        readers = sorted(member for member, wanted in subscriptions.items() if topic in wanted)
+        readers = [member for member in in_order if topic in subscriptions[member]]
         first = 0
         for place, member in enumerate(readers):
             size = count // len(readers) + (place < count % len(readers))

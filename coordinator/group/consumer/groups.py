@@ -319,7 +319,8 @@ class ConsumerGroups:
             subscriptions[member_id] = frozenset(group.topics[name].topic_id for name in names if name in group.topics)
         counts = {shape.topic_id: shape.partitions for shape in group.topics.values()}
         assignor = ASSIGNORS[group.assignor(self.config.assignors)]
-        draft.write_targets(assignor(subscriptions, counts, group.target))
+        instances = {member_id: instance for instance, member_id in group.instances.items()}
+        draft.write_targets(assignor(subscriptions, counts, group.target, instances))
         draft.write(Kind.TARGET_EPOCH, group.epoch)
 
     def _move(
