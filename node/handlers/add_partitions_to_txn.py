@@ -12,27 +12,13 @@ from typing import Any
 from ...coordinator.transaction.events import AddPartitions
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
-from ..requests import Fields, RequestContext, for_version
+from ..requests import Deferred, Fields, RequestContext, for_version
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields | Deferred:
     if context.api_version >= 4:
-        results = [
-            {
-                "transactional_id": transaction.transactional_id,
-                "topic_results": await _add(
-                    broker,
-                    transaction.transactional_id,
-                    transaction.producer_id,
-                    transaction.producer_epoch,
-                    transaction.topics,
-                    transaction_version=1 if transaction.verify_only or context.api_version < 5 else 2,
-                    verify_only=transaction.verify_only,
-                ),
-            }
-            for transaction in request.transactions
-        ]
-        return {"throttle_time": 0, "error_code": ErrorCode.NONE, "results_by_transaction": results}
+        # A leader asks for all its producers on one connection: none of them waits for the commit of another one's answer.
+        return Deferred(_answer_leader(broker, context, request))
     results = await _add(
         broker,
         request.v3_and_below_transactional_id,
@@ -44,6 +30,25 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         fenced_known=context.api_version >= 2,
     )
     return {"throttle_time": 0, "results_by_topic_v3_and_below": results}
+
+
+async def _answer_leader(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    results = [
+        {
+            "transactional_id": transaction.transactional_id,
+            "topic_results": await _add(
+                broker,
+                transaction.transactional_id,
+                transaction.producer_id,
+                transaction.producer_epoch,
+                transaction.topics,
+                transaction_version=1 if transaction.verify_only or context.api_version < 5 else 2,
+                verify_only=transaction.verify_only,
+            ),
+        }
+        for transaction in request.transactions
+    ]
+    return {"throttle_time": 0, "error_code": ErrorCode.NONE, "results_by_transaction": results}
 
 
 async def _add(

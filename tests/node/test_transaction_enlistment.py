@@ -15,8 +15,10 @@ import pytest
 from tidegate.coordinator.transaction.events import AddPartitions, PartitionsReply
 from tidegate.coordinator.transaction.state import TransactionPartition
 from tidegate.node.broker import Broker
+from tidegate.node.handlers import add_partitions_to_txn
 from tidegate.node.internal_topics import TRANSACTION_STATE, partition_for
 from tidegate.node.peers import Peers
+from tidegate.node.requests import Deferred, RequestContext
 from tidegate.node.transaction_coordination import TransactionCoordination
 from tidegate.node.transaction_enlistment import PASSING, TransactionEnlistment
 from tidegate.runtime.clock import SystemClock
@@ -294,3 +296,34 @@ async def test_before_the_first_transaction_ever_an_unknown_id_is_told_so(local:
     del coordinator.topics[TRANSACTION_STATE]
     assert await coordinator.enlist() is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert TRANSACTION_STATE in coordinator.topics
+
+
+async def test_at_the_coordinator_no_question_of_a_leader_waits_for_the_answer_to_another_one() -> None:
+    """All of a leader's questions come on one connection, and every answer waits for a commit."""
+    asked: list[str] = []
+    committed = asyncio.Event()
+
+    async def ask(transactional_id: str, event: AddPartitions) -> PartitionsReply:
+        asked.append(transactional_id)
+        await committed.wait()
+        return PartitionsReply(dict.fromkeys(event.partitions, ErrorCode.NONE))
+
+    transactions = SimpleNamespace(refusals=lambda wanted: {}, partition=TransactionPartition, ask=ask)
+    broker = cast(Broker, SimpleNamespace(transactions=transactions))
+    topics = [SimpleNamespace(name="flights", partitions=[0])]
+    answers = []
+    for name in ("first", "second"):
+        question = SimpleNamespace(transactional_id=name, producer_id=7, producer_epoch=0, topics=topics, verify_only=True)
+        outcome = await add_partitions_to_txn.handle(broker, _version(4), SimpleNamespace(transactions=[question]))
+        assert isinstance(outcome, Deferred), "the connection goes on with the next request"
+        answers.append(asyncio.ensure_future(outcome.answer))
+    await asyncio.sleep(0)
+    assert asked == ["first", "second"]
+    committed.set()
+    for name, answer in zip(asked, answers, strict=True):
+        (result,) = cast(dict[str, Any], await answer)["results_by_transaction"]
+        assert result["transactional_id"] == name
+
+
+def _version(number: int) -> RequestContext:
+    return RequestContext(ApiKey.ADD_PARTITIONS_TO_TXN, number, 1, "", "127.0.0.1")
