@@ -350,8 +350,7 @@ class LeaderFetcher:
                 case Fail(reason):
                     self._on_failed(replica, reason)
                 case Ignore.STALE:
-                    self._due[replica.key] = None
-                    self._unheard.add(replica.key)
+                    self._tell_again(replica.key)
         except KafkaError as error:
             if replica.log.is_offline:
                 self._on_failed(replica, str(error))
@@ -362,8 +361,14 @@ class LeaderFetcher:
             if not followed.failures:
                 _log.exception("partition_fetch_failed", topic=replica.topic, partition=replica.partition, leader=self.leader_id)
             followed.core.on_refused()
+            self._tell_again(replica.key)
             self._rest(followed, ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))
         return False
+
+    def _tell_again(self, key: Key) -> None:
+        """The leader forgets what it believes to have told of this partition."""
+        self._due[key] = None
+        self._unheard.add(key)
 
     def _rest(self, followed: _Followed, error: ErrorCode, message: str) -> None:
         """This partition alone asks again after a pause; newer metadata replaces it, and its pause, at once."""

@@ -95,6 +95,25 @@ async def test_a_defect_at_one_partition_does_not_hold_up_the_others_of_its_lead
     await abandon(cluster)
 
 
+async def test_a_high_watermark_that_was_not_taken_is_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else may happen at the partition for long, and consumers read from this follower (KIP-392)."""
+    cluster, _ = started(tmp_path)
+    cluster.create()
+    sound, failed = Replica.carry_out, []
+
+    def carry_out(replica: Replica, action: Append | Truncate | Restart) -> bool:
+        news = isinstance(action, Append) and not action.records and action.high_watermark == 1
+        if news and replica.node_id == 2 and not failed:
+            failed.append(action)
+            raise RuntimeError("a defect")
+        return sound(replica, action)
+
+    monkeypatch.setattr(Replica, "carry_out", carry_out)
+    assert await write(cluster) is ErrorCode.NONE
+    await eventually(lambda: bool(failed) and cluster.log(2).high_watermark == 1, "the follower knows of the commit")
+    await abandon(cluster)
+
+
 async def test_an_answer_that_was_not_carried_out_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader would send what is in it only when something else happens at the partition."""
     cluster, _ = started(tmp_path)
