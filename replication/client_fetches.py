@@ -82,6 +82,7 @@ class ClientFetches:
     ) -> tuple[list[FetchResponsePartition], bool]:
         """The answer as of now, and whether it should go out without (further) waiting."""
         answers: dict[int, FetchResponsePartition] = {}
+        enough = min(request.min_bytes, request.max_bytes)  # more than it may be given nobody can wait for; with 0 nobody waits
         total, ready = 0, request.max_wait_ms <= 0 or not parts
         self._rotation += 1
         first = self._rotation % len(parts) if parts else 0
@@ -95,7 +96,7 @@ class ClientFetches:
                 answer, ready = failed_answer(self._lookup, (topic, spec.partition), error), True
             answers[index] = answer
             total += len(answer.records)
-        return [answers[index] for index in range(len(parts))], ready or total >= max(1, request.min_bytes)
+        return [answers[index] for index in range(len(parts))], ready or total >= enough
 
     def _answer(
         self, request: FetchRequest, topic: str, spec: FetchPartition, budget: int, at_least_one: bool

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from tidegate.replication.delayed import AckWaiters, FetchWaiter, FetchWatchers
 from tidegate.replication.leader import PartitionLeader
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode
+
+from .cluster import Cluster
+from .test_manager import consume, fetch_one, values_of, write
 
 
 def leader_at(high_watermark: int) -> PartitionLeader:
@@ -102,3 +108,18 @@ def test_a_waiter_that_was_told_to_end_soon_ends_soon_and_is_not_put_off() -> No
     waiter.wake_within(0.005)
     clock.advance(1.0)
     assert woken == [1]
+
+
+# -- fetches -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("offset", "min_bytes", "max_bytes", "there"), [(1, 0, 1 << 20, []), (0, 10_000, 50, ["a"])])
+async def test_a_fetch_does_not_wait_for_nothing_nor_for_more_than_it_may_be_given(
+    cluster: Cluster, offset: int, min_bytes: int, max_bytes: int, there: list[str]
+) -> None:
+    """As in Kafka, where min_bytes counts up to max_bytes, and 0 is there at once (ReplicaManager.fetchMessages)."""
+    cluster.create()
+    await write(cluster.managers[1], "a")
+    request = consume(offset, wait_ms=600_000, min_bytes=min_bytes, max_bytes=max_bytes)
+    part = await asyncio.wait_for(fetch_one(cluster.managers[1], request), 20)
+    assert values_of(part) == there
