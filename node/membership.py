@@ -5,7 +5,8 @@ counts from when it arrived, which is later, so this broker stops leading before
 (SEMANTICS 3.6 48; no two leaders acknowledge in one epoch).
 
 A broker that comes back to a session (it was paused, or cut off) leads again only when it has applied the metadata as far as the
-controller had when it answered: until then it would lead by elections that may long be over.
+controller had when it answered: until then it would lead by elections that may long be over.  Nor do answers of a new controller
+renew the session before it has: that one may have fenced this broker while a deposed one, which did not know it yet, answered.
 
 Order at start: register -> (metadata applied up to the registration) -> heartbeats until unfenced.
 Order at stop: ask for a controlled shutdown -> heartbeats until the controller says that every leadership has moved.
@@ -78,6 +79,9 @@ class Membership:
         self._last_answered_sent_at = clock.monotonic()
         self._session_held = True
         self._resume_at_index: int | None = None
+        self._controller_epoch = 0
+        self._known_to_controller_index = 0
+        """What the controller of this epoch had when it answered first: whatever it did to this broker before is in there."""
         self._tasks: list[asyncio.Task[None]] = []
         self._wants_shutdown = False
         self._may_stop = asyncio.Event()
@@ -184,7 +188,11 @@ class Membership:
                 log.warning("heartbeat_failed", error=error)
             return
         self._end_session_when_over()  # before it is renewed: this process may have slept, and its other timers are still to run
-        self._last_answered_sent_at = sent_at
+        if reply.status.controller_epoch > self._controller_epoch:
+            self._controller_epoch = reply.status.controller_epoch
+            self._known_to_controller_index = reply.metadata_index
+        if self._applied_index() >= self._known_to_controller_index:
+            self._last_answered_sent_at = sent_at
         if reply.fenced:
             self.unfenced.clear()
         elif not self.unfenced.is_set():
@@ -193,7 +201,7 @@ class Membership:
         if not self._session_held and not reply.fenced:
             if self._resume_at_index is None:
                 self._resume_at_index = reply.metadata_index
-            if self._applied_index() >= self._resume_at_index:
+            if self._applied_index() >= self._resume_at_index and self._left_s() > 0:
                 self._session_held, self._resume_at_index = True, None
                 self._on_session_regained()
         if reply.should_shutdown:

@@ -147,6 +147,24 @@ async def test_leadership_comes_back_only_with_the_metadata_that_the_controller_
     await watched.until("regained")
 
 
+async def test_a_new_controller_renews_no_session_before_its_metadata_is_here(watched: Watched) -> None:
+    """It may have fenced this broker, and had others elected, while a deposed one that did not know it answered all the while."""
+    watched.controller.answer = pb.HeartbeatReply(status=pb.Status(controller_epoch=2), metadata_index=50)
+    await watched.beats(3)
+    assert watched.told == [], "what the former controller granted is good until it ends"
+    await watched.pass_time(SESSION_S + 0.2)
+    await watched.until("lost")
+    await watched.beats(3)
+    assert watched.told == ["lost"]
+    watched.applied_index = 50
+    await watched.until("regained")
+    watched.controller.answer = pb.HeartbeatReply(status=pb.Status(controller_epoch=2), metadata_index=60)
+    for _ in range(int(2 * SESSION_S)):  # what it does from now on it does after a session of silence
+        await watched.beats(1)
+        await watched.pass_time(1.0)
+    assert watched.told == ["lost", "regained"]
+
+
 async def test_a_session_that_ends_again_before_leadership_came_back_asks_for_newer_metadata(watched: Watched) -> None:
     """There may have been elections again: what the controller had at the first answer does not count any more."""
     cut_off = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
