@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..controller.client import ControllerClient
+from ..controller.metadata_follower import SILENCE_S_MAX
 from ..controller.offline_replicas import Replica, encode_replicas
 from ..proto import controller_pb2 as pb
 from ..runtime import logs
@@ -33,6 +34,16 @@ log = logs.get(__name__)
 _SUPERSEDED: Final = frozenset(
     {ErrorCode.STALE_BROKER_EPOCH, ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.BROKER_ID_NOT_REGISTERED}
 )
+
+
+# Of the metadata stream: a live controller says something twice a second.
+SILENCE_S_MIN: Final = 1.5
+
+
+def metadata_silence_s(session_timeout_s: float) -> float:
+    """How long the metadata stream may be silent before another controller is asked.  After a change of controllers sessions are
+    renewed only with the new one's metadata, so it has to come well before the session that the old one granted is over."""
+    return max(SILENCE_S_MIN, min(SILENCE_S_MAX, session_timeout_s / 2))
 
 
 @dataclass(frozen=True, slots=True)

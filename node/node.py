@@ -56,7 +56,7 @@ from .handlers import HANDLERS
 from .internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from .listener import listen
 from .log_upkeep import LogUpkeep
-from .membership import Membership
+from .membership import Membership, metadata_silence_s
 from .metrics import Metrics, NodeView
 from .node_view import node_view
 from .peers import Peer, PeerFetchTransport, Peers
@@ -149,8 +149,9 @@ class Node:
         broker.reserves = self._reserves
         broker.membership = self._membership()
         broker.metadata = MetadataFollower(
-            self._controller, configuration.node_id, self._clock, broker.on_metadata, on_failure=self._fail_stop
-        )
+            self._controller, configuration.node_id, self._clock, broker.on_metadata, on_failure=self._fail_stop,
+            silence_s_max=metadata_silence_s(configuration.seconds("broker.session.timeout.ms")),
+        )  # fmt: skip
         self._peers = Peers(
             self._kafka_address, client_id=f"tidegate-node-{configuration.node_id}", max_frame_bytes=self._frame_bytes_max
         )
