@@ -8,8 +8,8 @@ record is looked into: one without a key could never be cleaned away there, nor 
 from __future__ import annotations
 
 from ..wire.errors import ErrorCode, KafkaError
-from ..wire.record_check import check_records
-from ..wire.records import HEADER_BYTES, BatchHeader, assign_in_place, set_log_append_time, validate_batch
+from ..wire.record_check import NAMED_MAX, UNFOLDED_BYTES_MAX, check_records
+from ..wire.records import HEADER_BYTES, BatchHeader, assign_in_place, decode_batch, set_log_append_time, validate_batch
 from .cleaning.records import DELETE_HORIZON
 from .producer_state import AppendOrigin
 from .topic_config import LogConfig, TimestampType
@@ -35,7 +35,7 @@ def check_batches(view: memoryview, origin: AppendOrigin, config: LogConfig, now
     while True:
         header = validate_batch(view, position, config.max_message_bytes, from_client=from_client)
         if from_client:
-            _check_timestamp(header, config, now_ms)
+            _check_timestamp(view, position, header, config, now_ms)
             if len(checked) == CLIENT_BATCHES_MAX:
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"more than {CLIENT_BATCHES_MAX} batches for one partition at once")
             if config.is_compacted:
@@ -54,7 +54,7 @@ def _check_horizon(header: BatchHeader) -> None:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a producer may not set the delete horizon of its batch: cleaners do")
 
 
-def _check_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+def _check_timestamp(view: memoryview, position: int, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
     if header.is_log_append_time:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not mark its batch as stamped by the broker")
     if config.timestamp_type is _LOG_APPEND_TIME or header.max_timestamp < 0:
@@ -66,7 +66,19 @@ def _check_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> Non
             f"timestamps {header.base_timestamp} to {header.max_timestamp} are too far from the broker's {now_ms}; allowed are "
             f"{config.timestamp_before_max_ms} ms before and {config.timestamp_after_max_ms} ms after it "
             "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+            _misdated(view, position, header, now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms),
         )
+
+
+def _misdated(view: memoryview, position: int, header: BatchHeader, earliest_ms: int, latest_ms: int) -> list[int]:
+    """Which records are at fault (KIP-467); none when they are too many to be named, or cannot be read."""
+    if header.record_count > NAMED_MAX:
+        return []
+    try:
+        records = decode_batch(view, position, max_bytes=UNFOLDED_BYTES_MAX)
+    except KafkaError:
+        return []
+    return [index for index, record in enumerate(records) if not earliest_ms <= record.timestamp_ms <= latest_ms]
 
 
 def stamp_batches(

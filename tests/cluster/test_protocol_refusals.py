@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Mapping
 from typing import Any
 from urllib.request import urlopen
@@ -474,6 +475,10 @@ async def test_of_a_refused_batch_the_records_at_fault_are_named(world: World) -
         assert part.error_code == ErrorCode.INVALID_RECORD
         assert named is None or [error.batch_index for error in part.record_errors] == named
         assert named is None or "without a key" in part.error_message
+    now_ms = int(time.time() * 1000)
+    batch = encode_batch([NewRecord(b"k", b"value", (), now_ms + ahead) for ahead in (0, 86_400_000, 1)])
+    part = (await produce(world, name, batch, version=9)).responses[0].partition_responses[0]
+    assert part.error_code == ErrorCode.INVALID_TIMESTAMP and [error.batch_index for error in part.record_errors] == [1]
 
 
 async def test_a_transactional_id_that_is_not_known_is_an_error_of_its_own(world: World) -> None:

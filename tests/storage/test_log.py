@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.log import AppendOrigin, Log, LogConfig
 from tidegate.storage.topic_config import TimestampType
+from tidegate.wire import record_check
+from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import decode_batch, parse_header, validate_batch
+from tidegate.wire.records import NewRecord, decode_batch, encode_batch, parse_header, validate_batch
 
 from .workload import FOLDER, NOW_MS, SMALL, append, append_marker, batch, marker, open_log, stored
 
@@ -77,6 +80,22 @@ def test_bad_batches_of_clients_are_refused(log: Log, data: bytes, error: ErrorC
     with refused(error):
         append(log, data)
     assert log.log_end_offset == 0
+
+
+def test_of_a_batch_from_another_time_the_records_at_fault_are_named(log: Log) -> None:
+    """KIP-467.  Too many to be named, or unreadable ones: then the whole batch is at fault."""
+    late, count = NOW_MS + 4_000_000, record_check.NAMED_MAX
+    unreadable = encode_batch([NewRecord(None, b"v", (), late)], compression=Compression.GZIP)
+    broken = bytearray(unreadable[:-8] + bytes(8))
+    broken[17:21] = crc32c(bytes(broken[21:])).to_bytes(4, "big")
+    for data, named in (
+        (encode_batch([NewRecord(None, b"v", (), at) for at in (NOW_MS, late, 5, late)]), [1, 3]),
+        (encode_batch([NewRecord(None, b"v", (), late)] * (count + 1)), []),
+        (bytes(broken), []),
+    ):
+        with pytest.raises(KafkaError) as refusal:
+            append(log, data)
+        assert (refusal.value.code, list(refusal.value.records)) == (ErrorCode.INVALID_TIMESTAMP, named)
 
 
 def test_an_append_of_an_older_leader_epoch_is_fenced(log: Log) -> None:
