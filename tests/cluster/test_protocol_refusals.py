@@ -507,7 +507,7 @@ async def test_a_transaction_is_not_enlisted_by_halves(world: World) -> None:
 async def test_the_log_of_the_transactions_takes_no_part_in_one_and_no_marker_of_a_client(world: World) -> None:
     """Its coordinator, which alone writes there, would stop at what it did not write."""
     _, who = await new_transaction(world, partition=False)
-    topics = [{"name": world.topic, "partitions": [0]}, {"name": "__transaction_state", "partitions": [0]}]
+    topics = [{"name": world.topic, "partitions": [1]}, {"name": "__transaction_state", "partitions": [0]}]
     fields = {f"v3_and_below_{key}": value for key, value in who.items()}
     answer = await world.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, **fields, v3_and_below_topics=topics)
     codes = [t.results_by_partition[0].partition_error_code for t in answer.results_by_topic_v3_and_below]
