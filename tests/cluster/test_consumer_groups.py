@@ -235,7 +235,7 @@ def test_a_member_that_is_killed_is_replaced_when_its_session_ends(
         mortal.wait()
     killed_at = time.monotonic()
     until(lambda: shared([reader]), "the survivor has all")
-    assert time.monotonic() - killed_at > 3, "a session may not end early"
+    assert time.monotonic() - killed_at > 1, "by the session, not by the connection"
     produce(cluster, topic, [b"%d" % number for number in range(12)])
     until(lambda: len(reader.values) == 12, "all is read")
 
