@@ -321,14 +321,17 @@ class Replica:
         return False
 
     def _begin_within(self, records: bytes | memoryview, leader_log_start: int) -> None:
-        """The leader's log begins in the middle of the batch that it sends (KIP-107), and so that begins before our end.  What we
-        have of that batch's offsets, if anything, is of a history that the leader never had, or has deleted: our log begins
-        anew, with this batch.  The log start moves up again once it is there."""
+        """The leader sends a batch that begins before our end.  Either its log begins in the middle of that batch (KIP-107): what
+        we have of the batch's offsets, if anything, is of a history that the leader never had, or has deleted.  Or our log, which
+        is empty, was to begin where another leader's did, and the present one has not deleted as much.  Our log begins anew, with
+        this batch; its start moves up again, to the leader's, once it is there."""
         log = self.log
         if int.from_bytes(records[:8], "big", signed=True) >= log.log_end_offset:
             return
         first = next((header for _, header in iterate_headers(records)), None)
-        if first is not None and first.base_offset < leader_log_start <= log.log_end_offset < first.next_offset:
+        if first is None or not first.base_offset < log.log_end_offset < first.next_offset:
+            return
+        if log.latest_epoch < 0 or first.base_offset < leader_log_start <= log.log_end_offset:
             log.truncate_fully_and_start_at(first.base_offset)
 
     # -- the high watermark --------------------------------------------------------------------------------------------------

@@ -352,6 +352,24 @@ async def test_a_replica_with_another_history_below_the_leaders_log_start_takes_
     await cluster.stop_all()
 
 
+async def test_a_replica_that_was_to_begin_within_a_batch_takes_it_from_a_leader_that_has_not_deleted_as_much(
+    tmp_path: Path,
+) -> None:
+    """A deletion reached the former leader alone, whose log start node 3 took over, and nothing of its records."""
+    cluster = Cluster(tmp_path, wait_max_ms=50)
+    for node in (1, 2, 3):
+        cluster.start(node)
+    cluster.create(isr=(1, 2))
+    cluster.cut = {(3, 1)}
+    cluster.managers[1].append_now("t", 0, batch_of("a", "b", "c", "d", "e", "f"), origin=AppendOrigin.CLIENT, required_acks=-1)
+    assert await cluster.managers[1].wait_committed("t", 0, 1, 6, 5_000) is ErrorCode.NONE
+    cluster.log(3).truncate_fully_and_start_at(4)
+    cluster.elect(2)
+    await eventually(lambda: 3 in cluster.partitions["t", 0].isr, "node 3 is in sync")
+    assert cluster.log(3).log_end_offset == 6 and cluster.log(2).log_start_offset == 0
+    await cluster.stop_all()
+
+
 async def test_ablation_a_log_that_must_begin_with_its_first_offset_is_never_in_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
