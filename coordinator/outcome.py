@@ -102,6 +102,9 @@ class Shard(Protocol[EventT, ReplyT, EffectT]):
     def due(self, now_ms: int) -> Sequence[EventT]:
         """Timer events that are due; they are submitted as events without a caller."""
 
+    def resumed(self, now_ms: int, away_ms: int) -> None:
+        """For `away_ms` nobody was answered here, and no timer ran: what others had to do meanwhile they could not do."""
+
 
 class StateLog(Protocol):
     """The partition leader's log, as the coordinators see it."""

@@ -525,20 +525,31 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
             self.callback_failures += 1
             log.exception("coordinator_reply_failed", topic=self.name)
 
-    def tick(self, now_ms: int) -> None:
-        """Moves time: callers that waited too long get COORDINATOR_NOT_AVAILABLE (their records may still be committed), and
-        due timers become events."""
+    def resume(self, away_ms: int) -> None:
+        """Answers are given again, by the shards that are here still: nobody else coordinated their partitions meanwhile."""
+        for state in list(self._shards.values()):
+            if state.phase is not Phase.ACTIVE:
+                continue
+            try:
+                state.shard.resumed(self._now_ms, away_ms)
+            except Exception as error:  # as in `tick`
+                log.exception("coordinator_resume_failed", topic=self.name, partition=state.partition)
+                self._fail(state, f"its timers failed: {error}")
+
+    def tick(self, now_ms: int, *, timers: bool = True) -> None:
+        """Moves time: callers that waited too long get COORDINATOR_NOT_AVAILABLE (their records may still be committed), and,
+        with `timers`, due timers become events."""
         self._advance(now_ms)
         for state in list(self._shards.values()):
             try:
-                self._tick(state)
+                self._tick(state, timers)
             except Exception as error:  # the timers of the other shards must not end with these
                 log.exception("coordinator_tick_failed", topic=self.name, partition=state.partition)
                 self._fail(state, f"its timers failed: {error}")
 
-    def _tick(self, state: _ShardState[EventT, ReplyT, EffectT]) -> None:
+    def _tick(self, state: _ShardState[EventT, ReplyT, EffectT], timers: bool) -> None:
         self._expire_parked(state)
-        if state.phase is Phase.ACTIVE and not self._is_full(state):
+        if timers and state.phase is Phase.ACTIVE and not self._is_full(state):
             state.inbox += [(event, None) for event in state.shard.due(self._now_ms)]
         self._run(state)
 

@@ -174,10 +174,17 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         )
 
     async def _tick_forever(self) -> None:
+        away_since_ms: int | None = None
         while True:
             await self._clock.sleep(TICK_S)
-            self.runtime.tick(self._clock.steady_ms())
-            if not self._holds_session():  # whoever waits for others would wait for long: they go to the successor
+            now_ms, here = self._clock.steady_ms(), self._holds_session()
+            if here and away_since_ms is not None:  # the quorum was away, and nobody was elected instead of this node
+                self.runtime.resume(now_ms - away_since_ms)
+                away_since_ms = None
+            # While nobody can be heard here, nobody's silence counts.
+            self.runtime.tick(now_ms, timers=here)
+            if not here:  # whoever waits for others would wait for long: they go to the successor, if there is one
+                away_since_ms = now_ms if away_since_ms is None else away_since_ms
                 self.runtime.turn_away()
 
     # --- requests ---------------------------------------------------------------------------------------------------------

@@ -355,6 +355,15 @@ def renew_sessions(group: ClassicGroup, now_ms: int) -> None:
         member.session_deadline_ms = now_ms + member.session_timeout_ms
 
 
+def resume(group: ClassicGroup, now_ms: int, away_ms: int) -> None:
+    """Its coordinator answered nobody for so long: nobody is late for that."""
+    renew_sessions(group, now_ms)
+    group.join_deadline_ms = min(FOREVER_MS, group.join_deadline_ms + away_ms)
+    group.sync_deadline_ms = min(FOREVER_MS, group.sync_deadline_ms + away_ms)
+    for member_id in group.pending_members:
+        group.pending_members[member_id] += away_ms
+
+
 def advance(group: ClassicGroup, now_ms: int, config: GroupConfig, change: Change) -> None:
     """Runs every deadline that has passed."""
     for member_id, deadline_ms in list(group.pending_members.items()):

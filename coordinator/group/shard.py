@@ -125,6 +125,13 @@ class GroupShard:
             self._deleted_topics.update(dict.fromkeys(topics - self._catalog.shapes(topics).keys(), context.now_ms))
         return Outcome()
 
+    def resumed(self, now_ms: int, away_ms: int) -> None:
+        for group in self.groups.values():
+            rebalance.resume(group, now_ms, away_ms)
+            if group.group_id in self._deadlines:
+                self._deadlines[group.group_id] = group.next_deadline_ms()
+        self.consumers.resumed(now_ms, away_ms)
+
     def due(self, now_ms: int) -> Sequence[GroupEvent]:
         events: list[GroupEvent] = [GroupTimer(group_id) for group_id, deadline in self._deadlines.items() if deadline <= now_ms]
         events += self.consumers.due(now_ms)

@@ -148,6 +148,9 @@ class TransactionShard:
     def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
         """__transaction_state takes part in no transaction; a stray marker changes nothing."""
 
+    def resumed(self, now_ms: int, away_ms: int) -> None:
+        """A transaction's timeout goes on counting, as it does while a coordinator is elected."""
+
     def activated(self, context: Context) -> TransactionOutcome:
         """Takes up what the former coordinator left between PREPARE and COMPLETE (SEMANTICS 27)."""
         self._activated_ms = context.now_ms

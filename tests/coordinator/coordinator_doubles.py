@@ -136,6 +136,14 @@ class Driver:
         self.now_ms += advance_ms
         self.runtime.tick(self.now_ms)
 
+    def away(self, for_ms: int) -> None:
+        """The node is cut off for so long, and nobody is elected instead of it."""
+        self.now_ms += for_ms
+        self.runtime.turn_away()
+        self.runtime.tick(self.now_ms, timers=False)
+        self.runtime.resume(for_ms)
+        self.runtime.tick(self.now_ms)
+
 
 def code_of(reply: Any) -> ErrorCode:
     """The error code of a reply; NONE for one that is not an error."""

@@ -214,6 +214,22 @@ def test_a_new_coordinator_gives_everybody_a_session_and_time_to_revoke(groups: 
     assert other.group.members.keys() == {"b"}
 
 
+def test_nobody_was_silent_nor_slow_to_revoke_while_the_coordinator_answered_nobody(groups: Consumers) -> None:
+    groups.join("a")
+    groups.join("b")
+    groups.beat("a", 1, owned=owned(0, 1, 2, 3))
+    groups.away(2 * REBALANCE_MS)
+    groups.tick(SESSION_MS - 1)
+    groups.commit()
+    assert groups.group.members.keys() == {"a", "b"}
+    for _ in range(REBALANCE_MS // SESSION_MS + 1):
+        for member in groups.group.members:
+            groups.beat(member, groups.group.current[member].epoch, owned=owned(0, 1, 2, 3) if member == "a" else None)
+        groups.tick(SESSION_MS - 1)
+    groups.commit()
+    assert groups.group.members.keys() == {"b"}, "who keeps what it shall give up is removed in the end"
+
+
 # --- static members --------------------------------------------------------------------------------------------------------
 
 

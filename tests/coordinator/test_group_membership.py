@@ -489,6 +489,39 @@ def test_a_new_coordinator_knows_the_generation_and_renews_the_sessions(groups: 
     assert after.state in (S.PREPARING_REBALANCE, S.EMPTY), "but nobody lives for ever"
 
 
+def test_nobody_was_silent_while_the_coordinator_answered_nobody(groups: Groups) -> None:
+    """The quorum was away for longer than a session, and the same node goes on."""
+    generation = groups.stable(2)
+    groups.away(10 * SESSION_MS)
+    groups.tick(SESSION_MS - 1)
+    assert groups.state is S.STABLE and groups.beat("m1", generation) is ErrorCode.NONE
+    groups.tick(1)
+    groups.commit()
+    assert set(groups.group.members) == {"m1"}, "but nobody lives for ever"
+
+
+def test_a_rebalance_has_as_much_time_after_an_absence_of_the_coordinator_as_it_had_left(groups: Groups) -> None:
+    generation = groups.stable(2)
+    assert groups.join("again", "m1") is None
+
+    def spend(milliseconds: int) -> None:
+        """The other member lives, and does not join."""
+        for _ in range(milliseconds // 5_000):
+            groups.tick(5_000)
+            assert groups.beat("m2", generation) is ErrorCode.REBALANCE_IN_PROGRESS
+
+    spend(REBALANCE_MS // 2)
+    groups.away(2 * REBALANCE_MS)
+    assert code_of(groups.replies["again"]) is ErrorCode.NOT_COORDINATOR
+    assert groups.join("once more", "m1") is None
+    spend(REBALANCE_MS // 2 - 5_000)
+    groups.tick(4_999)
+    assert groups.state is S.PREPARING_REBALANCE
+    groups.tick(1)
+    groups.commit()
+    assert set(groups.group.members) == {"m1"} and groups.replies["once more"].generation == generation + 1
+
+
 def test_waiting_members_hear_that_the_coordinator_moved(groups: Groups) -> None:
     groups.stable()
     assert groups.join("b") is None

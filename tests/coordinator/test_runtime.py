@@ -88,6 +88,8 @@ class Summing:
         self.is_active = True
         return Outcome(effects=(("activated", self.total),))
 
+    def resumed(self, now_ms: int, away_ms: int) -> None: ...
+
     def due(self, now_ms: int) -> list[Any]:
         return []
 

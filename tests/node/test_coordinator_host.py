@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,8 @@ class Counting:
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
+        self.absences: list[int] = []
+        self.looks = 0
 
     def handle(self, event: str, context: Context) -> Outcome[Any, None]:
         if event == "read":
@@ -46,7 +49,11 @@ class Counting:
     def activated(self, context: Context) -> Outcome[Any, None]:
         return Outcome()
 
+    def resumed(self, now_ms: int, away_ms: int) -> None:
+        self.absences.append(away_ms)
+
     def due(self, now_ms: int) -> Sequence[str]:
+        self.looks += 1
         return ()
 
 
@@ -203,6 +210,25 @@ async def test_who_waits_at_a_coordinator_that_loses_its_session_is_sent_elsewhe
     hosted.holds_session = True
     hosted.commit()
     assert await asyncio.wait_for(hosted.host.ask_partition(0, "read"), 10) == [b"written"]
+
+
+async def test_no_timer_runs_while_nobody_can_be_heard_and_the_shards_are_told_for_how_long(hosted: Hosted) -> None:
+    hosted.host.on_elected(0, 1, hosted.log)
+    await hosted.until(Phase.ACTIVE)
+    (_, _, shard), *_ = hosted.runtime.shards()
+    assert isinstance(shard, Counting)
+    began = time.monotonic()
+    hosted.holds_session = False
+    await asyncio.sleep(2 * coordinator_host.TICK_S)
+    looks = shard.looks
+    await asyncio.sleep(3 * coordinator_host.TICK_S)
+    assert shard.looks == looks and shard.absences == []
+    hosted.holds_session = True
+    async with asyncio.timeout(10):
+        while not shard.absences or shard.looks == looks:
+            await asyncio.sleep(0.01)
+    assert len(shard.absences) == 1
+    assert 2 * coordinator_host.TICK_S <= shard.absences[0] / 1000 <= time.monotonic() - began
 
 
 async def test_a_log_that_cannot_be_read_is_not_served(hosted: Hosted) -> None:

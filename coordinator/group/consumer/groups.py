@@ -119,6 +119,15 @@ class ConsumerGroups:
             for member_id in group.members:
                 self._watch(group, member_id, now_ms)
 
+    def resumed(self, now_ms: int, away_ms: int) -> None:
+        """Its coordinator answered nobody for so long: everybody has a full session, and what was left of the time to revoke."""
+        for group_id, group in self.groups.items():
+            volatile = self._volatile.get(group_id, _Volatile())
+            volatile.revocations = {name: (epoch, until + away_ms) for name, (epoch, until) in volatile.revocations.items()}
+            self._deadlines.pop(group_id, None)
+            for member_id in group.members:
+                self._watch(group, member_id, now_ms)
+
     def due(self, now_ms: int) -> Sequence[ConsumerGroupTimer]:
         return [ConsumerGroupTimer(group_id) for group_id, deadline_ms in self._deadlines.items() if deadline_ms <= now_ms]
 
