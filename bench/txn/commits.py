@@ -7,7 +7,6 @@ of the call, which first waits for the records that are still on their way.  At 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from pathlib import Path
@@ -48,7 +47,6 @@ class Worker(threading.Thread):
         self.seconds_wanted = 0.0
 
     def run(self) -> None:
-        os.nice(10)  # of this thread, and of those that the client makes: the nodes' cores are not to be taken by fifty clients
         try:
             producer = Producer(self._settings)
             producer.init_transactions(TIMEOUT_S)
