@@ -34,6 +34,7 @@ from ..runtime import logs
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import BatchHeader, ControlType, NewRecord, decode_batch, decode_marker, encode_batch, iterate_headers
 from .outcome import (
+    APPEND_ERRORS,
     NO_TOKEN,
     Context,
     CoordinatorRecord,
@@ -64,22 +65,6 @@ class RuntimeConfig:
     parked_timeout_ms: int = 10_000
     waiting_max: int = 100_000
     buffered_markers_max: int = 10_000
-
-
-# How a refused append looks to a client of the coordinator (Kafka's TransactionStateManager and CoordinatorRuntime agree).
-APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.UNKNOWN_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.CORRUPT_MESSAGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
 
 
 class CoordinatorLoadError(Exception):
