@@ -2,11 +2,13 @@
 
 Each producer repeats one transaction: `records` of 100 bytes, spread over so many partitions in turn.  The commit's time is that
 of the call, which first waits for the records that are still on their way.  At the end the committed records are counted.
+The clients run at a lower priority than the nodes, which would have cores of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from pathlib import Path
@@ -47,6 +49,7 @@ class Worker(threading.Thread):
         self.seconds_wanted = 0.0
 
     def run(self) -> None:
+        os.nice(10)  # of this thread, and of those that the client makes: fifty clients would starve the nodes on the same cores
         try:
             producer = Producer(self._settings)
             producer.init_transactions(TIMEOUT_S)
