@@ -11,8 +11,8 @@ from ..proto import controller_pb2 as rpc
 from ..proto import metadata_pb2 as pb
 from ..wire.errors import ErrorCode, KafkaError
 from .active import Plan
-from .features import SUPPORTED, Ranges
-from .model import METADATA_VERSION
+from .features import Ranges, highest_known, shown, shown_ranges
+from .model import METADATA_VERSION, name_of_metadata_level
 from .state import ClusterState
 
 
@@ -32,18 +32,21 @@ def plan_update(
         if update.name in seen:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{update.name} is in the request more than once")
         seen.add(update.name)
-        present = state.features.get(update.name, 0)
+        present = shown(state.features).get(update.name, 0)
         _check_update(state, update, present, voters)
         if update.level != present:
-            change = pb.SetFeatureLevel(name=update.name, level=update.level, expected_level=present)
+            name = name_of_metadata_level(update.level) if update.name == METADATA_VERSION else update.name
+            expected = state.features.get(name, 0)
+            change = pb.SetFeatureLevel(name=name, level=update.level, expected_level=expected)
             plan.operations.append(pb.Operation(set_feature_level=change))
     return Plan() if request.validate_only else plan
 
 
 def _check_update(state: ClusterState, update: rpc.FeatureUpdate, present: int, voters: Mapping[int, Ranges | None]) -> None:
     name, level = update.name, update.level
-    if name not in SUPPORTED:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown feature {name!r}: there are {', '.join(sorted(SUPPORTED))}")
+    ranges = shown_ranges()
+    if name not in ranges:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown feature {name!r}: there are {', '.join(sorted(ranges))}")
     if level < present:
         if not update.downgrade:
             message = f"{name} is {present} already: {level} would be a downgrade, and the request does not ask for one"
@@ -52,21 +55,21 @@ def _check_update(state: ClusterState, update: rpc.FeatureUpdate, present: int, 
             # Entries of the present level stand in the log and in snapshots; whoever does not know them would read them wrongly.
             message = f"{name} is never lowered: the metadata may hold what a lower level does not know"
             raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
-    low, high = SUPPORTED[name]
+    low, high = ranges[name]
     if not low <= level <= high:
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"{name}={level}: the controller knows {low} to {high}")
-    lacking = [
-        f"broker {broker.node_id} ({dict(broker.supported_features).get(name, 0)})"
-        for broker in sorted(state.brokers.values(), key=lambda broker: broker.node_id)
-        if dict(broker.supported_features).get(name, 0) < level
-    ]
+    lacking = []
+    for broker in sorted(state.brokers.values(), key=lambda broker: broker.node_id):
+        highest = highest_known({each: (0, known) for each, known in broker.supported_features}, name)
+        if highest < level:
+            lacking.append(f"broker {broker.node_id} ({highest})")
     silent = []
     for node_id in sorted(voters):
         known = voters[node_id]
         if known is None:
             silent.append(str(node_id))
-        elif known.get(name, (0, 0))[1] < level:
-            lacking.append(f"controller {node_id} ({known.get(name, (0, 0))[1]})")
+        elif highest_known(known, name) < level:
+            lacking.append(f"controller {node_id} ({highest_known(known, name)})")
     if lacking:
         message = f"{name}={level} is not known to {', '.join(lacking)}: upgrade or unregister them first"
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)

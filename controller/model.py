@@ -7,6 +7,7 @@ it may be handed to another thread, kept across an `await` and compared with a l
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -20,19 +21,26 @@ TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 
-METADATA_VERSION = "metadata.version"
+METADATA_VERSION = "tidegate.metadata.version"
+FORMER_METADATA_VERSION = "metadata.version"  # the same feature up to level 3, under a name that means something else in Kafka
+FORMER_LEVEL_MAX = 3
 GROUP_VERSION = "group.version"  # 1: consumer groups (KIP-848)
-# What came with which level of metadata.version: until every node knows it, no entry of the log may hold it.
+# What came with which level of METADATA_VERSION: until every node knows it, no entry of the log may hold it (`features.py`).
 MOVES_LEVEL = 2  # partitions that move, brokers that are unregistered
 NODE_SETTINGS_LEVEL = 3  # settings of nodes that change while they run
+RESOURCES_LEVEL = 4  # more settings, of more kinds of resources
 # The operations that not every level has: below it none of them is applied.  (Moves are fields of `change_partitions`, which
 # `partition_changes` looks at.)
 OPERATION_LEVELS: dict[str, int] = {"unregister_broker": MOVES_LEVEL, "change_node_config": NODE_SETTINGS_LEVEL}
 # The feature levels that this version of Tidegate knows, and the ones a fresh cluster starts with.
-SUPPORTED_FEATURES: dict[str, int] = {METADATA_VERSION: 3, "transaction.version": 2, GROUP_VERSION: 1}
+SUPPORTED_FEATURES: dict[str, int] = {
+    METADATA_VERSION: 4, FORMER_METADATA_VERSION: FORMER_LEVEL_MAX, "transaction.version": 2, GROUP_VERSION: 1,
+}  # fmt: skip
 # The lowest levels that it still knows; 0: the feature may be off.
-FEATURE_LEVEL_MIN: dict[str, int] = {METADATA_VERSION: 1, "transaction.version": 0, GROUP_VERSION: 0}
-INITIAL_FEATURES: dict[str, int] = {METADATA_VERSION: 3, "transaction.version": 2, GROUP_VERSION: 1}
+FEATURE_LEVEL_MIN: dict[str, int] = {
+    METADATA_VERSION: 1, FORMER_METADATA_VERSION: 1, "transaction.version": 0, GROUP_VERSION: 0,
+}  # fmt: skip
+INITIAL_FEATURES: dict[str, int] = {METADATA_VERSION: 4, "transaction.version": 2, GROUP_VERSION: 1}
 
 TOPIC_NAME_LENGTH_MAX = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -40,6 +48,17 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 MIN_IN_SYNC_REPLICAS_CONFIG = "min.insync.replicas"
 UNCLEAN_ELECTION_CONFIG = "unclean.leader.election.enable"
 FLUSH_POLICY_CONFIG = "flush.policy"
+
+
+def metadata_level(finalised: Mapping[str, int]) -> int:
+    """The finalised level of METADATA_VERSION, also where it still stands under its former name; 0: none."""
+    return finalised.get(METADATA_VERSION, 0) or finalised.get(FORMER_METADATA_VERSION, 0)
+
+
+def name_of_metadata_level(level: int) -> str:
+    """The feature's name in the log: nodes of the version before the name was changed know the former one alone, and must meet
+    a name that they do not know where a level begins that they do not know."""
+    return METADATA_VERSION if level > FORMER_LEVEL_MAX else FORMER_METADATA_VERSION
 
 
 def topic_name_problem(name: str) -> str | None:

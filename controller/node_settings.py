@@ -13,7 +13,7 @@ from typing import Final
 from ..proto import controller_pb2 as rpc
 from ..proto import metadata_pb2 as pb
 from ..wire.errors import ErrorCode, KafkaError
-from .features import require_level
+from .features import require_level, require_setting_levels
 from .model import NODE_SETTINGS_LEVEL
 from .state import ALL_NODES, ClusterState
 from .topics import TopicPlan, TopicPlans
@@ -74,6 +74,7 @@ def _plan(state: ClusterState, change: rpc.ConfigChange) -> pb.Operation | None:
     future = {} if change.replace_all else {key: value for key, value in present.items() if key not in change.remove}
     for name, value in change.set.items():
         future[name] = str(check_setting(name, value))
+    require_setting_levels(state.features, change.set)
     unknown = [name for name in change.remove if name not in DYNAMIC_SETTINGS and name not in present]
     if unknown:
         check_setting(unknown[0], "")

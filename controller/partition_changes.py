@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..proto import metadata_pb2 as pb
 from ..wire.errors import ErrorCode
-from .model import METADATA_VERSION, MOVES_LEVEL, NO_BROKER_EPOCH, NO_LEADER, PartitionState, TopicState
+from .model import MOVES_LEVEL, NO_BROKER_EPOCH, NO_LEADER, PartitionState, TopicState, metadata_level
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -87,7 +87,7 @@ def _members(
 
 
 def _assignment_error(state: ClusterState, before: PartitionState, after: PartitionState) -> ErrorCode:
-    if state.features.get(METADATA_VERSION, 0) < MOVES_LEVEL:
+    if metadata_level(state.features) < MOVES_LEVEL:
         return ErrorCode.UNSUPPORTED_VERSION
     if not _is_sound(after):
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT

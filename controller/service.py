@@ -23,7 +23,7 @@ from ..wire.errors import ErrorCode, KafkaError
 from . import topics
 from .active import ActiveController, ControllerConfig, Plan
 from .feature_updates import plan_update
-from .features import SUPPORTED, Ranges, as_messages, ranges_of
+from .features import SUPPORTED, Ranges, as_messages, ranges_of, shown
 from .metadata_log import MetadataLog, NotController
 from .model import ApplyResult
 from .node_settings import plan_node_configuration
@@ -314,7 +314,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 raise NotController(self._log.leader_id)
             planned, _ = await self._carry_out(plan, _itself)
             if planned:
-                log.info("features_updated", levels=dict(self._log.state.features))
+                log.info("features_updated", levels=shown(self._log.state.features))
             return rpc.UpdateFeaturesReply(status=self._status(), metadata_index=self._log.applied_index)
 
         return await self._answer(rpc.UpdateFeaturesReply, work)

@@ -30,6 +30,7 @@ from ..proto import metadata_pb2 as pb
 from ..wire.errors import ErrorCode
 from . import snapshot
 from .model import (
+    FORMER_METADATA_VERSION,
     INTERNAL_TOPICS,
     METADATA_VERSION,
     NO_BROKER_EPOCH,
@@ -43,6 +44,7 @@ from .model import (
     PartitionState,
     TopicState,
     Value,
+    metadata_level,
     topic_name_problem,
 )
 from .offline_replicas import decode_replicas
@@ -243,7 +245,12 @@ class ClusterState:
             raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"{op.name} is at level {self._features.get(op.name, 0)}")
         if not op.name or op.level < 0:
             raise _Refused(ErrorCode.INVALID_REQUEST, "a feature level needs a name and a level of at least 0")
-        self._features = {**self._features, op.name: op.level}
+        if op.name == FORMER_METADATA_VERSION and METADATA_VERSION in self._features:
+            raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"{op.name} has become {METADATA_VERSION}")
+        features = {**self._features, op.name: op.level}
+        if op.name == METADATA_VERSION:
+            features.pop(FORMER_METADATA_VERSION, None)
+        self._features = features
         return op.level
 
     def _allocate_producer_ids(self, op: pb.AllocateProducerIds, changes: _Changes) -> Value:
@@ -348,7 +355,7 @@ class ClusterState:
         return broker.broker_epoch
 
     def _require_level(self, level: int) -> None:
-        present = self._features.get(METADATA_VERSION, 0)
+        present = metadata_level(self._features)
         if present < level:
             raise _Refused(ErrorCode.UNSUPPORTED_VERSION, f"{METADATA_VERSION} is {present}, this needs {level}")
 

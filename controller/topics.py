@@ -18,6 +18,7 @@ from ..proto import metadata_pb2 as pb
 from ..storage.topic_config import validate_topic_config
 from ..wire.errors import ErrorCode, KafkaError
 from .active import ControllerConfig
+from .features import require_setting_levels
 from .model import INTERNAL_TOPICS, TopicState, topic_name_problem
 from .placement import Load, check_assignments, place
 from .state import ClusterState
@@ -135,6 +136,7 @@ def _plan_topic(
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
     topic_config = dict(wanted.config)
     validate_topic_config(topic_config)
+    require_setting_levels(state.features, topic_config)
     if wanted.name in INTERNAL_TOPICS:
         check_state_topic(wanted.name, topic_config)
     partitions = _new_partitions(state, config, wanted, load)
@@ -301,6 +303,7 @@ def _plan_config(state: ClusterState, request: rpc.AlterConfigsRequest, change: 
     topic = _existing(state, change.name)
     future = future_config(topic.config, change)
     validate_topic_config(future)
+    require_setting_levels(state.features, {key: text for key, text in future.items() if topic.config.get(key) != text})
     if topic.internal:
         check_state_topic(topic.name, future, topic)
     check_stays_compacted(topic.name, topic.config, future)

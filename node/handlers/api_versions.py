@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ...controller.features import SUPPORTED
+from ...controller.features import shown, shown_ranges
 from ...wire import api
 from ...wire.errors import ErrorCode
 from ..broker import Broker
@@ -35,13 +35,13 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         "throttle_time": 0,
         "supported_features": [
             {"name": name, "min_version": low, "max_version": high}
-            for name, (low, high) in SUPPORTED.items()
+            for name, (low, high) in shown_ranges().items()
             if low > 0 or version >= 4
         ],
         "finalized_features_epoch": broker.metadata_index,
         "finalized_features": [
             {"name": name, "max_version_level": level, "min_version_level": level}
-            for name, level in broker.state.features.items()
+            for name, level in shown(broker.state.features).items()
             if level > 0
         ],
         "zk_migration_ready": False,

@@ -244,11 +244,11 @@ async def _describe_cluster(world: World, version: int) -> Any:
 @case(ApiKey.API_VERSIONS)
 async def _api_versions(world: World, version: int) -> Any:
     keys = [{"api_key": k, "min_version": low, "max_version": high} for k, low, high in api.advertised(HANDLERS.keys)]
-    supported = [{"name": "metadata.version", "min_version": 1, "max_version": 3}]
+    supported = [{"name": "tidegate.metadata.version", "min_version": 1, "max_version": 4}]
     if version >= 4:
         supported.append({"name": "transaction.version", "min_version": 0, "max_version": 2})
         supported.append({"name": "group.version", "min_version": 0, "max_version": 1})
-    finalized = [("group.version", 1), ("metadata.version", 3), ("transaction.version", 2)]
+    finalized = [("group.version", 1), ("tidegate.metadata.version", 4), ("transaction.version", 2)]
     return {"client_software_name": "tests", "client_software_version": "1.0"}, OK | {
         "api_keys": keys, "supported_features": supported, "finalized_features_epoch": lambda epoch: epoch > 0,
         "finalized_features": [{"name": n, "max_version_level": v, "min_version_level": v} for n, v in finalized],

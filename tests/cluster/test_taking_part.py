@@ -25,10 +25,10 @@ from .witness import eventually, log_of
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("roomy"), pytest.mark.timeout(180)]
 
 TRANSACTIONS = "transaction.version"
-# A node that knows no more than level 1 of metadata.version, as the version before this one.
+# A node that knows the metadata's feature by its former name alone, as the version before this one.
 OLDER = """
 from tidegate.controller import model
-model.SUPPORTED_FEATURES["metadata.version"] = 1
+del model.SUPPORTED_FEATURES["tidegate.metadata.version"]
 from tidegate.node.__main__ import main
 main()
 """
@@ -130,7 +130,7 @@ async def test_an_older_node_that_does_not_know_a_finalised_level_does_not_start
         await node.wait_ready()
     said = (output + errors).decode()
     assert older.returncode in (3, 70), said
-    assert "the cluster runs metadata.version=3" in said and "knows at most 1: upgrade it" in said
+    assert "the cluster runs tidegate.metadata.version=4" in said and "does not know it: upgrade it" in said
     assert "Traceback" not in said
 
 
@@ -155,15 +155,15 @@ def test_a_foreign_client_raises_and_lowers_levels(roomy_cluster: LocalCluster) 
         return {TRANSACTIONS: (kind, 1)}
 
     try:
-        assert levels() == {"metadata.version": 3, TRANSACTIONS: 2, "group.version": 1}
+        assert levels() == {"tidegate.metadata.version": 4, TRANSACTIONS: 2, "group.version": 1}
         supported = {name: each["supported"] for name, each in client.describe_features().items()}
-        assert supported == {"metadata.version": (1, 3), TRANSACTIONS: (0, 2), "group.version": (0, 1)}
+        assert supported == {"tidegate.metadata.version": (1, 4), TRANSACTIONS: (0, 2), "group.version": (0, 1)}
         assert client.update_features(lower(UpdateFeatureType.SAFE_DOWNGRADE), validate_only=True) == {TRANSACTIONS: "OK"}
         assert levels()[TRANSACTIONS] == 2, "validation changes nothing"
         for refused, error in (
             (lower(UpdateFeatureType.UPGRADE), InvalidUpdateVersionError),
             (lower(UpdateFeatureType.UNSAFE_DOWNGRADE), InvalidUpdateVersionError),
-            ({"metadata.version": (UpdateFeatureType.SAFE_DOWNGRADE, 1)}, InvalidUpdateVersionError),
+            ({"tidegate.metadata.version": (UpdateFeatureType.SAFE_DOWNGRADE, 1)}, InvalidUpdateVersionError),
             ({TRANSACTIONS: 9}, InvalidUpdateVersionError),
             ({"no.such.feature": 1}, InvalidRequestError),
         ):
@@ -183,14 +183,14 @@ async def test_levels_are_described_raised_and_lowered_where_that_is_safe(roomy_
     from kafka.admin import KafkaAdminClient
 
     described = {each.name: (each.level, each.lowest, each.highest) for each in await admin.describe_features()}
-    assert described == {"metadata.version": (3, 1, 3), "transaction.version": (2, 0, 2), "group.version": (1, 0, 1)}
+    assert described == {"tidegate.metadata.version": (4, 1, 4), "transaction.version": (2, 0, 2), "group.version": (1, 0, 1)}
 
     async def run(*arguments: str, fails: bool = False) -> str:
         return await asyncio.to_thread(lambda: command(roomy_cluster, "features", *arguments, fails=fails))
 
-    assert "metadata.version" in await run("describe")
+    assert "tidegate.metadata.version" in await run("describe")
     assert "highest level" in await run("upgrade")
-    assert "never lowered" in await run("downgrade", "--feature", "metadata.version=1", fails=True)
+    assert "never lowered" in await run("downgrade", "--feature", "tidegate.metadata.version=1", fails=True)
     assert "could be lowered" in await run("downgrade", "--feature", "transaction.version=1", "--dry-run")
     assert {each.name: each.level for each in await admin.describe_features()}["transaction.version"] == 2
     await run("downgrade", "--feature", "transaction.version=1")

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from controller_cluster import ControllerCluster, registration, until
 from test_active_controller import Office
-from tidegate.controller import features, metadata_log
+from tidegate.controller import features, metadata_log, node_settings
+from tidegate.controller.active import ControllerConfig
 from tidegate.controller.feature_updates import plan_update
 from tidegate.controller.features import SUPPORTED, Ranges, UnknownLevel, check_known, level_problem
 from tidegate.controller.metadata_log import MetadataLogUnusable
-from tidegate.controller.model import METADATA_VERSION, OPERATION_LEVELS
+from tidegate.controller.model import (
+    FORMER_METADATA_VERSION,
+    METADATA_VERSION,
+    OPERATION_LEVELS,
+    metadata_level,
+    name_of_metadata_level,
+)
+from tidegate.controller.topics import plan_configuration, plan_creation
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
+from tidegate.storage.topic_config import TOPIC_CONFIGS
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 TRANSACTIONS = "transaction.version"
@@ -22,13 +32,14 @@ FIRST_LEVEL = {
     "set_offline_replicas", "create_topic", "delete_topic", "create_partitions", "change_topic_config", "change_partitions",
     "allocate_producer_ids", "set_feature_level",
 }  # fmt: skip
-OLD: Ranges = {METADATA_VERSION: (1, 1), TRANSACTIONS: (0, 2)}
+OLD: Ranges = {FORMER_METADATA_VERSION: (1, 1), TRANSACTIONS: (0, 2)}
+RELEASED: Ranges = {FORMER_METADATA_VERSION: (1, 3), TRANSACTIONS: (0, 2)}
 
 
 @pytest.fixture
 def office() -> Office:
     office = Office()
-    office.state._features = {METADATA_VERSION: 1, TRANSACTIONS: 2}
+    office.state._features = {FORMER_METADATA_VERSION: 1, TRANSACTIONS: 2}
     office.join(1, 2)
     return office
 
@@ -40,7 +51,9 @@ def update(office: Office, name: str, level: int, *, voters: dict[int, Ranges | 
 
 
 PROBLEMS = [
-    ({METADATA_VERSION: 4}, SUPPORTED, "the cluster runs metadata.version=4, broker 7 knows at most 3: upgrade it"),
+    ({METADATA_VERSION: 5}, SUPPORTED, "the cluster runs tidegate.metadata.version=5, broker 7 knows at most 4: upgrade it"),
+    ({METADATA_VERSION: 4}, RELEASED, "the cluster runs tidegate.metadata.version=4, broker 7 does not know it: upgrade it"),
+    ({FORMER_METADATA_VERSION: 3}, SUPPORTED, None),
     ({"new.thing": 1}, SUPPORTED, "the cluster runs new.thing=1, broker 7 does not know it: upgrade it"),
     ({METADATA_VERSION: 1}, {METADATA_VERSION: (2, 3)}, "broker 7 needs at least 2: first run `tidegate features upgrade`"),
     ({METADATA_VERSION: 2, "gone": 0}, SUPPORTED, None),
@@ -58,7 +71,8 @@ def test_a_problem_names_the_feature_the_level_and_what_is_known(
 @pytest.mark.parametrize(("low", "high", "says"), [(0, 0, "does not know it"), (2, 5, "needs at least 2")])
 def test_a_broker_that_cannot_follow_a_finalised_level_is_refused(office: Office, low: int, high: int, says: str) -> None:
     request = registration(3)
-    request.supported_features[0].CopyFrom(rpc.FeatureRange(name=METADATA_VERSION, min_level=low, max_level=high))
+    former = next(each for each in request.supported_features if each.name == FORMER_METADATA_VERSION)
+    former.CopyFrom(rpc.FeatureRange(name=FORMER_METADATA_VERSION, min_level=low, max_level=high))
     with pytest.raises(KafkaError) as refused:
         office.duties.register(request)
     assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
@@ -67,12 +81,31 @@ def test_a_broker_that_cannot_follow_a_finalised_level_is_refused(office: Office
 
 def test_a_level_is_raised_when_everybody_knows_it_and_again_without_effect(office: Office) -> None:
     update(office, METADATA_VERSION, 2, validate_only=True)
-    assert office.state.features[METADATA_VERSION] == 1
+    assert metadata_level(office.state.features) == 1
     update(office, METADATA_VERSION, 2)
-    assert office.state.features[METADATA_VERSION] == 2
+    assert metadata_level(office.state.features) == 2
     index = office.state.index
     update(office, METADATA_VERSION, 2)
     assert office.state.index == index
+
+
+def test_from_level_4_on_the_level_stands_under_its_own_name_alone(office: Office) -> None:
+    """A node of the version before knows the former name only: it stops at the entry, and never starts on what follows."""
+    update(office, METADATA_VERSION, 3)
+    assert dict(office.state.features) == {FORMER_METADATA_VERSION: 3, TRANSACTIONS: 2}
+    assert level_problem("it", RELEASED, office.state.features) is None
+    met = office.state.index
+    update(office, METADATA_VERSION, 4)
+    assert office.state.index == met + 1, "one entry"
+    assert dict(office.state.features) == {METADATA_VERSION: 4, TRANSACTIONS: 2}
+    assert features.shown(office.state.features) == dict(office.state.features)
+    assert level_problem("it", RELEASED, office.state.features)
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 4])
+def test_clients_see_one_name_at_every_level(level: int) -> None:
+    assert features.shown({name_of_metadata_level(level): level, TRANSACTIONS: 2}) == {METADATA_VERSION: level, TRANSACTIONS: 2}
+    assert FORMER_METADATA_VERSION not in features.shown_ranges()
 
 
 def old_broker(office: Office, node_id: int) -> None:
@@ -84,7 +117,9 @@ def old_broker(office: Office, node_id: int) -> None:
 
 REFUSED = [
     ("nothing.such", 1, {}, ErrorCode.INVALID_REQUEST, "unknown feature"),
-    (METADATA_VERSION, 9, {}, ErrorCode.INVALID_UPDATE_VERSION, "the controller knows 1 to 3"),
+    (METADATA_VERSION, 9, {}, ErrorCode.INVALID_UPDATE_VERSION, "the controller knows 1 to 4"),
+    (FORMER_METADATA_VERSION, 2, {}, ErrorCode.INVALID_REQUEST, "unknown feature"),
+    (METADATA_VERSION, 4, {"voters": {1: SUPPORTED, 2: RELEASED}}, ErrorCode.INVALID_UPDATE_VERSION, "controller 2 (3)"),
     (METADATA_VERSION, 2, {"voters": {1: SUPPORTED, 2: OLD}}, ErrorCode.INVALID_UPDATE_VERSION, "controller 2 (1)"),
     (METADATA_VERSION, 2, {"voters": {1: SUPPORTED, 2: {}}}, ErrorCode.INVALID_UPDATE_VERSION, "controller 2 (0)"),
     (METADATA_VERSION, 2, {"voters": {1: SUPPORTED, 3: None}}, ErrorCode.FEATURE_UPDATE_FAILED, "controllers 3 did not say"),
@@ -165,11 +200,11 @@ async def test_a_controller_that_meets_an_unknown_level_stops_and_does_not_start
     cluster = ControllerCluster(tmp_path, 1)
     await cluster.start()
     log = (await cluster.active()).metadata
-    raise_it = pb.SetFeatureLevel(name=METADATA_VERSION, level=9, expected_level=3)
+    raise_it = pb.SetFeatureLevel(name=METADATA_VERSION, level=9, expected_level=4)
     command = pb.Command(operations=[pb.Operation(set_feature_level=raise_it)])
     await log.propose(command.SerializeToString())
     await until(lambda: cluster.deaths)
-    assert cluster.deaths == ["the cluster runs metadata.version=9, node 1 knows at most 3: upgrade it"]
+    assert cluster.deaths == ["the cluster runs tidegate.metadata.version=9, node 1 knows at most 4: upgrade it"]
     await cluster.stop()
 
     monkeypatch.setattr(metadata_log, "check_known", lambda *_: None)  # the newer version goes on, and makes a snapshot
@@ -180,16 +215,62 @@ async def test_a_controller_that_meets_an_unknown_level_stops_and_does_not_start
     monkeypatch.undo()
     with pytest.raises(MetadataLogUnusable) as refused:
         await cluster.start()
-    assert "metadata.version=9" in str(refused.value) and "knows at most 3" in str(refused.value)
+    assert "metadata.version=9" in str(refused.value) and "knows at most 4" in str(refused.value)
 
 
 def test_a_reader_of_the_metadata_that_meets_an_unknown_level_stops() -> None:
-    with pytest.raises(UnknownLevel, match="node 4 knows at most 3"):
-        check_known(4, {METADATA_VERSION: 4})
-    check_known(4, {METADATA_VERSION: 3, TRANSACTIONS: 0})
+    with pytest.raises(UnknownLevel, match="node 4 knows at most 4"):
+        check_known(4, {METADATA_VERSION: 5})
+    check_known(4, {METADATA_VERSION: 4, TRANSACTIONS: 0})
+    check_known(4, {FORMER_METADATA_VERSION: 3, TRANSACTIONS: 0})
 
 
 def test_every_operation_of_the_log_has_the_level_that_it_came_with() -> None:
     """A new one belongs into `OPERATION_LEVELS`, under a level of its own: nodes that do not know it take part below that."""
     kinds = {field.name for field in pb.Operation.DESCRIPTOR.oneofs_by_name["kind"].fields}
     assert kinds == FIRST_LEVEL | OPERATION_LEVELS.keys()
+
+
+# The settings and values that level 1 had: nodes that know no more stop when they meet another one.
+FIRST_SETTINGS = {
+    "cleanup.policy", "compression.type", "delete.retention.ms", "flush.policy", "index.interval.bytes", "max.compaction.lag.ms",
+    "max.message.bytes", "message.timestamp.after.max.ms", "message.timestamp.before.max.ms", "message.timestamp.type",
+    "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "min.insync.replicas", "record.check", "retention.bytes",
+    "retention.ms", "segment.bytes", "segment.index.bytes", "segment.jitter.ms", "segment.ms", "unclean.leader.election.enable",
+}  # fmt: skip
+FIRST_CHOICES = {
+    "cleanup.policy": {"delete", "compact"},
+    "compression.type": {"producer"},
+    "flush.policy": {"always", "os"},
+    "message.timestamp.type": {"CreateTime", "LogAppendTime"},
+}
+
+
+def test_every_setting_and_value_has_the_level_that_it_came_with() -> None:
+    """A new one belongs into `SETTING_LEVELS` or `VALUE_LEVELS`: the released version stops when it meets one in the metadata."""
+    known = TOPIC_CONFIGS.keys() | node_settings.DYNAMIC_SETTINGS
+    assert known - FIRST_SETTINGS == features.SETTING_LEVELS.keys() & known
+    assert all(1 < level <= SUPPORTED[METADATA_VERSION][1] for level in features.SETTING_LEVELS.values())
+    for name, first in FIRST_CHOICES.items():
+        assert set(TOPIC_CONFIGS[name].choices) - first == features.VALUE_LEVELS.get(name, {}).keys(), name
+
+
+def test_a_setting_or_value_above_the_level_is_refused_by_name(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    office.topic("orders", (1,))
+    monkeypatch.setattr(features, "SETTING_LEVELS", {"retention.ms": 4})
+    monkeypatch.setattr(features, "VALUE_LEVELS", {"cleanup.policy": {"compact": 4}})
+
+    def codes(settings: dict[str, str]) -> list[tuple[int, str]]:
+        topic = rpc.NewTopic(name="new", partitions=1, replication_factor=1, config=settings)
+        creation = rpc.CreateTopicsRequest(topics=[topic], validate_only=True)
+        made = plan_creation(office.state, ControllerConfig(), creation, uuid4).results
+        change = rpc.ConfigChange(name="orders", set=settings)
+        altered = plan_configuration(office.state, rpc.AlterConfigsRequest(topics=[change], validate_only=True)).results
+        return [(result.error, result.message) for result in (*made, *altered)]
+
+    refused = (({"retention.ms": "1"}, "retention.ms"), ({"cleanup.policy": "delete,compact"}, "cleanup.policy=compact"))
+    for settings, named in refused:
+        said = f"tidegate.metadata.version is 1, {named} needs 4: `tidegate features upgrade`"
+        assert codes(settings) == [(ErrorCode.UNSUPPORTED_VERSION, said)] * 2
+    office.state._features = {METADATA_VERSION: 4}
+    assert codes({"retention.ms": "1", "cleanup.policy": "compact"}) == [(ErrorCode.NONE, "")] * 2

@@ -15,7 +15,17 @@ from uuid import NAMESPACE_OID, uuid5
 from ....controller.active import ActiveController, ControllerConfig, Plan
 from ....controller.feature_updates import plan_update
 from ....controller.features import SUPPORTED, as_messages
-from ....controller.model import METADATA_VERSION, NO_BROKER_EPOCH, NO_LEADER, SUPPORTED_FEATURES, TRANSACTION_STATE_TOPIC
+from ....controller.model import (
+    FORMER_LEVEL_MAX,
+    FORMER_METADATA_VERSION,
+    METADATA_VERSION,
+    NO_BROKER_EPOCH,
+    NO_LEADER,
+    SUPPORTED_FEATURES,
+    TRANSACTION_STATE_TOPIC,
+    metadata_level,
+    name_of_metadata_level,
+)
 from ....controller.node_settings import CATCH_UP_SETTING, CLEANER_SETTING, plan_node_configuration
 from ....controller.reassignments import plan_reassignments
 from ....controller.requested_elections import plan_elections
@@ -78,8 +88,8 @@ class Commands:
             return []
 
     def _office(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
-        levels = {METADATA_VERSION: self._random.randint(1, SUPPORTED_FEATURES[METADATA_VERSION])}
-        return duties.take_office(self._node(), "simulated", "first", levels).operations
+        level = self._random.randint(1, SUPPORTED_FEATURES[METADATA_VERSION])
+        return duties.take_office(self._node(), "simulated", "first", {name_of_metadata_level(level): level}).operations
 
     def _registration(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
         node_id = self._node()
@@ -176,7 +186,7 @@ class Commands:
         return duties.unregister(self._node()).operations
 
     def _level(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
-        update = rpc.FeatureUpdate(name=METADATA_VERSION, level=state.features.get(METADATA_VERSION, 0) + 1)
+        update = rpc.FeatureUpdate(name=METADATA_VERSION, level=metadata_level(state.features) + 1)
         plan: Plan = plan_update(state, rpc.UpdateFeaturesRequest(updates=[update]), {1: SUPPORTED})
         return plan.operations
 
@@ -229,15 +239,15 @@ class Commands:
                 ids = [topic.topic_id.bytes for topic in state.topics.values()]
                 return random.choice((*ids, *ids, random.randbytes(16), b"short"))
             case "name":
-                return random.choice((METADATA_VERSION, *TOPICS))
+                return random.choice((METADATA_VERSION, FORMER_METADATA_VERSION, *TOPICS))
             case "key":
                 return random.choice((*TOPIC_CONFIGS, CATCH_UP_SETTING))
             case "value":
                 return random.choice(("1", "2", "true", "compact", "", "x"))
             case "level":
-                return random.randint(0, SUPPORTED_FEATURES[METADATA_VERSION])
+                return random.randint(0, FORMER_LEVEL_MAX)  # known under either name
             case "expected_level":
-                return random.choice((state.features.get(METADATA_VERSION, 0), 0))
+                return random.choice((metadata_level(state.features), 0))
             case "count":
                 return random.choice((1, 7, 0, -1, 2**31 - 1))
             case "partition" | "expected_partitions":
