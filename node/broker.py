@@ -38,6 +38,8 @@ log = logs.get(__name__)
 
 # How long a request waits for a topic that it just caused to be created to become known here.
 TOPIC_WAIT_S: Final = 5.0
+# How long a coordinator waits to hear of the state topic whose creation sent the client here.
+STATE_TOPIC_WAIT_S: Final = 1.0
 # Replicas that could not be opened (a full disk) are tried again, ever more rarely.
 OPEN_PAUSE_FIRST_S: Final = 2.0
 OPEN_PAUSE_MAX_S: Final = 300.0
@@ -320,6 +322,23 @@ class Broker:
         if found is None:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name} was created but is not known here yet")
         return found
+
+    async def state_partitions(self, topic: str) -> int:
+        """How many partitions a state topic has.  Raises COORDINATOR_NOT_AVAILABLE when this node does not come to know it: the
+        client that asks here was sent by a node that does, and metadata are on their way."""
+        deadline_s = self.clock.monotonic() + STATE_TOPIC_WAIT_S
+        while (count := self.partition_count(topic)) == 0:
+            try:
+                await self.metadata.wait_for_index(self.metadata_index + 1, deadline_s - self.clock.monotonic())
+            except TimeoutError:
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic} does not exist yet") from None
+        return count
+
+    def leads(self, topic: str, partition: int) -> bool:
+        """By the metadata as applied here, which may be ahead of the logs that are being made."""
+        found = self.state.topics.get(topic)
+        place = found.partitions.get(partition) if found is not None and self.serving else None
+        return place is not None and place.leader == self.node_id
 
     def topic_name(self, topic_id: UUID) -> str | None:
         topic = self.state.topic_by_id(topic_id)

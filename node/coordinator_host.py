@@ -18,7 +18,6 @@ from ..runtime import logs
 from ..runtime.clock import Clock
 from ..storage.log import AppendOrigin, Log, VerificationGuard
 from ..wire.errors import ErrorCode, KafkaError
-from .internal_topics import partition_for
 
 log = logs.get(__name__)
 
@@ -71,12 +70,15 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         clock: Clock,
         *,
         holds_session: Callable[[], bool],
+        leads: Callable[[int], bool] = lambda _partition: False,
     ) -> None:
-        """`holds_session()`: this node's session with the controller is good right now."""
+        """`holds_session()`: this node's session with the controller is good right now.  `leads(partition)`: by the metadata that
+        this node has applied, it leads this partition of the topic."""
         self.topic = topic
         self.runtime = runtime
         self._clock = clock
         self._holds_session = holds_session
+        self._leads = leads
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._logs: dict[int, Log] = {}
         self._failures: dict[int, int] = {}
@@ -189,16 +191,11 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
 
     # --- requests ---------------------------------------------------------------------------------------------------------
 
-    async def ask(self, key: str, partitions: int, event: EventT) -> ReplyT:
-        """Submits an event to the shard that is responsible for `key`.  Raises the shard's KafkaError."""
-        if partitions == 0:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
-        return await self.ask_partition(partition_for(key, partitions), event)
-
     async def ask_partition(self, partition: int, event: EventT) -> ReplyT:
-        """As `ask`.  Raises NOT_COORDINATOR when another node may coordinate by now, also for what needs no append: a node that
+        """Submits an event to a shard.  Raises the shard's KafkaError, and NOT_COORDINATOR when another node may coordinate by now, also for what needs no append: a node that
         is cut off would answer from what it last knew, for ever, and the client would not look for its successor."""
         self._require_session()
+        self.require_taken_up(partition)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def reply(value: Any) -> None:
@@ -235,6 +232,12 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
                 raise answer
             found.append(answer)
         return found
+
+    def require_taken_up(self, partition: int) -> None:
+        """Raises COORDINATOR_LOAD_IN_PROGRESS where this node was made leader and its log is still being made: nobody else
+        coordinates the partition, and a client that was told NOT_COORDINATOR would only be sent back here."""
+        if self.runtime.phase(partition) is None and self._leads(partition):
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is being taken up")
 
     def _require_session(self) -> None:
         if not self._holds_session():

@@ -77,7 +77,11 @@ class GroupCoordination:
             now_ms=broker.clock.steady_ms(),
         )
         self._host = CoordinatorHost(
-            CONSUMER_OFFSETS, runtime, broker.clock, holds_session=lambda: broker.membership.holds_session
+            CONSUMER_OFFSETS,
+            runtime,
+            broker.clock,
+            holds_session=lambda: broker.membership.holds_session,
+            leads=lambda partition: broker.leads(CONSUMER_OFFSETS, partition),
         )
 
     def start(self) -> None:
@@ -95,16 +99,16 @@ class GroupCoordination:
     def on_high_watermark(self, partition: int, offset: int) -> None:
         self._host.on_high_watermark(partition, offset)
 
-    def partition_for(self, group_id: str) -> int:
-        """Raises KafkaError COORDINATOR_NOT_AVAILABLE while the topic does not exist."""
-        count = self._broker.partition_count(CONSUMER_OFFSETS)
-        if count == 0:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{CONSUMER_OFFSETS} does not exist yet")
-        return partition_for(group_id, count)
+    async def partition_for(self, group_id: str) -> int:
+        """Raises KafkaError COORDINATOR_NOT_AVAILABLE while the topic does not exist, COORDINATOR_LOAD_IN_PROGRESS while the
+        partition is being taken up here."""
+        partition = partition_for(group_id, await self._broker.state_partitions(CONSUMER_OFFSETS))
+        self._host.require_taken_up(partition)
+        return partition
 
     async def ask(self, group_id: str, event: GroupEvent) -> Any:
         """Submits to the shard of the group; raises KafkaError (NOT_COORDINATOR, ...)."""
-        return await self._host.ask_partition(self.partition_for(group_id), event)
+        return await self._host.ask_partition(await self.partition_for(group_id), event)
 
     async def ask_all(self, event: GroupEvent) -> list[Any]:
         """Asks every shard that serves here; one state partition that is damaged does not make all lists impossible."""

@@ -26,7 +26,7 @@ from ..runtime import logs
 from ..storage.log import Log
 from ..wire.errors import ErrorCode, KafkaError
 from .coordinator_host import CoordinatorHost, ReplicatedStateLog
-from .internal_topics import TRANSACTION_STATE
+from .internal_topics import TRANSACTION_STATE, partition_for
 from .marker_sender import Codes, MarkerSender
 from .marker_writing import Marker, MarkerWrites
 from .peers import Peers
@@ -66,7 +66,11 @@ class TransactionCoordination:
             now_ms=broker.clock.steady_ms(),
         )
         self._host = CoordinatorHost(
-            TRANSACTION_STATE, runtime, broker.clock, holds_session=lambda: broker.membership.holds_session
+            TRANSACTION_STATE,
+            runtime,
+            broker.clock,
+            holds_session=lambda: broker.membership.holds_session,
+            leads=lambda partition: broker.leads(TRANSACTION_STATE, partition),
         )
         topics = Topics(lambda: broker.state, lambda: broker.serving)
         self._markers = MarkerSender(
@@ -107,7 +111,8 @@ class TransactionCoordination:
 
     async def ask(self, transactional_id: str, event: TransactionEvent) -> Any:
         """Submits to the shard of `transactional_id`; raises KafkaError (NOT_COORDINATOR, ...)."""
-        return await self._host.ask(transactional_id, self._broker.partition_count(TRANSACTION_STATE), event)
+        partitions = await self._broker.state_partitions(TRANSACTION_STATE)
+        return await self._host.ask_partition(partition_for(transactional_id, partitions), event)
 
     async def ask_all(self, event: TransactionEvent) -> list[Any]:
         """Asks every shard that serves here.  A transaction that no list shows would be taken for one that hangs (KIP-664)."""

@@ -27,7 +27,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     try:
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
-        partition = broker.groups.partition_for(request.group_id)
+        partition = await broker.groups.partition_for(request.group_id)
         guard = await _verified(broker, context, request, partition)
         event = TxnOffsetCommit(
             group_id=request.group_id,

@@ -13,6 +13,7 @@ import pytest
 from tidegate.coordinator.outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
 from tidegate.coordinator.runtime import CoordinatorRuntime, Phase
 from tidegate.node import coordinator_host
+from tidegate.node.broker import Broker
 from tidegate.node.coordinator_host import CoordinatorHost, ReplicatedStateLog
 from tidegate.replication.manager import ReplicaManager
 from tidegate.runtime.clock import ManualClock, SystemClock
@@ -66,6 +67,7 @@ class Hosted:
 
     def __init__(self, directory: Path) -> None:
         self.holds_session = True
+        self.leads = False
         self.log = Log.open(
             RealDisk(), directory / "state-0", topic="state", partition=0, config=LogConfig(), clean=False,
             recovery_point=0,
@@ -75,7 +77,11 @@ class Hosted:
             on_failed=lambda *failure: self.host.on_failed(*failure),
         )  # fmt: skip
         self.host: CoordinatorHost[str, Any, None] = CoordinatorHost(
-            "state", self.runtime, SystemClock(), holds_session=lambda: self.holds_session
+            "state",
+            self.runtime,
+            SystemClock(),
+            holds_session=lambda: self.holds_session,
+            leads=lambda _partition: self.leads,
         )
 
     def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
@@ -339,8 +345,55 @@ async def test_a_newer_election_during_the_load_begins_anew(hosted: Hosted, monk
     assert len(await hosted.host.ask_partition(0, "read")) == 100
 
 
-async def test_without_the_topic_there_is_no_coordinator(hosted: Hosted) -> None:
-    assert await code_of(hosted.host.ask("key", 0, "read")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+async def test_a_leader_whose_log_is_being_made_says_that_it_loads_and_not_that_it_is_no_coordinator(hosted: Hosted) -> None:
+    """The first use of groups in a fresh cluster: whoever named this node had applied the same metadata."""
+    assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.NOT_COORDINATOR
+    hosted.leads = True
+    assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    hosted.host.on_elected(0, 1, hosted.log)
+    await hosted.until(Phase.ACTIVE)
+    assert await hosted.host.ask_partition(0, "read") == []
+    hosted.holds_session = False
+    hosted.host.on_resigned(0, 2)
+    assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.NOT_COORDINATOR, "others may lead by now"
+
+
+class Metadata:
+    """Each wait ends with the next entry; the last of them makes the topic known."""
+
+    def __init__(self, state: Any, entries: int) -> None:
+        self.state, self.left = state, entries
+
+    @property
+    def applied_index(self) -> int:
+        return int(self.state.index)
+
+    async def wait_for_index(self, index: int, timeout_s: float) -> None:
+        if self.left == 0:
+            raise TimeoutError
+        self.left -= 1
+        self.state.index = index
+        if self.left == 0:
+            self.state.topics["state"] = SimpleNamespace(partitions={0: None, 1: None})
+
+
+@pytest.mark.parametrize("entries", [0, 3])
+async def test_a_node_that_is_asked_before_it_knows_the_state_topic_waits_for_its_metadata(entries: int) -> None:
+    broker = Broker(cast(Any, SimpleNamespace(node_id=1)), ManualClock(), cast(Any, None))
+    broker.metadata = cast(Any, Metadata(SimpleNamespace(index=7, topics={}), entries))
+    if entries:
+        assert await broker.state_partitions("state") == 2
+    else:
+        assert await code_of(broker.state_partitions("state")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize(("serving", "leader", "leads"), [(True, 1, True), (True, 2, False), (True, -1, False), (False, 1, False)])
+def test_a_node_leads_what_its_metadata_say_once_it_serves(serving: bool, leader: int, leads: bool) -> None:
+    broker = Broker(cast(Any, SimpleNamespace(node_id=1)), ManualClock(), cast(Any, None))
+    topics = {"state": SimpleNamespace(partitions={0: SimpleNamespace(leader=leader)})}
+    broker.metadata = cast(Any, SimpleNamespace(state=SimpleNamespace(index=7, topics=topics)))
+    broker._serving_since_index = 3 if serving else None
+    assert broker.leads("state", 0) is leads and not broker.leads("state", 1) and not broker.leads("other", 0)
 
 
 async def test_a_caller_that_went_away_does_no_harm(hosted: Hosted) -> None:
