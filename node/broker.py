@@ -24,6 +24,7 @@ from ..runtime.clock import Clock
 from ..storage.data_folders import DataFolders
 from ..wire.errors import ErrorCode, KafkaError
 from . import internal_topics
+from .batch_threads import BatchThreads
 from .configuration import Configuration
 from .disk_reserve import DiskReserves
 from .group_coordination import GroupCoordination
@@ -57,6 +58,7 @@ class Broker:
     metadata: MetadataFollower
     directory: DataFolders
     reserves: DiskReserves
+    batch_threads: BatchThreads
 
     def __init__(self, configuration: Configuration, clock: Clock, controller: ControllerClient) -> None:
         self.configuration = configuration

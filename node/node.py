@@ -47,6 +47,7 @@ from ..storage.log import Log
 from ..storage.set_aside import DamagedRetention
 from ..wire.errors import ErrorCode, KafkaError
 from .admin_service import AdminService
+from .batch_threads import BatchThreads
 from .broker import Broker
 from .configuration import Address, Configuration
 from .data_service import DataService
@@ -147,6 +148,7 @@ class Node:
         broker.handled_keys = HANDLERS.keys
         broker.directory = self._directory
         broker.reserves = self._reserves
+        broker.batch_threads = BatchThreads()
         broker.membership = self._membership()
         broker.metadata = MetadataFollower(
             self._controller, configuration.node_id, self._clock, broker.on_metadata, on_failure=self._fail_stop,
@@ -447,6 +449,7 @@ class Node:
         return True
 
     async def _close_network(self) -> None:
+        await self._broker.batch_threads.close()
         self._peers.close()
         self._data_service.close()
         await self._controller.close()

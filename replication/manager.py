@@ -27,6 +27,7 @@ from uuid import UUID
 
 from ..runtime import logs
 from ..runtime.clock import Clock, Timer
+from ..storage.admission import CheckedBatches
 from ..storage.data_folders import DataFolders
 from ..storage.group_commit import GroupCommit
 from ..storage.log import AppendInfo, AppendOrigin, EpochEnd, Log, VerificationGuard
@@ -314,6 +315,7 @@ class ReplicaManager:
         required_acks: int = -1,
         expected_leader_epoch: int | None = None,
         transaction_version: int = 0,
+        checked: CheckedBatches | None = None,
     ) -> AppendInfo:
         """Appends as the leader, synchronously.  Raises KafkaError with the protocol's codes; then nothing was appended.
 
@@ -333,6 +335,7 @@ class ReplicaManager:
                 now_ms=self._clock.wall_ms(),
                 guard=guard,
                 transaction_version=transaction_version,
+                checked=checked,
             )
         except KafkaError as error:
             if replica.log.is_offline:  # and not merely refused: a bad batch, a full disk

@@ -7,9 +7,19 @@ record is looked into: one without a key could never be cleaned away there, nor 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.record_check import NAMED_MAX, UNFOLDED_BYTES_MAX, check_records
-from ..wire.records import HEADER_BYTES, BatchHeader, assign_in_place, decode_batch, set_log_append_time, validate_batch
+from ..wire.records import (
+    HEADER_BYTES,
+    BatchHeader,
+    assign_in_place,
+    decode_batch,
+    parse_header,
+    set_log_append_time,
+    validate_batch,
+)
 from .cleaning.records import DELETE_HORIZON
 from .producer_state import AppendOrigin
 from .topic_config import LogConfig, TimestampType
@@ -18,14 +28,54 @@ NO_APPEND_TIME = -1
 """The records keep their producer's timestamps."""
 CLIENT_BATCHES_MAX = 16
 """In one append of a client; Kafka takes one."""
+CHEAP_RECORDS = 10_000
+CHEAP_RECORDS_LOOKED_INTO = 1_000
+CHEAP_COMPRESSED_BYTES = 64 * 1024
+CHEAP_UNFOLDED_BYTES = 128 * 1024
+"""What a batch may hold to be checked on the loop; a thread costs 0.1 ms, and shares the interpreter's lock with the loop."""
 _CLIENT = AppendOrigin.CLIENT  # through the enumeration it takes as long to name as a header to unpack
 _LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
+_COMPRESSION_MASK = 0x07
 _COPY_WHOLE_BYTES = 16 * 1024
 """Up to this size a read-only batch is copied to be stamped; above it, only its header, and both parts are written together."""
 
 
-def check_batches(view: memoryview, origin: AppendOrigin, config: LogConfig, now_ms: int) -> list[tuple[int, BatchHeader]]:
-    """(position, header) of every batch of an append; all of `view` must be whole, valid batches.
+@dataclass(frozen=True, slots=True)
+class CheckedBatches:
+    """What `check_batches` let in: the bytes to append, the settings by which they were checked, and (position, header) of each.
+
+    An append takes them without another check while the log's settings are still these."""
+
+    view: memoryview
+    config: LogConfig
+    batches: list[tuple[int, BatchHeader]]
+
+
+def is_cheap(header: BatchHeader) -> bool:
+    """Whether `check_batches` takes no longer for a batch with this header than the loop can spare (about 1 ms), whatever is in
+    it and whatever the topic's settings are."""
+    return not header.attributes & _COMPRESSION_MASK and header.record_count <= CHEAP_RECORDS_LOOKED_INTO
+
+
+def check_at_once(view: memoryview, config: LogConfig, now_ms: int) -> CheckedBatches | None:
+    """`check_batches` for a client's batch as far as the loop can spare the time; None when it belongs into a thread."""
+    header = parse_header(view)
+    if header.record_count > (CHEAP_RECORDS_LOOKED_INTO if config.is_compacted else CHEAP_RECORDS):
+        return None
+    if header.attributes & _COMPRESSION_MASK and len(view) > CHEAP_COMPRESSED_BYTES:
+        return None
+    try:
+        return check_batches(view, _CLIENT, config, now_ms, CHEAP_UNFOLDED_BYTES)
+    except KafkaError as error:
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE:  # perhaps only for here
+            return None
+        raise
+
+
+def check_batches(
+    view: memoryview, origin: AppendOrigin, config: LogConfig, now_ms: int, unfolded_bytes_max: int = UNFOLDED_BYTES_MAX
+) -> CheckedBatches:
+    """Checks every batch of an append; all of `view` must be whole, valid batches.  May be called in any thread.
 
     Raises CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
     """
@@ -35,18 +85,18 @@ def check_batches(view: memoryview, origin: AppendOrigin, config: LogConfig, now
     while True:
         header = validate_batch(view, position, config.max_message_bytes, from_client=from_client)
         if from_client:
-            _check_timestamp(view, position, header, config, now_ms)
+            _check_timestamp(view, position, header, config, now_ms, unfolded_bytes_max)
             if len(checked) == CLIENT_BATCHES_MAX:
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"more than {CLIENT_BATCHES_MAX} batches for one partition at once")
             if config.is_compacted:
                 _check_horizon(header)
-                check_records(view, position, header, every_record=True)
+                check_records(view, position, header, unfolded_bytes_max, every_record=True)
             elif config.record_check:
-                check_records(view, position, header)
+                check_records(view, position, header, unfolded_bytes_max)
         checked.append((position, header))
         position += header.batch_length + 12
         if position >= size:
-            return checked
+            return CheckedBatches(view, config, checked)
 
 
 def _check_horizon(header: BatchHeader) -> None:
@@ -54,29 +104,36 @@ def _check_horizon(header: BatchHeader) -> None:
         raise KafkaError(ErrorCode.INVALID_RECORD, "a producer may not set the delete horizon of its batch: cleaners do")
 
 
-def _check_timestamp(view: memoryview, position: int, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+def _check_timestamp(
+    view: memoryview, position: int, header: BatchHeader, config: LogConfig, now_ms: int, unfolded_bytes_max: int
+) -> None:
     if header.is_log_append_time:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not mark its batch as stamped by the broker")
     if config.timestamp_type is _LOG_APPEND_TIME or header.max_timestamp < 0:
         return
     ahead, behind = header.max_timestamp - now_ms, now_ms - header.base_timestamp
     if ahead > config.timestamp_after_max_ms or behind > config.timestamp_before_max_ms:
+        earliest_ms, latest_ms = now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms
         raise KafkaError(
             ErrorCode.INVALID_TIMESTAMP,
             f"timestamps {header.base_timestamp} to {header.max_timestamp} are too far from the broker's {now_ms}; allowed are "
             f"{config.timestamp_before_max_ms} ms before and {config.timestamp_after_max_ms} ms after it "
             "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
-            _misdated(view, position, header, now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms),
+            _misdated(view, position, header, earliest_ms, latest_ms, unfolded_bytes_max),
         )
 
 
-def _misdated(view: memoryview, position: int, header: BatchHeader, earliest_ms: int, latest_ms: int) -> list[int]:
+def _misdated(
+    view: memoryview, position: int, header: BatchHeader, earliest_ms: int, latest_ms: int, unfolded_bytes_max: int
+) -> list[int]:
     """Which records are at fault (KIP-467); none when they are too many to be named, or cannot be read."""
     if header.record_count > NAMED_MAX:
         return []
     try:
-        records = decode_batch(view, position, max_bytes=UNFOLDED_BYTES_MAX)
-    except KafkaError:
+        records = decode_batch(view, position, max_bytes=unfolded_bytes_max)
+    except KafkaError as error:
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE and unfolded_bytes_max < UNFOLDED_BYTES_MAX:
+            raise  # where more may be unfolded they can be named
         return []
     return [index for index, record in enumerate(records) if not earliest_ms <= record.timestamp_ms <= latest_ms]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import BatchHeader, decode_marker, iterate_headers, validate_batch
-from .admission import NO_APPEND_TIME, check_batches, stamp_batches
+from .admission import NO_APPEND_TIME, CheckedBatches, check_batches, stamp_batches
 from .count_index import IS_ODD
 from .offset_index import OFFSET_SPAN_MAX
 from .producer_state import AppendOrigin, PreparedAppend, ProducerState, VerificationGuard
@@ -73,18 +73,21 @@ def plan_leader_append(
     guard: VerificationGuard | None,
     transaction_version: int,
     log_start_offset: int,
+    checked: CheckedBatches | None = None,
 ) -> AppendPlan | AppendInfo:
     """The plan, or what the original append of a duplicate did.  Raises KafkaError; see `Log.append_leader`."""
     append_time_ms = now_ms if config.timestamp_type is _LOG_APPEND_TIME else NO_APPEND_TIME
-    checked = check_batches(view, origin, config, now_ms)
-    if origin is _CLIENT and checked[0][1].producer_id >= 0:
-        duplicate = _find_duplicate(checked, config, producers, log_start_offset)
+    if checked is None or (checked.config is not config and checked.config != config):
+        checked = check_batches(view, origin, config, now_ms)
+    batches = checked.batches
+    if origin is _CLIENT and batches[0][1].producer_id >= 0:
+        duplicate = _find_duplicate(batches, config, producers, log_start_offset)
         if duplicate is not None:
             return duplicate
     offset = base_offset
     prepared: PreparedAppend | None = None
     placed: list[Placed] = []
-    for position, header in checked:
+    for position, header in batches:
         if append_time_ms >= 0:
             header = header._replace(max_timestamp=append_time_ms)
         if header.producer_id >= 0:
@@ -93,20 +96,20 @@ def plan_leader_append(
             prepared.check_batch(header, offset, decode_marker(view, position) if header.is_control else None)
         placed.append(_new(Placed, (header, offset, header.max_timestamp, leader_epoch)))
         offset += header.last_offset_delta + 1
-    buffers = stamp_batches(view, checked, base_offset, leader_epoch, append_time_ms)
+    buffers = stamp_batches(view, batches, base_offset, leader_epoch, append_time_ms)
     is_plain = origin is _CLIENT and (prepared is None or not prepared.verified)
     return AppendPlan(placed, buffers, offset, prepared, is_plain, append_time_ms)
 
 
 def _find_duplicate(
-    checked: list[tuple[int, BatchHeader]], config: LogConfig, producers: ProducerState, log_start_offset: int
+    batches: list[tuple[int, BatchHeader]], config: LogConfig, producers: ProducerState, log_start_offset: int
 ) -> AppendInfo | None:
     """The original of a repeated append; several batches count as one when every one of them repeats (rule 2)."""
-    first = producers.find_duplicate(checked[0][1])
+    first = producers.find_duplicate(batches[0][1])
     if first is None:
         return None
     last = first
-    for _position, header in checked[1:]:
+    for _position, header in batches[1:]:
         following = producers.find_duplicate(header)
         if following is None:
             return None

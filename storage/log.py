@@ -27,7 +27,7 @@ from typing import NoReturn
 from ..runtime import faults, logs
 from ..runtime.disk import Disk
 from ..wire.errors import ErrorCode, KafkaError
-from .admission import NO_APPEND_TIME
+from .admission import NO_APPEND_TIME, CheckedBatches
 from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_leader_append
 from .batch_scan import InvalidBatch
 from .count_index import CountIndex
@@ -218,15 +218,15 @@ class Log:
         now_ms: int,
         guard: VerificationGuard | None = None,
         transaction_version: int = 0,
+        checked: CheckedBatches | None = None,
     ) -> AppendInfo:
-        """Checks batches, gives them offsets and the leader epoch (in place when the buffer is writable), and appends them all.
+        """Checks batches (unless `checked` says that they were), gives them offsets and the leader epoch (in place when the
+        buffer is writable), and appends them all.
 
         A client's batch that repeats one of the last five of its producer appends nothing and returns the original offsets.
-        Raises KafkaError with CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
+        Raises KafkaError with CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP, FENCED_LEADER_EPOCH,
         UNSUPPORTED_COMPRESSION_TYPE, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
-        TRANSACTION_COORDINATOR_FENCED, FENCED_LEADER_EPOCH, THROTTLING_QUOTA_EXCEEDED, KAFKA_STORAGE_ERROR; then the log is as
-        before.
-        """
+        TRANSACTION_COORDINATOR_FENCED, THROTTLING_QUOTA_EXCEEDED, KAFKA_STORAGE_ERROR; then the log is as before."""
         if self._health.unusable:
             self._health.require()
         view = memoryview(batches)
@@ -237,7 +237,7 @@ class Log:
         base_offset = self._log_end
         plan = plan_leader_append(
             view, self.config, self._producers, base_offset, leader_epoch=leader_epoch, origin=origin, now_ms=now_ms, guard=guard,
-            transaction_version=transaction_version, log_start_offset=self._log_start,
+            transaction_version=transaction_version, log_start_offset=self._log_start, checked=checked,
         )  # fmt: skip
         if isinstance(plan, AppendInfo):
             return plan  # a duplicate

@@ -3,6 +3,10 @@
 Compressed data comes from strangers: a few kilobytes may unfold into gigabytes.  `decompress` writes into buffers whose total
 size never exceeds `max_bytes`, whatever the input claims, and answers anything it cannot undo with CORRUPT_MESSAGE.
 
+It may be called in any thread.  The codecs let go of the interpreter's lock while they work; so that nothing else holds it for
+long, what may become large is written to anonymous memory, of which only the pages that are really written cost anything, and not
+to a bytearray, which is zeroed first under the lock (1 ms a MiB).
+
 The forms are those of Kafka's own producer:
 
 * gzip: one gzip stream;
@@ -14,6 +18,7 @@ The forms are those of Kafka's own producer:
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
@@ -46,9 +51,10 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = Struct(">i")
 _INT32_LITTLE = Struct("<I")
 _FIRST_GUESS_BYTES_MIN = 16 * 1024
-_CREDIBLE_BYTES_MIN = 1 << 20
+_SMALL_BYTES_MAX = 128 * 1024
+"""Up to here a bytearray costs less than to map memory."""
 
-_DecompressInto = Callable[[memoryview, bytearray], int]
+_DecompressInto = Callable[[memoryview, memoryview], int]
 
 
 def compress(codec: Compression, data: ReadableBuffer) -> bytes:
@@ -117,24 +123,26 @@ def _zstd_size_hint(view: memoryview) -> int:
 
 
 def _decompress_growing(codec: str, into: _DecompressInto, view: memoryview, max_bytes: int, hint: int) -> memoryview:
-    """Decompresses into a buffer that grows fourfold while it proves too small.
-
-    A size that the data claims (`hint`) is believed only as far as its own length makes it likely: memory is not given on credit.
-    """
-    credible = min(hint, max(_CREDIBLE_BYTES_MIN, len(view) * 64))
-    size = min(max_bytes, max(credible, len(view) * 4, _FIRST_GUESS_BYTES_MIN))
+    """Decompresses into a small buffer when that is likely to do, otherwise into mapped memory of the greatest size allowed."""
+    size = min(max_bytes, max(hint, len(view) * 4, _FIRST_GUESS_BYTES_MIN))
+    if size > _SMALL_BYTES_MAX:
+        size = max_bytes
     while True:
-        buffer = bytearray(size)
+        buffer = _room_for(size)
         try:
             written = into(view, buffer)
         except cramjam.DecompressionError as error:
             if "failed to write whole buffer" not in str(error):
                 raise _corrupt(codec, error) from error
         else:
-            return memoryview(buffer)[:written].toreadonly()
+            return buffer[:written].toreadonly()
         if size >= max_bytes:
             raise _too_large(codec, max_bytes)
-        size = min(max_bytes, size * 4)
+        size = max_bytes
+
+
+def _room_for(size: int) -> memoryview:
+    return memoryview(bytearray(size) if size <= _SMALL_BYTES_MAX else mmap.mmap(-1, size))
 
 
 def _snappy_block_size(block: memoryview, max_bytes: int) -> int:
@@ -151,9 +159,9 @@ def _snappy_block_size(block: memoryview, max_bytes: int) -> int:
 
 
 def _decompress_snappy_block(block: memoryview, max_bytes: int) -> memoryview:
-    buffer = bytearray(_snappy_block_size(block, max_bytes))
-    _snappy_block_into(block, memoryview(buffer))
-    return memoryview(buffer).toreadonly()
+    buffer = _room_for(_snappy_block_size(block, max_bytes))
+    _snappy_block_into(block, buffer)
+    return buffer.toreadonly()
 
 
 def _snappy_block_into(block: memoryview, target: memoryview) -> None:
@@ -189,7 +197,7 @@ def _decompress_xerial(view: memoryview, max_bytes: int) -> memoryview:
         blocks.append((block, size))
         total += size
         position += length
-    buffer = memoryview(bytearray(total))
+    buffer = _room_for(total)
     start = 0
     for block, size in blocks:
         _snappy_block_into(block, buffer[start : start + size])

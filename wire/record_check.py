@@ -68,7 +68,14 @@ def _steps(first: int) -> tuple[int, ...]:
 _STEPS: Final = tuple(map(_steps, range(256)))
 
 
-def check_records(view: memoryview, position: int, header: BatchHeader, *, every_record: bool = False) -> None:
+def check_records(
+    view: memoryview,
+    position: int,
+    header: BatchHeader,
+    unfolded_bytes_max: int = UNFOLDED_BYTES_MAX,
+    *,
+    every_record: bool = False,
+) -> None:
     """Checks the batch at `position`, whose header and CRC were found right.  Raises INVALID_RECORD, MESSAGE_TOO_LARGE."""
     count = header.record_count
     if count > RECORDS_MAX:
@@ -76,7 +83,7 @@ def check_records(view: memoryview, position: int, header: BatchHeader, *, every
     payload = view[position + HEADER_BYTES : position + LOG_OVERHEAD_BYTES + header.batch_length]
     if header.attributes & 0x07:
         try:
-            payload = decompress(header.compression, payload, UNFOLDED_BYTES_MAX)
+            payload = decompress(header.compression, payload, unfolded_bytes_max)
         except KafkaError as error:
             if error.code is ErrorCode.CORRUPT_MESSAGE:
                 raise _invalid(error.message) from error

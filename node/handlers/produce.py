@@ -1,7 +1,8 @@
 """Produce (0): appends record batches to the partitions that this node leads.
 
 Order, for every partition: refuse what cannot be (state topics, a transactional batch without a transactional id); make sure that
-the coordinator knows of a transaction's first append here (KIP-890); append; and for acks=all answer when the batch is committed:
+the coordinator knows of a transaction's first append here (KIP-890); check the records, in a thread when that takes long; append,
+which asks once more whether this node leads; and for acks=all answer when the batch is committed:
 replicated to the in-sync replicas and flushed by them.  The appends of one connection happen in the order of its requests; the
 waiting does not hold up the next request, neither that for the coordinator nor that for the commit.
 """
@@ -12,8 +13,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
+from ...storage.admission import CheckedBatches, check_at_once, check_batches, is_cheap
 from ...storage.log import AppendInfo, AppendOrigin, VerificationGuard
 from ...wire.compression import Compression
 from ...wire.errors import ErrorCode, KafkaError
@@ -81,7 +84,7 @@ async def _write(
     for part in parts:
         await turns.before_next(len(part.records))
         if part.answer.error is ErrorCode.NONE:
-            _append(broker, request.acks, part)
+            await _append(broker, request.acks, part)
         _remember(broker, part)
     if request.acks == 0:
         _report_unanswered(parts)
@@ -173,12 +176,17 @@ def _for_producer(code: ErrorCode, version: int) -> ErrorCode:
     return for_version(code, fenced_known=False, abortable_known=version >= ABORTABLE_FROM)
 
 
-def _append(broker: Broker, acks: int, part: _Part) -> None:
+async def _append(broker: Broker, acks: int, part: _Part) -> None:
     try:
+        checked = None
+        if part.header is not None and not is_cheap(part.header):
+            checked = await _check_records(broker, part)
+        # From here on nothing is awaited: what is asked now still holds when the batch is written.
         part.leader_epoch = broker.replicas.replica(part.topic, part.partition).leader_epoch
         info = broker.replicas.append_now(
-            part.topic, part.partition, part.records, origin=AppendOrigin.CLIENT, guard=part.guard, required_acks=acks
-        )
+            part.topic, part.partition, part.records if checked is None else checked.view, origin=AppendOrigin.CLIENT,
+            guard=part.guard, required_acks=acks, checked=checked,
+        )  # fmt: skip
     except KafkaError as error:
         _fail(part, error)
         return
@@ -186,6 +194,21 @@ def _append(broker: Broker, acks: int, part: _Part) -> None:
     part.answer.base_offset = info.first_offset
     part.answer.log_append_time_ms = info.append_time_ms
     part.answer.log_start_offset = info.log_start_offset
+
+
+async def _check_records(broker: Broker, part: _Part) -> CheckedBatches:
+    """In a thread, when it takes long; again, when the topic's settings have changed meanwhile.  Raises KafkaError, also when the
+    partition is another one by then: its topic was deleted and created again."""
+    log = broker.replicas.leader_log(part.topic, part.partition)
+    config = log.config
+    checked = check_at_once(part.records, config, broker.clock.wall_ms())
+    while checked is None or checked.config != config:
+        work = partial(check_batches, part.records, AppendOrigin.CLIENT, config, broker.clock.wall_ms())
+        checked = await broker.batch_threads.run(work)
+        if broker.replicas.leader_log(part.topic, part.partition) is not log:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{part.topic}-{part.partition} was made again meanwhile")
+        config = log.config
+    return checked
 
 
 def _remember(broker: Broker, part: _Part) -> None:

@@ -128,7 +128,7 @@ async def test_a_produce_takes_its_guard_anew_before_every_question_and_appends_
     asked = produce._enlist(broker, "tid", 12, [part])
     assert asked is not None
     await asked()
-    produce._append(broker, -1, part)
+    await produce._append(broker, -1, part)
     assert appends.guards == 4 and appends.made[0]["guard"] == "guard 4"
 
 
