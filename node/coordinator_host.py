@@ -192,8 +192,9 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
     # --- requests ---------------------------------------------------------------------------------------------------------
 
     async def ask_partition(self, partition: int, event: EventT) -> ReplyT:
-        """Submits an event to a shard.  Raises the shard's KafkaError, and NOT_COORDINATOR when another node may coordinate by now, also for what needs no append: a node that
-        is cut off would answer from what it last knew, for ever, and the client would not look for its successor."""
+        """Submits an event to a shard; raises the shard's KafkaError.  Raises NOT_COORDINATOR when another node may coordinate by
+        now, also for what needs no append: a node that is cut off would answer from what it last knew, for ever, and the client
+        would not look for its successor."""
         self._require_session()
         self.require_taken_up(partition)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

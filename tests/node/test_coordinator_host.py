@@ -387,7 +387,9 @@ async def test_a_node_that_is_asked_before_it_knows_the_state_topic_waits_for_it
         assert await code_of(broker.state_partitions("state")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-@pytest.mark.parametrize(("serving", "leader", "leads"), [(True, 1, True), (True, 2, False), (True, -1, False), (False, 1, False)])
+@pytest.mark.parametrize(
+    ("serving", "leader", "leads"), [(True, 1, True), (True, 2, False), (True, -1, False), (False, 1, False)]
+)
 def test_a_node_leads_what_its_metadata_say_once_it_serves(serving: bool, leader: int, leads: bool) -> None:
     broker = Broker(cast(Any, SimpleNamespace(node_id=1)), ManualClock(), cast(Any, None))
     topics = {"state": SimpleNamespace(partitions={0: SimpleNamespace(leader=leader)})}
