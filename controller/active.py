@@ -61,6 +61,7 @@ class Session:
     applied_index: int = 0
     shutdown_index: int = 0  # the entry that moved its leaderships away; 0: not shutting down
     fencing: bool = False  # planned, and perhaps not applied yet
+    number: int = 0  # of the newest heartbeat
 
 
 @dataclass(slots=True)
@@ -297,6 +298,9 @@ class ActiveController:
         self.heard(request, now)
         broker = self.broker_with_epoch(request.node_id, request.broker_epoch)
         session = self._session_of(broker, now)
+        if request.number and request.number < session.number:
+            return Plan()  # it was overtaken: what it says of the broker is over
+        session.number = request.number
         plan = self._plan_offline(broker, decode_replicas(request.offline_replicas), decode_replicas(request.damaged_replicas))
         if plan:
             return plan
@@ -394,11 +398,7 @@ class ActiveController:
         """To be called every `tick_interval_ms`: expired sessions are fenced and led partitions elected in one plan; what an
         earlier plan left unfinished is finished; leaderships return to their preferred replicas."""
         timeout_s = self._config.session_timeout_ms / 1000
-        if now - self._last_tick > timeout_s / 2:
-            # This process slept (paused, starved): the heartbeats of that time are still in its sockets.
-            for session in self.sessions.values():
-                session.heard_at = now
-        self._last_tick = now
+        self._forgive_own_absence(now)
         expired = [
             broker.node_id
             for broker in self._state.brokers.values()
@@ -418,6 +418,16 @@ class ActiveController:
             self._rebalance_at = now + self._config.leader_rebalance_interval_ms / 1000
             return self.rebalance()
         return Plan()
+
+    def _forgive_own_absence(self, now: float) -> None:
+        """By as much as a tick comes late this process did not run, or had too much to do (paused, starved, stuck).  The
+        heartbeats of that time may still be in its sockets: it is not the brokers' silence.  Their leases end no later."""
+        interval_s = self._config.tick_interval_ms / 1000
+        late_s = now - self._last_tick - interval_s
+        self._last_tick = now
+        if late_s > interval_s:
+            for session in self.sessions.values():
+                session.heard_at = min(now, session.heard_at + late_s)
 
     def _steps_of_moves(self) -> list[Wanted]:
         present = self._present()

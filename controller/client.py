@@ -9,6 +9,7 @@ that no controller answered within its deadline raises REQUEST_TIMED_OUT: its ou
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
@@ -77,8 +78,15 @@ class ControllerClient:
     async def register_broker(self, request: pb.RegisterBrokerRequest, timeout_s: float = 30.0) -> pb.RegisterBrokerReply:
         return await self._call(pb.RegisterBrokerReply, "RegisterBroker", request, timeout_s)
 
-    async def heartbeat(self, request: pb.HeartbeatRequest, timeout_s: float = 3.0) -> pb.HeartbeatReply:
-        return await self._call(pb.HeartbeatReply, "Heartbeat", request, timeout_s)
+    async def heartbeat(
+        self, request: pb.HeartbeatRequest, timeout_s: float = 3.0, patience_s: float | None = None
+    ) -> pb.HeartbeatReply:
+        """`patience_s`: after it no further attempt begins, and other calls try another controller than one that has not
+        answered; an attempt that is under way still lives until `timeout_s`, for its answer is good however late it comes."""
+        attempt_s = None if patience_s is None else timeout_s
+        return await self._call(
+            pb.HeartbeatReply, "Heartbeat", request, timeout_s, attempt_timeout_s=attempt_s, patience_s=patience_s
+        )
 
     async def alter_partitions(self, request: pb.AlterPartitionsRequest, timeout_s: float = 10.0) -> pb.AlterPartitionsReply:
         return await self._call(pb.AlterPartitionsReply, "AlterPartitions", request, timeout_s, self._number_attempt)
@@ -185,19 +193,22 @@ class ControllerClient:
         timeout_s: float,
         prepare: Callable[[Any], None] | None = None,
         attempt_timeout_s: float | None = None,
+        patience_s: float | None = None,
     ) -> _Reply:
-        """`prepare(request)` runs before every attempt."""
+        """`prepare(request)` runs before every attempt; `patience_s`: see `heartbeat`."""
         deadline = self._clock.monotonic() + timeout_s
+        last_start = deadline if patience_s is None else self._clock.monotonic() + patience_s
         backoff_s, problem = BACKOFF_S_MIN, "no controller answered"
         while True:
             left_s = deadline - self._clock.monotonic()
-            if left_s <= 0:
-                message = f"{method}: {problem} within {timeout_s:g} s; its outcome is unknown"
+            if self._clock.monotonic() >= last_start:
+                message = f"{method}: {problem} within {patience_s or timeout_s:g} s; its outcome is unknown"
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
             node_id = self.candidate()
             hinted = False
             if prepare is not None:
                 prepare(request)
+            impatient = None if patience_s is None else self._clock.call_later(patience_s, partial(self.note_failure, node_id))
             try:
                 attempt = getattr(self._stub(node_id), method)
                 reply: _Reply = await attempt(request, timeout=min(left_s, attempt_timeout_s or self._attempt_timeout_s))
@@ -215,7 +226,10 @@ class ControllerClient:
                 else:
                     problem = f"controller {node_id}: {status.message}"
                 hinted = self.active_id is not None and self.active_id != node_id
+            finally:
+                if impatient is not None:
+                    impatient.cancel()
             if not hinted:  # a hint is followed at once; otherwise an election may be going on
                 wait_s = backoff_s * (0.5 + self._clock.random())
                 backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
-                await self._clock.sleep(min(wait_s, max(0.0, deadline - self._clock.monotonic())))
+                await self._clock.sleep(min(wait_s, max(0.0, last_start - self._clock.monotonic())))

@@ -1,12 +1,12 @@
 """This broker's membership in the cluster: registration, heartbeats, the session, and leaving in good order.
 
-The session is the lease on leadership.  It is counted from the moment the last answered heartbeat was *sent*: the controller
-counts from when it arrived, which is later, so this broker stops leading before the controller gives its partitions away
-(SEMANTICS 3.6 48; no two leaders acknowledge in one epoch).
+The session is the lease on leadership (`lease`): it ends here before the controller gives this broker's partitions away
+(SEMANTICS 3.6 48; no two leaders acknowledge in one epoch).  A broker that comes back to a session (it was paused, or cut off)
+leads again only when it has applied the metadata as far as the controller had when it answered.
 
-A broker that comes back to a session (it was paused, or cut off) leads again only when it has applied the metadata as far as the
-controller had when it answered: until then it would lead by elections that may long be over.  Nor do answers of a new controller
-renew the session before it has: that one may have fenced this broker while a deposed one, which did not know it yet, answered.
+A heartbeat is sent whenever one is due, also while others are still to be answered: a controller, or a network, that takes
+seconds for an answer costs the lease those seconds, and no more.  Each lives as long as the session that it could renew.  They
+are numbered, so that the controller does not take what a late one says for news.
 
 Order at start: register -> (metadata applied up to the registration) -> heartbeats until unfenced.
 Order at stop: ask for a controlled shutdown -> heartbeats until the controller says that every leadership has moved.
@@ -26,6 +26,7 @@ from ..proto import controller_pb2 as pb
 from ..runtime import logs
 from ..runtime.clock import Clock
 from ..wire.errors import ErrorCode, KafkaError
+from .lease import Change, HeartbeatAnswer, Lease
 
 log = logs.get(__name__)
 
@@ -35,6 +36,11 @@ _SUPERSEDED: Final = frozenset(
     {ErrorCode.STALE_BROKER_EPOCH, ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.BROKER_ID_NOT_REGISTERED}
 )
 
+
+IN_FLIGHT_MAX: Final = 64
+"""Heartbeats that wait for an answer; for one more the oldest is given up, which is worth the least."""
+QUICK_S: Final = 0.1
+"""While something is awaited (to be unfenced, to be allowed to stop) the next heartbeat comes so soon after an answer."""
 
 # Of the metadata stream: a live controller says something twice a second.
 SILENCE_S_MIN: Final = 1.5
@@ -79,7 +85,6 @@ class Membership:
         self._node_id = node_id
         self._client = client
         self._clock = clock
-        self._session_timeout_s = session_timeout_s
         self._interval_s = heartbeat_interval_s
         self._applied_index = applied_index
         self._on_session_lost = on_session_lost
@@ -87,41 +92,31 @@ class Membership:
         self._on_superseded = on_superseded
         self._offline_replicas = offline_replicas
         self._damaged_replicas = damaged_replicas
-        self._last_answered_sent_at = clock.monotonic()
-        self._session_held = True
-        self._resume_at_index: int | None = None
-        self._controller_epoch = 0
-        self._known_to_controller_index = 0
-        """What the controller of this epoch had when it answered first: whatever it did to this broker before is in there."""
+        self._lease = Lease(session_timeout_s, clock.monotonic())
+        self._number = 0
+        self._in_flight: dict[int, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._wants_shutdown = False
         self._may_stop = asyncio.Event()
-        self._beat_now = asyncio.Event()
+        self._urgent = False
+        self._look_again = asyncio.Event()
         self.unfenced = asyncio.Event()
         self.broker_epoch = -1
 
     @property
     def holds_session(self) -> bool:
         """Whether the lease on leadership is good right now."""
-        return self._session_held and self._left_s() > 0
-
-    def _left_s(self) -> float:
-        return self._last_answered_sent_at + self._session_timeout_s - self._clock.monotonic()
+        return self._lease.holds(self._clock.monotonic())
 
     def _end_session_when_over(self) -> None:
-        if self._left_s() > 0:
-            return
-        self._resume_at_index = None  # also while it waits to resume: there may have been elections again
-        if self._session_held:
-            self._session_held = False
-            self._on_session_lost(f"no answer from the controller for {self._session_timeout_s:g} s")
+        if self._lease.end_when_over(self._clock.monotonic()) is Change.LOST:
+            self._on_session_lost(f"no answer from the controller for {self._lease.session_s:g} s")
 
     async def register(self, request: pb.RegisterBrokerRequest, timeout_s: float) -> Registration:
         """Registers this life, repeating until a controller answers.  Raises KafkaError when it is refused or late."""
         reply = await self._client.register_broker(request, timeout_s)
         self.broker_epoch = reply.broker_epoch
-        self._session_timeout_s = min(self._session_timeout_s, reply.session_timeout_ms / 1000 or self._session_timeout_s)
-        self._last_answered_sent_at = self._clock.monotonic()
+        self._lease.begin(reply.session_timeout_ms / 1000, self._clock.monotonic())
         return Registration(reply.broker_epoch, reply.cluster_id, reply.metadata_id)
 
     def start(self) -> None:
@@ -132,6 +127,11 @@ class Membership:
         for task in self._tasks:
             task.add_done_callback(self._ended)
 
+    @property
+    def in_flight(self) -> int:
+        """Heartbeats that wait for their answers."""
+        return len(self._in_flight)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         """By a defect: a broker that is silent leads nothing, and would stand there until somebody looks."""
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -139,7 +139,8 @@ class Membership:
 
     def beat_soon(self) -> None:
         """Something changed that the controller should know before the next regular heartbeat."""
-        self._beat_now.set()
+        self._urgent = True
+        self._look_again.set()
 
     async def leave(self, timeout_s: float) -> bool:
         """Asks the controller to move all leaderships away; False when it did not happen in time.
@@ -148,10 +149,10 @@ class Membership:
         other controllers may be stopping as well.
         """
         self._wants_shutdown = True
-        self._beat_now.set()
+        self.beat_soon()
         asked_at = self._clock.monotonic()
         while True:
-            silent_at = max(asked_at, self._last_answered_sent_at) + self._session_timeout_s
+            silent_at = max(asked_at, self._lease.answered_sent_at) + self._lease.session_s
             left_s = min(asked_at + timeout_s, silent_at) - self._clock.monotonic()
             if left_s <= 0:
                 return False
@@ -162,26 +163,47 @@ class Membership:
                 continue  # a heartbeat may have been answered meanwhile
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._in_flight.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _beat_forever(self) -> None:
         while True:
             sent_at = self._clock.monotonic()
-            await self._beat(sent_at)
-            # While something is awaited (to be unfenced, to be allowed to stop) the next beat comes soon.
-            waiting = self._wants_shutdown or not self.unfenced.is_set() or not self._session_held
-            pause_s = min(self._interval_s, 0.1) if waiting else self._interval_s
+            self._send(sent_at)
+            await self._until_due(sent_at)
+
+    async def _until_due(self, sent_at: float) -> None:
+        """The next regular heartbeat waits for no answer; an early one waits for that of the last."""
+        while not self._urgent:
+            waiting = self._wants_shutdown or not self.unfenced.is_set() or self._lease.is_lost
+            pause_s = min(self._interval_s, QUICK_S) if waiting and not self._in_flight else self._interval_s
+            self._look_again.clear()
             try:
                 # Not wait_for, which in Python 3.11 may lose the cancellation by `stop`.
                 async with asyncio.timeout(max(0.0, sent_at + pause_s - self._clock.monotonic())):
-                    await self._beat_now.wait()
+                    await self._look_again.wait()
             except TimeoutError:
-                pass
-            self._beat_now.clear()
+                break
+        self._urgent = False
 
-    async def _beat(self, sent_at: float) -> None:
+    def _send(self, sent_at: float) -> None:
+        if len(self._in_flight) >= IN_FLIGHT_MAX:
+            self._in_flight.pop(min(self._in_flight)).cancel()
+        self._number += 1
+        number = self._number
+        task = asyncio.create_task(self._beat(number, sent_at), name="heartbeats")
+        self._in_flight[number] = task
+
+        def over(ended: asyncio.Task[None]) -> None:
+            self._in_flight.pop(number, None)
+            self._look_again.set()
+            self._ended(ended)
+
+        task.add_done_callback(over)
+
+    async def _beat(self, number: int, sent_at: float) -> None:
         request = pb.HeartbeatRequest(
             node_id=self._node_id,
             broker_epoch=self.broker_epoch,
@@ -189,38 +211,37 @@ class Membership:
             wants_shutdown=self._wants_shutdown,
             offline_replicas=encode_replicas(self._offline_replicas(), pb.ReplicasOfTopic),
             damaged_replicas=encode_replicas(self._damaged_replicas(), pb.ReplicasOfTopic),
+            number=number,
         )
+        patience_s = max(self._interval_s, 0.5)
         try:
-            reply = await self._client.heartbeat(request, timeout_s=max(self._interval_s, 0.5))
+            reply = await self._client.heartbeat(request, timeout_s=self._lease.session_s, patience_s=patience_s)
         except KafkaError as error:
             if error.code in _SUPERSEDED:
                 self._on_superseded(str(error))
             else:
                 log.warning("heartbeat_failed", error=error)
             return
-        self._end_session_when_over()  # before it is renewed: this process may have slept, and its other timers are still to run
-        if reply.status.controller_epoch > self._controller_epoch:
-            self._controller_epoch = reply.status.controller_epoch
-            self._known_to_controller_index = reply.metadata_index
-        if self._applied_index() >= self._known_to_controller_index:
-            self._last_answered_sent_at = sent_at
-        if reply.fenced:
+        self._answered(
+            HeartbeatAnswer(sent_at, reply.status.controller_epoch, reply.metadata_index, reply.fenced)
+        )
+        if reply.should_shutdown:  # which stays so for the rest of this life
+            self._may_stop.set()
+
+    def _answered(self, answer: HeartbeatAnswer) -> None:
+        self._end_session_when_over()
+        change = self._lease.answered(answer, self._applied_index(), self._clock.monotonic())
+        if self._lease.fenced:
             self.unfenced.clear()
         elif not self.unfenced.is_set():
             log.info("broker_unfenced", broker_epoch=self.broker_epoch)
             self.unfenced.set()
-        if not self._session_held and not reply.fenced:
-            if self._resume_at_index is None:
-                self._resume_at_index = reply.metadata_index
-            if self._applied_index() >= self._resume_at_index and self._left_s() > 0:
-                self._session_held, self._resume_at_index = True, None
-                self._on_session_regained()
-        if reply.should_shutdown:
-            self._may_stop.set()
+        if change is Change.REGAINED:
+            self._on_session_regained()
 
     async def _watch_session(self) -> None:
         while True:
-            left_s = self._left_s()
+            left_s = self._lease.left_s(self._clock.monotonic())
             if left_s > 0:
                 await self._clock.sleep(left_s)
                 continue

@@ -208,6 +208,39 @@ def test_a_controller_that_slept_does_not_fence_everybody(office: Office) -> Non
     assert not office.duties.tick(office.now)
 
 
+def test_a_controller_that_runs_late_gives_brokers_the_time_it_did_not_run(office: Office) -> None:
+    """20 ms of CPU a second: every tick comes a second late, and heartbeats wait in the sockets meanwhile."""
+    for _ in range(20):  # 25 s
+        office.now += 1.25
+        assert not office.duties.tick(office.now), "no broker is judged by what this process did not hear"
+
+
+def test_a_controller_that_runs_late_still_fences_a_broker_that_is_silent(office: Office) -> None:
+    expired_at_s = 0.0
+    while not expired_at_s and office.now < 300:
+        office.now += 1.25
+        office.beat(2)
+        office.beat(3)
+        expired_at_s = office.now if office.duties.tick(office.now) else 0.0
+    assert 25 < expired_at_s < 40
+
+
+def test_a_heartbeat_that_was_overtaken_keeps_the_session_and_tells_no_news(office: Office) -> None:
+    office.topic(**SAFE)
+    topic_id = office.state.topics["t"].topic_id.bytes
+    offline = [rpc.ReplicasOfTopic(topic_id=topic_id, partitions=[0])]
+    office.beat(1, number=5, offline_replicas=offline)
+    assert office.state.brokers[1].offline_replicas
+    office.now += 1.0
+    office.beat(1, number=4)
+    assert office.state.brokers[1].offline_replicas, "as the newest heartbeat says"
+    assert office.duties.sessions[1].heard_at == office.now
+    office.beat(1, number=6)
+    assert not office.state.brokers[1].offline_replicas
+    office.beat(1, number=5, wants_shutdown=True)
+    assert not office.state.brokers[1].shutting_down
+
+
 def test_a_new_controller_gives_every_broker_a_whole_session(office: Office) -> None:
     office.now += 5.9
     office.duties = ActiveController(office.state, office.config, office.now)

@@ -10,7 +10,7 @@ import pytest
 from tidegate.controller.client import ControllerClient
 from tidegate.controller.metadata_follower import SILENCE_S_MAX
 from tidegate.controller.service import KEEP_ALIVE_S
-from tidegate.node.membership import Membership, metadata_silence_s
+from tidegate.node.membership import IN_FLIGHT_MAX, Membership, metadata_silence_s
 from tidegate.proto import controller_pb2 as pb
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -30,7 +30,7 @@ class Controller:
     async def register_broker(self, request: Any, timeout_s: float) -> pb.RegisterBrokerReply:
         return pb.RegisterBrokerReply(broker_epoch=7, cluster_id="test", session_timeout_ms=int(SESSION_S * 1000))
 
-    async def heartbeat(self, request: pb.HeartbeatRequest, timeout_s: float) -> pb.HeartbeatReply:
+    async def heartbeat(self, request: pb.HeartbeatRequest, timeout_s: float, patience_s: float) -> pb.HeartbeatReply:
         self.requests.append(request)
         await self.gate.wait()
         if isinstance(self.answer, Exception):
@@ -210,10 +210,10 @@ async def test_the_session_counts_from_when_a_heartbeat_was_sent_not_from_its_la
     """The controller's clock started no later than when it was sent."""
     sent, answer_now = asyncio.Event(), asyncio.Event()
 
-    async def refuse(request: pb.HeartbeatRequest, timeout_s: float) -> pb.HeartbeatReply:
+    async def refuse(request: pb.HeartbeatRequest, timeout_s: float, patience_s: float) -> pb.HeartbeatReply:
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
 
-    async def answer_late(request: pb.HeartbeatRequest, timeout_s: float) -> pb.HeartbeatReply:
+    async def answer_late(request: pb.HeartbeatRequest, timeout_s: float, patience_s: float) -> pb.HeartbeatReply:
         sent.set()
         await answer_now.wait()
         monkeypatch.setattr(watched.controller, "heartbeat", refuse)
@@ -229,6 +229,46 @@ async def test_the_session_counts_from_when_a_heartbeat_was_sent_not_from_its_la
     await watched.pass_time(1.0)
     await asyncio.sleep(0.02)
     assert watched.told == ["lost"]
+
+
+async def test_heartbeats_go_out_on_time_while_others_wait_for_their_answers(watched: Watched) -> None:
+    watched.controller.gate.clear()
+    await watched.beats(5)
+    numbers = [request.number for request in watched.controller.requests]
+    assert numbers == sorted(set(numbers)) and watched.membership.in_flight >= 4
+    watched.controller.gate.set()
+    await watched.beats(2)
+    assert watched.membership.in_flight <= 2
+
+
+async def test_of_too_many_heartbeats_without_an_answer_the_oldest_is_given_up(watched: Watched) -> None:
+    watched.controller.gate.clear()
+    await watched.beats(IN_FLIGHT_MAX + 5)
+    assert watched.membership.in_flight <= IN_FLIGHT_MAX
+    assert watched.told == []
+    watched.controller.gate.set()
+    await watched.beats(2)
+
+
+async def test_a_controller_that_answers_late_costs_no_session(watched: Watched) -> None:
+    """Each answer takes four fifths of a session: with one heartbeat at a time the lease would end between two of them."""
+    answers: list[asyncio.Future[None]] = []
+
+    async def late(request: pb.HeartbeatRequest, timeout_s: float, patience_s: float) -> pb.HeartbeatReply:
+        due = asyncio.get_running_loop().create_future()
+        answers.append(due)
+        watched.clock.call_later(0.8 * SESSION_S, lambda: due.done() or due.set_result(None))
+        await due
+        return pb.HeartbeatReply(fenced=False)
+
+    watched.controller.heartbeat = late  # type: ignore[method-assign]
+    for _ in range(60):
+        sent = len(answers)
+        async with asyncio.timeout(10):
+            while len(answers) == sent:
+                await asyncio.sleep(0.001)
+        await watched.pass_time(0.5)
+    assert watched.told == []
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.DUPLICATE_BROKER_REGISTRATION])
@@ -264,7 +304,7 @@ class TestLeaving:
     async def test_a_controller_that_is_silent_for_a_session_is_not_waited_for(self, watched: Watched) -> None:
         watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "no quorum")
         await watched.beats()
-        watched.membership._session_timeout_s = 0.05
+        watched.membership._lease.session_s = 0.05
         leaving = asyncio.create_task(watched.membership.leave(3600))
         await asyncio.sleep(0.02)
         watched.clock.advance(1.0)

@@ -21,6 +21,7 @@ from tidegate.controller.client import ControllerClient
 from tidegate.controller.model import BrokerState, PartitionState, TopicState
 from tidegate.controller.service import ControllerService
 from tidegate.controller.state import ClusterState
+from tidegate.node.lease import Change, HeartbeatAnswer, Lease
 from tidegate.node.membership import Membership
 from tidegate.replication import fetcher as fetcher_module
 from tidegate.replication import replica as replica_module
@@ -315,14 +316,25 @@ def heartbeats_are_answered_while_a_fencing_is_under_way(patch: Patch) -> None:
 
 
 def sessions_come_back_with_old_metadata(patch: Patch) -> None:
-    """A session that ended twice asks for the metadata of its first answer only."""
+    """A controller that heard nothing for a session is asked for the metadata of its first answer only."""
 
-    def end_when_over(membership: Membership) -> None:
-        if membership._session_held and membership._left_s() <= 0:
-            membership._session_held, membership._resume_at_index = False, None
-            membership._on_session_lost("no answer")
+    def note_heard(lease: Lease, answer: HeartbeatAnswer, now: float) -> None:
+        if answer.controller_epoch > lease._controller_epoch or lease._heard_sent_at is None:
+            lease._known_index, lease._heard_sent_at = answer.metadata_index, answer.sent_at
+        lease._controller_epoch = answer.controller_epoch
+        lease._heard_sent_at = max(lease._heard_sent_at, answer.sent_at)
 
-    patch.setattr(Membership, "_end_session_when_over", end_when_over)
+    patch.setattr(Lease, "_note_heard", note_heard)
+
+
+def answers_count_from_their_arrival(patch: Patch) -> None:
+    """A heartbeat that is answered late renews the lease from then on, and not from when it was sent."""
+    answered = Lease.answered
+
+    def answered_now(lease: Lease, answer: HeartbeatAnswer, applied_index: int, now: float) -> Change | None:
+        return answered(lease, replace(answer, sent_at=now), applied_index, now)
+
+    patch.setattr(Lease, "answered", answered_now)
 
 
 def full_disks_take_records(patch: Patch) -> None:
@@ -469,6 +481,17 @@ def lost_sessions(seed: int) -> Options:
     return focused(seed, *faults, timings=timings, weather=LATE, producers=producers, produce_pause_s=0.05)
 
 
+def late_heartbeats(seed: int) -> Options:
+    """Several are under way at a time, overtake each other, and some come when the session is over."""
+    weather = Weather(loss=0.05, duplication=0.1, late=0.5, late_s_max=2.5)
+    faults = (("cut_controllers", 3.0), ("pause", 1.0), ("cut_one_controller", 2.0), ("fail_over_controller", 0.5))
+    return replace(lost_sessions(seed), faults=faults, weather=weather)
+
+
+def registrations_and_deposed_controllers(seed: int) -> Options:
+    return focused(seed, ("kill", 3.0), ("fail_over_controller", 3.0), ("cut_one_controller", 2.0), weather=LATE)
+
+
 def sleeping_controllers(seed: int) -> Options:
     faults = (("pause_controller", 2.0), ("cut_one_controller", 3.0))
     return replace(lost_sessions(seed), faults=faults, weather=draw_first(Random(seed)).weather)
@@ -497,7 +520,7 @@ ABLATIONS: list[tuple[Callable[[Patch], None], Callable[[int], Options | None], 
     (session_end_stops_nothing, anything, 0),
     (session_end_by_timer_only, anything, 0),
     (acknowledgements_outlive_the_session, lost_sessions, 50),
-    (lagging_controller_is_believed, anything, 460),
+    (lagging_controller_is_believed, registrations_and_deposed_controllers, 0),
     (registration_before_fencing, anything, 4),
     (deletions_wait_for_nobody, deletions, 0),
     (deletions_answered_under_the_minimum, deletions, 0),
@@ -509,6 +532,7 @@ ABLATIONS: list[tuple[Callable[[Patch], None], Callable[[int], Options | None], 
     (sleeping_controllers_answer, sleeping_controllers, 8),
     (heartbeats_are_answered_while_a_fencing_is_under_way, lost_sessions, 0),
     (sessions_come_back_with_old_metadata, lost_sessions, 0),
+    (answers_count_from_their_arrival, late_heartbeats, 0),
     (full_disks_take_records, no_room, 0),
 ]
 
