@@ -302,8 +302,9 @@ def plan_configuration(state: ClusterState, request: rpc.AlterConfigsRequest) ->
 def _plan_config(state: ClusterState, request: rpc.AlterConfigsRequest, change: rpc.ConfigChange) -> TopicPlan:
     topic = _existing(state, change.name)
     future = future_config(topic.config, change)
-    validate_topic_config(future)
-    require_setting_levels(state.features, {key: text for key, text in future.items() if topic.config.get(key) != text})
+    changed = {key: text for key, text in future.items() if topic.config.get(key) != text}
+    validate_topic_config(changed, over=future)
+    require_setting_levels(state.features, changed)
     if topic.internal:
         check_state_topic(topic.name, future, topic)
     check_stays_compacted(topic.name, topic.config, future)

@@ -24,6 +24,7 @@ from ..storage.creation import Creation, NewLog
 from ..storage.data_folders import CreationInFolders, DataFolders
 from ..storage.log import Log, LogConfig
 from ..storage.log_directory import LogDirectory
+from ..storage.topic_config import unread_settings
 from ..wire.errors import ErrorCode, KafkaError
 from .assignment import Assignment
 
@@ -31,6 +32,9 @@ Key = tuple[str, int]
 AnyCreation = Creation | CreationInFolders
 
 _log = logs.get(__name__)
+
+WARNED_OF_MAX = 100
+SETTING_SHOWN_MAX = 200
 
 
 class Openings:
@@ -59,6 +63,7 @@ class Openings:
         self._making: dict[Key, Assignment | None] = {}  # the newest metadata of what is being made; None when it was deleted
         self._tasks: set[asyncio.Task[None]] = set()
         self._known_config: tuple[Mapping[str, str], LogConfig] | None = None
+        self._warned_of: set[str] = set()
         self._closing = False
 
     def log_config(self, assignment: Assignment) -> LogConfig:
@@ -68,8 +73,17 @@ class Openings:
             config = LogConfig.from_topic_config(
                 dict(assignment.config), producer_id_expiration_ms=self._producer_id_expiration_ms
             )
+            self._warn_of_unread(assignment)
             known = self._known_config = (assignment.config, config)
         return known[1]
+
+    def _warn_of_unread(self, assignment: Assignment) -> None:
+        """One line for each setting, not for each topic that has it."""
+        for name in unread_settings(assignment.config):
+            if name not in self._warned_of and len(self._warned_of) < WARNED_OF_MAX:
+                self._warned_of.add(name)
+                text = assignment.config[name]
+                _log.warning("topic_setting_unknown", topic=assignment.topic, setting=name, value=text[:SETTING_SHOWN_MAX])
 
     def require_possible(self, key: Key) -> None:
         """Raises KAFKA_STORAGE_ERROR for a replica that could not be opened, NOT_LEADER_OR_FOLLOWER while its log is made."""

@@ -45,7 +45,7 @@ def _value(name: str, text: str, default: object) -> Any:
     if name in _ENUMS:
         return _ENUMS[name](text)
     if isinstance(default, frozenset):
-        return frozenset(CleanupPolicy(part) for part in text.split(","))
+        return frozenset(CleanupPolicy(part) for part in text.split(",") if part)
     if isinstance(default, bool):
         return text == "True"
     return float(text) if isinstance(default, float) else int(text)

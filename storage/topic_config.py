@@ -146,8 +146,9 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = _table(
 """Every key a topic may carry.  Keys of the broker that shape logs but not topics are fields of `LogConfig` only."""
 
 
-def validate_topic_config(config: Mapping[str, str]) -> None:
-    """Raises INVALID_CONFIG naming the first wrong key or value; a misspelt key is answered with the nearest known one."""
+def validate_topic_config(config: Mapping[str, str], *, over: Mapping[str, str] | None = None) -> None:
+    """Raises INVALID_CONFIG naming the first wrong key or value; a misspelt key is answered with the nearest known one.  `over`:
+    all that the topic will have, where `config` is what changes of it; what else stands there may be a later version's."""
     for key, text in config.items():
         known = TOPIC_CONFIGS.get(key)
         if known is None:
@@ -158,16 +159,45 @@ def validate_topic_config(config: Mapping[str, str]) -> None:
             known.check(text)
         except ValueError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"invalid value {text!r} for {key}: it {error}") from None
-    effective = effective_topic_config(config)
+    effective = effective_topic_config(config if over is None else over)
     if int(effective["min.compaction.lag.ms"]) > int(effective["max.compaction.lag.ms"]):
         raise KafkaError(ErrorCode.INVALID_CONFIG, "min.compaction.lag.ms must not be above max.compaction.lag.ms")
     if not _split(effective["cleanup.policy"]):
         raise KafkaError(ErrorCode.INVALID_CONFIG, "cleanup.policy must name delete, compact, or both")
 
 
+# Instead of a value that this version cannot read: no record is removed by a guess.
+_UNREAD: Mapping[str, str] = {"cleanup.policy": "", "retention.bytes": "-1", "retention.ms": "-1"}
+
+
 def effective_topic_config(config: Mapping[str, str]) -> dict[str, str]:
-    """`config` over the defaults: a value for every key of the table."""
-    return {name: config.get(name, row.default) for name, row in TOPIC_CONFIGS.items()}
+    """A value for every key of the table: `config` over the defaults.  What a later version wrote, a key or a value that this
+    one does not know, has no effect; of a list, the parts that are known have theirs.  Never raises."""
+    effective = {name: row.default for name, row in TOPIC_CONFIGS.items()}
+    unread = unread_settings(config)
+    for name, text in config.items():
+        if name not in unread:
+            effective[name] = text
+        elif name in TOPIC_CONFIGS:
+            row = TOPIC_CONFIGS[name]
+            known = [part for part in _split(text) if part in row.choices] if row.type is ConfigType.LIST else []
+            effective[name] = ",".join(known) or _UNREAD.get(name, row.default)
+    return effective
+
+
+def unread_settings(config: Mapping[str, str]) -> list[str]:
+    """The names of the settings that this version cannot read: a later one wrote them."""
+    return sorted(name for name, text in config.items() if not _is_readable(name, text))
+
+
+def _is_readable(name: str, text: str) -> bool:
+    row = TOPIC_CONFIGS.get(name)
+    try:
+        if row is not None:
+            row.check(text)
+    except ValueError:
+        return False
+    return row is not None
 
 
 @dataclass(slots=True, frozen=True)
@@ -214,8 +244,7 @@ class LogConfig:
     def from_topic_config(
         config: Mapping[str, str], *, producer_id_expiration_ms: int = _DAY_MS, max_producer_ids: int = 100_000
     ) -> LogConfig:
-        """From a topic's configuration (only what differs from the defaults is needed).  Raises INVALID_CONFIG."""
-        validate_topic_config(config)
+        """From a topic's configuration (only what differs from the defaults is needed), whichever version wrote it."""
         value = effective_topic_config(config).__getitem__
 
         def number(key: str) -> int:

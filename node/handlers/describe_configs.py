@@ -27,6 +27,7 @@ SOURCE_DYNAMIC_BROKER: Final = 2
 SOURCE_DYNAMIC_ALL_BROKERS: Final = 3
 SOURCE_STATIC_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
+_UNKNOWN_KIND: Final = 0
 _KINDS: Final = {bool: 1, str: 2, int: 3, list: 7}
 
 
@@ -85,7 +86,12 @@ def _of_topic(overrides: dict[str, str]) -> list[_Setting]:
             read_only=False,
         )
         for key, row in TOPIC_CONFIGS.items()
-    ]
+    ] + [_unknown(key, [(overrides[key], SOURCE_TOPIC)]) for key in sorted(overrides.keys() - TOPIC_CONFIGS.keys())]
+
+
+def _unknown(key: str, given: list[tuple[str, int]]) -> _Setting:
+    """What a later version set; here it has no effect."""
+    return _Setting(key, given, None, _UNKNOWN_KIND, "not known to this node's version: it has no effect here", read_only=False)
 
 
 def _of_node(broker: Broker) -> list[_Setting]:

@@ -33,6 +33,16 @@ from tidegate.node.__main__ import main
 main()
 """
 
+# A node that does not know a setting which the metadata hold.  (Its logs have a field for it, which always has the default.)
+UNKNOWING = """
+from tidegate.storage import topic_config
+del topic_config.TOPIC_CONFIGS["record.check"]
+known = topic_config.effective_topic_config
+topic_config.effective_topic_config = lambda config: known(config) | {"record.check": "true"}
+from tidegate.node.__main__ import main
+main()
+"""
+
 
 @pytest.fixture
 async def admin(roomy_cluster: LocalCluster) -> AsyncIterator[Admin]:
@@ -47,6 +57,15 @@ def command(cluster: LocalCluster, *arguments: str, fails: bool = False) -> str:
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=environment)
     assert (done.returncode != 0) == fails, (done.stdout, done.stderr)
     return done.stderr if fails else done.stdout
+
+
+async def run_as(program: str, node: LocalNode) -> asyncio.subprocess.Process:
+    """This program in the node's place; the node itself must not run."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, "--config", str(node.config_path),
+        stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,
+    )  # fmt: skip
 
 
 async def gone_from(admin: Admin, node_id: int) -> bool:
@@ -118,12 +137,8 @@ async def test_an_older_node_that_does_not_know_a_finalised_level_does_not_start
 ) -> None:
     node = roomy_cluster.node(node_id)
     await node.terminate()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
     try:
-        older = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", OLDER, "--config", str(node.config_path),
-            stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,
-        )  # fmt: skip
+        older = await run_as(OLDER, node)
         output, errors = await asyncio.wait_for(older.communicate(), 60)
     finally:
         await node.start()
@@ -132,6 +147,45 @@ async def test_an_older_node_that_does_not_know_a_finalised_level_does_not_start
     assert older.returncode in (3, 70), said
     assert "the cluster runs tidegate.metadata.version=4" in said and "does not know it: upgrade it" in said
     assert "Traceback" not in said
+
+
+async def test_a_node_lives_with_a_setting_that_it_does_not_know(roomy_cluster: LocalCluster, admin: Admin) -> None:
+    node, topic = roomy_cluster.node(4), fresh("newer")
+    await admin.create_topics([NewTopic(topic, 1, 4, {"record.check": "false"})])
+    await node.terminate()
+    unknowing = await run_as(UNKNOWING, node)
+    assert unknowing.stdout is not None and unknowing.stderr is not None
+    said = asyncio.gather(unknowing.stdout.read(), unknowing.stderr.read())
+    try:
+        await eventually(lambda: _in_sync(admin, topic, 4), "the node holds the topic, and is in sync", 60)
+        await admin.alter_config(topic, {"segment.ms": "1000000"})
+        async with Asker(node.kafka_address) as asker:
+            wanted = {"resource_type": 2, "resource_name": topic, "configuration_keys": ["record.check", "segment.ms"]}
+            asked = {"resources": [wanted], "include_synonyms": False, "include_documentation": False}
+
+            async def shown() -> dict[str, str]:
+                answer = await asker.ask(ApiKey.DESCRIBE_CONFIGS, 4, asked)
+                return {each.name: each.value for each in answer.results[0].configs}
+
+            async def both() -> bool:
+                return await shown() == {"record.check": "false", "segment.ms": "1000000"}
+
+            await eventually(both, "it shows what it does not know, beside what is changed later")
+        assert unknowing.returncode is None
+        unknowing.terminate()
+        assert await asyncio.wait_for(unknowing.wait(), 60) == 0
+    finally:
+        if unknowing.returncode is None:
+            unknowing.kill()
+        await unknowing.wait()
+        await node.start()
+        await node.wait_ready()
+    lines = b"".join(await said).decode().splitlines()
+    assert sum("topic_setting_unknown" in line for line in lines) == 1
+
+
+async def _in_sync(admin: Admin, topic: str, node_id: int) -> bool:
+    return node_id in (await admin.describe_topics([topic], config=False))[0].partitions[0].in_sync_replicas
 
 
 def test_a_foreign_client_raises_and_lowers_levels(roomy_cluster: LocalCluster) -> None:

@@ -376,3 +376,23 @@ def test_a_request_that_comes_again_after_a_deletion_makes_another_topic(office:
     assert not anew.error and anew.topic_id != first.topic_id
     (by_another,) = create(office, simple(), client="d")
     assert by_another.error == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_what_a_later_version_set_stays_beside_what_is_changed_now(office: Office) -> None:
+    """The active controller may be of an older version than the one that took the setting."""
+    create(office, simple("t", 1, 1))
+    office.state.topics["t"].config.update({"retention.parsecs": "12", "cleanup.policy": "compact,shred"})
+
+    def change(**fields: object) -> rpc.TopicResult:
+        request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", **fields)])  # type: ignore[arg-type]
+        plans = topics.plan_configuration(office.state, request)
+        office.carry_out(Plan(plans.operations))
+        return plans.results[0]
+
+    assert change(set={"segment.ms": "5"}).error == ErrorCode.NONE
+    expected = {"retention.parsecs": "12", "cleanup.policy": "compact,shred", "segment.ms": "5"}
+    assert office.state.topics["t"].config == expected
+    refused = change(set={"retention.parsecs": "13"})
+    assert refused.error == ErrorCode.INVALID_CONFIG and "unknown topic configuration" in refused.message
+    assert change(remove=["retention.parsecs"]).error == ErrorCode.NONE
+    assert "retention.parsecs" not in office.state.topics["t"].config

@@ -50,8 +50,10 @@ class Node:
     def _no_transport(_target: int) -> object:
         raise AssertionError("nobody is followed here")
 
-    def assignment(self, partition: int = 0, *, epoch: int = 1, topic_id: UUID = TOPIC_ID) -> Assignment:
-        return Assignment("t", topic_id, partition, (1,), (1,), 1, epoch, epoch, {})
+    def assignment(
+        self, partition: int = 0, *, epoch: int = 1, topic_id: UUID = TOPIC_ID, config: dict[str, str] | None = None
+    ) -> Assignment:
+        return Assignment("t", topic_id, partition, (1,), (1,), 1, epoch, epoch, config or {})
 
     def says(self, partition: int = 0) -> ErrorCode:
         try:
@@ -183,3 +185,17 @@ async def test_whoever_created_a_topic_can_wait_for_its_logs(node: Node) -> None
     await node.manager.logs_made(10)
     assert node.says() is ErrorCode.NONE
     await node.manager.logs_made(0)
+
+
+async def test_a_setting_of_a_later_version_is_lived_with_and_named_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    later = {"retention.parsecs": "12", "cleanup.policy": "compact,shred", "segment.ms": "5"}
+    node.go_on.set()
+    node.manager.apply([node.assignment(0, config=later)])
+    await node.made()
+    node.manager.apply([node.assignment(0, epoch=2, config=dict(later)), node.assignment(1, config=dict(later))])
+    await node.made()
+    assert node.says(0) == node.says(1) == ErrorCode.NONE and not node.offline
+    log = node.manager.leader_log("t", 0)
+    assert log.config.is_compacted and log.config.segment_ms == 5
+    named = [record.__dict__["fields"]["setting"] for record in caplog.records if record.getMessage() == "topic_setting_unknown"]
+    assert sorted(named) == ["cleanup.policy", "retention.parsecs"]

@@ -10,8 +10,9 @@ from tidegate.storage.epoch_cache import EpochCache
 from tidegate.storage.log import FlushPolicy, LogConfig
 from tidegate.storage.offset_index import OffsetIndex
 from tidegate.storage.seal import SealInvalid, decode_seal, seal_of
+from tidegate.storage.stored_config import decode_config, encode_config
 from tidegate.storage.time_index import TimeIndex
-from tidegate.storage.topic_config import TOPIC_CONFIGS, CleanupPolicy, validate_topic_config
+from tidegate.storage.topic_config import TOPIC_CONFIGS, CleanupPolicy, unread_settings, validate_topic_config
 from tidegate.storage.transaction_index import TransactionIndexEntry, decode_transaction_index
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -50,6 +51,32 @@ def test_a_wrong_configuration_is_refused_and_says_what_to_do(key: str, value: s
     with pytest.raises(KafkaError) as caught:
         validate_topic_config({key: value})
     assert caught.value.code == ErrorCode.INVALID_CONFIG and says in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("written", "field", "value"),
+    [
+        ({"retention.parsecs": "12"}, "retention_ms", LogConfig().retention_ms),
+        ({"cleanup.policy": "compact,shred"}, "cleanup_policy", {CleanupPolicy.COMPACT}),
+        ({"cleanup.policy": "shred"}, "cleanup_policy", set()),
+        ({"retention.ms": "forever"}, "retention_ms", -1),
+        ({"retention.bytes": "10%"}, "retention_bytes", -1),
+        ({"flush.policy": "battery"}, "flush_policy", FlushPolicy.ALWAYS),
+        ({"segment.bytes": "1"}, "segment_bytes", LogConfig().segment_bytes),
+        ({"segment.ms": "5", "x": "y"}, "segment_ms", 5),
+    ],
+)
+def test_what_a_later_version_wrote_has_no_effect_and_removes_nothing(written: dict[str, str], field: str, value: object) -> None:
+    config = LogConfig.from_topic_config(written)
+    assert getattr(config, field) == value and decode_config(encode_config(config)) == config
+    assert unread_settings(written) == [name for name, text in written.items() if text != "5"]
+
+
+def test_a_change_is_checked_and_what_stands_beside_it_is_not() -> None:
+    beside = {"retention.parsecs": "12", "cleanup.policy": "shred,compact", "max.compaction.lag.ms": "5"}
+    validate_topic_config({"segment.ms": "5"}, over=beside | {"segment.ms": "5"})
+    with pytest.raises(KafkaError, match="must not be above"):
+        validate_topic_config({"min.compaction.lag.ms": "6"}, over=beside | {"min.compaction.lag.ms": "6"})
 
 
 def test_a_configuration_reaches_the_log() -> None:
