@@ -32,6 +32,7 @@ from .model import (
 )
 from .moves import advanced, moving
 from .offline_replicas import decode_replicas, encode_replicas
+from .resource_settings import GROUP_LIMITS, GroupLimits
 from .state import ClusterState
 
 HELD_SHOWN_MAX = 5
@@ -50,6 +51,7 @@ class ControllerConfig:
     default_replication_factor: int = 1
     partitions_per_request_max: int = 10_000
     rebalanced_at_once_max: int = 1000
+    group_limits: GroupLimits = field(default_factory=lambda: GROUP_LIMITS)
 
 
 @dataclass(slots=True)

@@ -31,7 +31,9 @@ NODE_SETTINGS_LEVEL = 3  # settings of nodes that change while they run
 RESOURCES_LEVEL = 4  # more settings, of more kinds of resources
 # The operations that not every level has: below it none of them is applied.  (Moves are fields of `change_partitions`, which
 # `partition_changes` looks at.)
-OPERATION_LEVELS: dict[str, int] = {"unregister_broker": MOVES_LEVEL, "change_node_config": NODE_SETTINGS_LEVEL}
+OPERATION_LEVELS: dict[str, int] = {
+    "unregister_broker": MOVES_LEVEL, "change_node_config": NODE_SETTINGS_LEVEL, "change_resource_config": RESOURCES_LEVEL,
+}  # fmt: skip
 # The feature levels that this version of Tidegate knows, and the ones a fresh cluster starts with.
 SUPPORTED_FEATURES: dict[str, int] = {
     METADATA_VERSION: 4, FORMER_METADATA_VERSION: FORMER_LEVEL_MAX, "transaction.version": 2, GROUP_VERSION: 1,

@@ -31,6 +31,7 @@ from .planning import Planning, Proposed
 from .raft.core import COMMAND_BYTES_MAX
 from .reassignments import Reassignments, plan_reassignments
 from .requested_elections import Elections, plan_elections
+from .resource_configs import plan_resource_configuration
 
 if TYPE_CHECKING:
     from ..runtime.clock import Clock
@@ -403,6 +404,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         def plan() -> topics.TopicPlans:
             plans = topics.plan_configuration(self._ahead, request)
             plans.topics += plan_node_configuration(self._ahead, request).topics
+            plans.topics += plan_resource_configuration(self._ahead, self._config.group_limits, request).topics
             if self._applied_before(request.request_id):
                 for each in plans.topics:
                     each.operation = None

@@ -37,6 +37,7 @@ class Contents:
     controller_epoch: int
     proposers: tuple[tuple[str, ProposerMemory], ...]
     node_configs: Mapping[int, Mapping[str, str]]
+    resource_configs: Mapping[tuple[int, str], Mapping[str, str]]
 
 
 def encode(contents: Contents) -> bytes:
@@ -57,6 +58,10 @@ def encode(contents: Contents) -> bytes:
             pb.NodeConfigRecord(node_id=node_id, config=_encode_config(contents.node_configs[node_id]))
             for node_id in sorted(contents.node_configs)
         ],
+        resource_configs=[
+            pb.ResourceConfigRecord(resource_type=kind, name=name, config=_encode_config(contents.resource_configs[kind, name]))
+            for kind, name in sorted(contents.resource_configs)
+        ],
     ).SerializeToString(deterministic=True)
 
 
@@ -76,6 +81,7 @@ def decode(data: bytes) -> Contents:
         controller_epoch=parsed.controller_epoch,
         proposers=tuple((record.proposer, _decode_proposer(record)) for record in parsed.proposers),
         node_configs={record.node_id: _decode_config(record.config) for record in parsed.node_configs},
+        resource_configs={(each.resource_type, each.name): _decode_config(each.config) for each in parsed.resource_configs},
     )
 
 

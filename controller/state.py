@@ -29,6 +29,7 @@ from google.protobuf.message import DecodeError
 from ..proto import metadata_pb2 as pb
 from ..wire.errors import ErrorCode
 from . import snapshot
+from .config_tables import with_change
 from .model import (
     FORMER_METADATA_VERSION,
     INTERNAL_TOPICS,
@@ -128,6 +129,7 @@ class ClusterState:
         "metadata_id",
         "next_producer_id",
         "node_configs",
+        "resource_configs",
         "term",
     )
 
@@ -141,6 +143,7 @@ class ClusterState:
         self.next_producer_id = 0
         self.node_configs: Mapping[int, Mapping[str, str]] = {}
         """Settings that change at run time, by node id or ALL_NODES (`node_settings`); another object after each change."""
+        self.resource_configs: Mapping[tuple[int, str], Mapping[str, str]] = {}  # by type and name (`resource_configs`)
         self._features: dict[str, int] = {}
         self._brokers: dict[int, BrokerState] = {}
         self._topics: dict[str, TopicState] = {}
@@ -451,10 +454,11 @@ class ClusterState:
         return topic.topic_id
 
     def _change_node_config(self, op: pb.ChangeNodeConfig, changes: _Changes) -> Value:
-        config = {key: value for key, value in self.node_configs.get(op.node_id, {}).items() if key not in op.remove}
-        config.update((entry.key, entry.value) for entry in op.set)
-        others = {node_id: each for node_id, each in self.node_configs.items() if node_id != op.node_id}
-        self.node_configs = {**others, op.node_id: config} if config else others
+        self.node_configs = with_change(self.node_configs, op.node_id, op)
+        return None
+
+    def _change_resource_config(self, op: pb.ChangeResourceConfig, changes: _Changes) -> Value:
+        self.resource_configs = with_change(self.resource_configs, (op.resource_type, op.name), op)
         return None
 
     # ---- partitions -------------------------------------------------------------------------------------------------------
@@ -488,7 +492,8 @@ class ClusterState:
         other.index, other.term = self.index, self.term
         other.cluster_id, other.metadata_id = self.cluster_id, self.metadata_id
         other.controller_id, other.controller_epoch = self.controller_id, self.controller_epoch
-        other.next_producer_id, other.node_configs, other._features = self.next_producer_id, self.node_configs, self._features
+        other.next_producer_id, other._features = self.next_producer_id, self._features
+        other.node_configs, other.resource_configs = self.node_configs, self.resource_configs
         other._brokers, other._topics, other._names = dict(self._brokers), dict(self._topics), dict(self._names)
         other._proposers = ProposerTable(self._proposers.freeze())
         return other
@@ -508,6 +513,7 @@ class ClusterState:
             controller_epoch=self.controller_epoch,
             proposers=self._proposers.freeze(),
             node_configs=self.node_configs,
+            resource_configs=self.resource_configs,
         )
         return lambda: snapshot.encode(frozen)
 
@@ -528,7 +534,7 @@ class ClusterState:
         self._topics = contents.topics
         self._names = {topic.topic_id: topic.name for topic in contents.topics.values()}
         self._proposers = ProposerTable(contents.proposers)
-        self.node_configs = contents.node_configs
+        self.node_configs, self.resource_configs = contents.node_configs, contents.resource_configs
         return _difference(self, old_topics, old_brokers)
 
     def state_hash(self) -> str:
@@ -584,6 +590,7 @@ _HANDLERS: dict[str, Callable[..., Value]] = {
     "create_partitions": ClusterState._create_partitions,
     "change_topic_config": ClusterState._change_topic_config,
     "change_node_config": ClusterState._change_node_config,
+    "change_resource_config": ClusterState._change_resource_config,
     "change_partitions": ClusterState._change_partitions,
     "allocate_producer_ids": ClusterState._allocate_producer_ids,
     "set_feature_level": ClusterState._set_feature_level,

@@ -64,6 +64,7 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    LIST_CONFIG_RESOURCES = 74
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.LIST_TRANSACTIONS: _api(0, 1, 0, "list_transactions"),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _api(0, 1, 0, "consumer_group_heartbeat"),
     ApiKey.CONSUMER_GROUP_DESCRIBE: _api(0, 1, 0, "consumer_group_describe"),
+    ApiKey.LIST_CONFIG_RESOURCES: _api(0, 1, 0, "list_config_resources"),
 }
 
 SUPPORTED: Mapping[ApiKey, tuple[int, int]] = {key: (spec.low, spec.high) for key, spec in TABLE.items()}

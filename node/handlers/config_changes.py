@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ...controller.features import require_level
+from ...controller.model import RESOURCES_LEVEL
+from ...controller.resource_settings import SETTINGS_OF
 from ...proto import controller_pb2 as pb
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
@@ -35,14 +38,20 @@ async def alter(
 
 
 async def _ask(broker: Broker, resource: Any, validate_only: bool, describe: Callable[[Any, pb.ConfigChange], None]) -> None:
-    if resource.resource_type not in (TOPIC, BROKER):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "unknown resource type: 2 is a topic, 4 a broker")
+    kind = resource.resource_type
+    if kind not in (TOPIC, BROKER, *SETTINGS_OF):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
     twice = [name for name, count in Counter(config.name for config in resource.configs).items() if count > 1]
     if twice:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"the request changes {', '.join(twice)} more than once")
     wanted = pb.AlterConfigsRequest(validate_only=validate_only)
-    changes = wanted.topics if resource.resource_type == TOPIC else wanted.nodes
-    describe(resource, changes.add(name=resource.resource_name))
+    if kind in SETTINGS_OF:
+        require_level(broker.state.features, RESOURCES_LEVEL)  # or no controller might know what is asked
+        change = wanted.resources.add(resource_type=kind).change
+    else:
+        change = (wanted.topics if kind == TOPIC else wanted.nodes).add()
+    change.name = resource.resource_name
+    describe(resource, change)
     reply = await broker.controller.alter_configs(wanted)
     result = reply.topics[0]
     if result.error != ErrorCode.NONE:

@@ -1,4 +1,5 @@
-"""DescribeConfigs (32): the settings of topics, and of this node, with where each value comes from.
+"""DescribeConfigs (32): the settings of topics, of this node, of groups and of subscriptions to clients' metrics, with where each
+value comes from.
 
 Synonyms and documentation are in the answer only when they are asked for.  Of "all nodes" (a broker resource without a name) only
 what was set at run time is shown, as KIP-226 has it.
@@ -13,12 +14,14 @@ from typing import Any, Final
 
 from ...controller.model import topic_name_problem
 from ...controller.node_settings import DYNAMIC_SETTINGS
+from ...controller.resource_settings import SETTINGS_OF, ResourceType
 from ...controller.state import ALL_NODES
 from ...storage.topic_config import TOPIC_CONFIGS
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
 from ..configuration import SETTINGS
 from ..requests import Fields, RequestContext
+from .resource_entries import resource_entries
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -49,14 +52,20 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     for resource in request.resources:
         answer = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         try:
-            settings = _settings(broker, resource.resource_type, resource.resource_name)
+            configs = _configs(broker, resource.resource_type, resource.resource_name, synonyms, documentation)
         except KafkaError as error:
             results.append(answer | {"error_code": error.code, "error_message": error.message, "configs": []})
             continue
         keys = resource.configuration_keys  # none named: all are meant
-        configs = [_entry(setting, synonyms, documentation) for setting in settings if not keys or setting.name in keys]
-        results.append(answer | {"error_code": ErrorCode.NONE, "error_message": None, "configs": configs})
+        wanted = [config for config in configs if not keys or config["name"] in keys]
+        results.append(answer | {"error_code": ErrorCode.NONE, "error_message": None, "configs": wanted})
     return {"throttle_time": 0, "results": results}
+
+
+def _configs(broker: Broker, kind: int, name: str, synonyms: bool, documentation: bool) -> list[dict[str, Any]]:
+    if kind in SETTINGS_OF:
+        return resource_entries(broker, ResourceType(kind), name, synonyms, documentation)
+    return [_entry(setting, synonyms, documentation) for setting in _settings(broker, kind, name)]
 
 
 def _settings(broker: Broker, kind: int, name: str) -> Iterable[_Setting]:
@@ -72,7 +81,7 @@ def _settings(broker: Broker, kind: int, name: str) -> Iterable[_Setting]:
         if name and name != str(broker.node_id):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"this is node {broker.node_id}: ask node {name} itself")
         return _of_node(broker) if name else _of_all_nodes(broker)
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown resource type {kind}: 2 is a topic, 4 a broker")
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
 
 
 def _of_topic(overrides: dict[str, str]) -> list[_Setting]:

@@ -250,6 +250,13 @@ class _WithoutNodeSettings(ClusterState):
         return result
 
 
+class _WithoutResourceSettings(ClusterState):
+    def restore(self, data: bytes) -> ApplyResult:
+        result = super().restore(data)
+        self.resource_configs = {}
+        return result
+
+
 class _AnswersInTableOrder(ClusterState):
     """Tables are filled in another order by a snapshot than by the log."""
 
@@ -344,6 +351,7 @@ ABLATIONS: dict[str, Ablation] = {
     "choice while applying": Ablation(Parts(machine_class=_ChoosesWhileApplying)),
     "partial snapshot": Ablation(Parts(machine_class=_with_state(_WithoutProducerIds))),
     "snapshot without node settings": Ablation(Parts(machine_class=_with_state(_WithoutNodeSettings))),
+    "snapshot without settings of resources": Ablation(Parts(machine_class=_with_state(_WithoutResourceSettings))),
     "answer in the order of a table": Ablation(Parts(machine_class=_with_state(_AnswersInTableOrder))),
     "level that one node does not look at": Ablation(Parts(machine_class=_OlderNode), _three_voters),
 }

@@ -29,6 +29,8 @@ from ....controller.model import (
 from ....controller.node_settings import CATCH_UP_SETTING, CLEANER_SETTING, plan_node_configuration
 from ....controller.reassignments import plan_reassignments
 from ....controller.requested_elections import plan_elections
+from ....controller.resource_configs import plan_resource_configuration
+from ....controller.resource_settings import GROUP_LIMITS, ResourceType
 from ....controller.state import ALL_NODES, ClusterState
 from ....controller.topics import plan_configuration, plan_creation, plan_deletion, plan_enlargement
 from ....proto import controller_pb2 as rpc
@@ -76,7 +78,7 @@ class Commands:
         plans: tuple[Callable[[ClusterState, ActiveController], list[pb.Operation]], ...] = (
             self._office, self._registration, self._heartbeat, self._silence, self._isr, self._isr, self._creation,
             self._creation, self._deletion, self._enlargement, self._configuration, self._settings, self._move, self._move,
-            self._election, self._forgetting, self._level,
+            self._election, self._forgetting, self._level, self._resources,
         )  # fmt: skip
         if not state.cluster_id:
             plans = (self._office,)
@@ -173,6 +175,13 @@ class Commands:
         change = rpc.ConfigChange(name=name, set=settings, replace_all=self._random.random() < 0.3)
         return plan_node_configuration(state, rpc.AlterConfigsRequest(nodes=[change])).operations
 
+    def _resources(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+        change = rpc.ConfigChange(name=self._name(), set={"consumer.session.timeout.ms": str(45_000 + self._random.randrange(3))})
+        if self._random.random() < 0.3:
+            change = rpc.ConfigChange(name=self._name(), replace_all=True)
+        wanted = rpc.ResourceChange(resource_type=ResourceType.GROUP, change=change)
+        return plan_resource_configuration(state, GROUP_LIMITS, rpc.AlterConfigsRequest(resources=[wanted])).operations
+
     def _move(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
         replicas, cancel = self._some(BROKERS), self._random.random() < 0.2
         wanted = rpc.Reassignment(topic=self._name(), partition=self._random.randrange(3), replicas=replicas, cancel=cancel)
@@ -230,6 +239,8 @@ class Commands:
         match name:
             case "node_id":
                 return random.choice((*BROKERS, *BROKERS, 9, ALL_NODES))
+            case "resource_type":
+                return random.choice((*ResourceType, 7))
             case "leader" | "last_known_leader":
                 return random.choice((*BROKERS, NO_LEADER))
             case "broker_epoch" | "expected_broker_epoch":
