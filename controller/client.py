@@ -138,6 +138,28 @@ class ControllerClient:
         reply: pb.DescribeQuorumReply = await ask(pb.DescribeQuorumRequest(), timeout=timeout_s, wait_for_ready=True)
         return reply
 
+    async def describe_active_quorum(self, timeout_s: float = 10.0) -> pb.DescribeQuorumReply:
+        """What the active controller knows of the quorum.  Raises KafkaError when there is none within `timeout_s`."""
+        deadline = self._clock.monotonic() + timeout_s
+        problem = "no controller answered"
+        while (left_s := deadline - self._clock.monotonic()) > 0:
+            node_id = self.candidate()
+            try:
+                reply = await self.describe_quorum(node_id, min(left_s, VOTER_TIMEOUT_S))
+            except grpc.aio.AioRpcError as error:
+                self.note_failure(node_id)
+                problem = f"controller {node_id} at {self._endpoints[node_id]}: {error.code().name} {error.details()}"
+                continue
+            if reply.active and reply.term >= self._controller_epoch:
+                return reply
+            problem = f"controller {node_id} is not active"
+            if reply.leader_id != node_id and reply.leader_id in self._endpoints and self.active_id in (None, node_id):
+                self.active_id = reply.leader_id
+            else:
+                self.note_failure(node_id)
+            await self._clock.sleep(min(BACKOFF_S_MIN, max(0.0, deadline - self._clock.monotonic())))
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"DescribeQuorum: {problem} within {timeout_s:g} s")
+
     # ---- the metadata stream (for MetadataFollower) -------------------------------------------------------------------------
 
     def candidate(self) -> int:

@@ -24,7 +24,7 @@ from ..runtime import logs
 from ..wire.errors import ErrorCode, KafkaError
 from .features import UnknownLevel, check_known
 from .model import ApplyResult
-from .raft.contract import Proposal, QuorumStatus, RaftTimings
+from .raft.contract import FollowerView, Proposal, QuorumStatus, RaftTimings
 from .raft.core import FOLLOWER, RaftCore
 from .raft.failure import RaftFatal
 from .raft.journal import JOURNAL_ID_MAX, DurableJournal
@@ -86,7 +86,7 @@ class QuorumView:
     """For people and tools: what this voter sees."""
 
     status: QuorumStatus
-    match_indexes: dict[int, int]
+    followers: dict[int, FollowerView]
 
 
 @dataclass(slots=True, frozen=True)
@@ -297,7 +297,7 @@ class MetadataLog:
         future: asyncio.Future[QuorumView] = loop.create_future()
 
         def look(core: RaftCore) -> None:
-            view = QuorumView(core.status(), core.match_indexes())
+            view = QuorumView(core.status(), core.followers())
             loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(view))
 
         if self._thread is None:

@@ -28,6 +28,7 @@ from .metadata_log import MetadataLog, NotController
 from .model import ApplyResult
 from .node_settings import plan_node_configuration
 from .planning import Planning, Proposed
+from .raft.contract import Contact, FollowerView
 from .raft.core import COMMAND_BYTES_MAX
 from .reassignments import Reassignments, plan_reassignments
 from .requested_elections import Elections, plan_elections
@@ -62,12 +63,13 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self._duties: ActiveController | None = None
         self._planning = Planning(metadata, -1)
         self._followers = 0
+        self._contacts: dict[int, Contact] = {}  # of brokers, by their heartbeats in this leadership
         self._stopped = asyncio.Event()
 
     # ---- leadership (driven by ControllerNode) --------------------------------------------------------------------------------
 
     def begin(self, duties: ActiveController, planning: Planning) -> None:
-        self._duties, self._planning = duties, planning
+        self._duties, self._planning, self._contacts = duties, planning, {}
 
     def end(self) -> None:
         self._duties = None
@@ -190,6 +192,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         async def work() -> rpc.HeartbeatReply:
             duties = self.require_duties()
             duties.heard(request, self._clock.monotonic())
+            contact = self._contacts.setdefault(request.node_id, Contact())
+            contact.heard(self._clock.monotonic(), request.applied_index, self._log.applied_index)
             being_fenced = duties.is_being_fenced(request.node_id)
             plan, _ = await self._carry_out(
                 lambda duties: duties.heartbeat(request, self._clock.monotonic()), _itself, idle_waits=being_fenced
@@ -518,14 +522,30 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         )
         for voter in sorted(self._log.voters):
             mine = voter == self._log.node_id
-            match = status.last_index if mine else view.match_indexes.get(voter, 0)
-            reply.voters.add(
-                node_id=voter,
-                connected=mine or voter in status.connected,
-                match_index=match,
-                without_vote=voter in status.not_voting,
-            )
+            known = FollowerView(status.last_index, 0.0, 0.0) if mine else view.followers.get(voter, FollowerView(0))
+            voter_view = self._voter_view(voter, known)
+            voter_view.connected = mine or voter in status.connected
+            voter_view.without_vote = voter in status.not_voting
+            reply.voters.append(voter_view)
+        if self._log.is_active and self._duties is not None:
+            now = self._clock.monotonic()
+            for node_id, contact in sorted(self._contacts.items()):
+                session = self._duties.sessions.get(node_id)
+                if session is not None and node_id not in self._log.voters:
+                    reply.observers.append(self._voter_view(node_id, contact.view(now, session.applied_index)))
         return reply
+
+    def _voter_view(self, node_id: int, known: FollowerView) -> rpc.VoterView:
+        def wall_ms(ago_s: float | None) -> int:
+            return 0 if ago_s is None else self._clock.wall_ms() - int(1000 * ago_s)
+
+        return rpc.VoterView(
+            node_id=node_id,
+            connected=True,
+            match_index=known.match_index,
+            last_fetch_timestamp_ms=wall_ms(known.silent_s),
+            last_caught_up_timestamp_ms=wall_ms(known.behind_s),
+        )
 
 
 def _put_error(result: rpc.TopicResult, error: ErrorCode, message: str) -> None:

@@ -56,6 +56,7 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_QUORUM = 55
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
@@ -119,6 +120,7 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _api(0, 1, 1, "incremental_alter_configs"),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _api(0, 1, 0, "alter_partition_reassignments"),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _api(0, 0, 0, "list_partition_reassignments"),
+    ApiKey.DESCRIBE_QUORUM: _api(0, 2, 0, "describe_quorum"),
     ApiKey.UPDATE_FEATURES: _api(0, 2, 0, "update_features"),
     ApiKey.UNREGISTER_BROKER: _api(0, 0, 0, "unregister_broker"),
     ApiKey.OFFSET_DELETE: _api(0, 0, _NEVER, "offset_delete"),

@@ -45,6 +45,37 @@ class QuorumStatus:
     waits_for: str = ""  # what stands between this node and its vote; "" when it has it
 
 
+@dataclass(slots=True, frozen=True)
+class FollowerView:
+    """What the leader knows of a follower; for people and tools.  None: never."""
+
+    match_index: int
+    silent_s: float | None = None  # since it was heard last
+    behind_s: float | None = None  # since it had all that there was
+
+
+@dataclass(slots=True)
+class Contact:
+    """When a follower was heard last, and when it had all there was: monotonic seconds; None: never."""
+
+    heard_at: float | None = None
+    caught_up_at: float | None = None
+    end_when_heard: int = 0
+
+    def heard(self, now: float, reached: int, end: int) -> None:
+        """The follower has `reached`, while the log ends at `end`.  Under load it never has all of what is there now: it was
+        caught up at the moment whose end it has reached."""
+        if reached >= end:
+            self.caught_up_at = now
+        elif self.heard_at is not None and reached >= self.end_when_heard > 0:
+            self.caught_up_at = self.heard_at
+        self.heard_at, self.end_when_heard = now, end
+
+    def view(self, now: float, match_index: int) -> FollowerView:
+        silent_s = None if self.heard_at is None else now - self.heard_at
+        return FollowerView(match_index, silent_s, None if self.caught_up_at is None else now - self.caught_up_at)
+
+
 class StateMachine(Protocol):
     """Who is told; called on the Raft thread, in log order, and must not raise."""
 

@@ -26,7 +26,7 @@ from pysyncobj.node import Node
 from pysyncobj.version import VERSION
 
 from ...runtime import faults, logs
-from .contract import Proposal, QuorumStatus, RaftTimings, StateMachine
+from .contract import FollowerView, Proposal, QuorumStatus, RaftTimings, StateMachine
 from .failure import RaftFatal
 from .library_ports import NO_OP, REGULAR, NoPoller, VoteRequests
 from .matching import align, append_missing, conflict_start
@@ -185,9 +185,9 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             waits_for=self._waits_for,
         )
 
-    def match_indexes(self) -> dict[int, int]:
-        """How far each follower is known to agree; empty unless this node leads."""
-        return {node.id: self._replication.reached(node) for node in self._SyncObj__otherNodes} if self.role == LEADER else {}
+    def followers(self) -> dict[int, FollowerView]:
+        """How far each follower is known to agree, and since when it is silent; empty unless this node leads."""
+        return {node.id: self._replication.view(node) for node in self._SyncObj__otherNodes} if self.role == LEADER else {}
 
     # ---- driven by the thread -----------------------------------------------------------------------------------------------
 

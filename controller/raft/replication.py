@@ -21,6 +21,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .failure import RaftFatal
+from .contract import Contact, FollowerView
 from .messages import AppendEntries, AppendReply, Message, SnapshotReply
 from .snapshot_store import SnapshotStore, SnapshotTransfer
 
@@ -57,6 +58,7 @@ class Progress:
     transfer: SnapshotTransfer | None = None
     journal: int = 0  # whose answers these are
     reached: int = 0  # what that journal has acknowledged; it counts only with a vote, then it is in PySyncObj's table, too
+    contact: Contact = field(default_factory=Contact)
 
     def to_probe(self) -> None:
         self.mode, self.probe_sent, self.transfer = Mode.PROBE, False, None
@@ -101,6 +103,9 @@ class Replication:
         """What the follower is known to have, whether it counts or not."""
         return self._progress[node].reached
 
+    def view(self, node: Any) -> FollowerView:
+        return self._progress[node].contact.view(self._core.now(), self._progress[node].reached)
+
     def entries_to_keep(self, index: int, followers: Collection[Any]) -> int:
         """Of those up to `index`, when the journal is trimmed: what these followers are about to want, within bounds.  Else one
         that gets a snapshot under load finds the entries behind it trimmed by the time it has it, and gets the next, for ever."""
@@ -122,6 +127,7 @@ class Replication:
         progress.reached = max(progress.reached, index)
         if reply.voting:
             self._match[node] = progress.reached
+        progress.contact.heard(self._core.now(), progress.reached, self._core.last_index)
         return progress.reached
 
     def on_append_reply(self, node: Any, reply: AppendReply) -> None:

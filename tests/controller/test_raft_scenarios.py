@@ -311,7 +311,7 @@ def test_a_journal_without_a_vote_keeps_no_leader_in_office_and_commits_nothing(
         committed = core.commit_index
         propose(simulation, core, b"x")
         simulation.pass_time(0.5)
-        assert core.match_indexes()[wiped] == core.last_index > committed, "it follows,"
+        assert core.followers()[wiped].match_index == core.last_index > committed, "it follows,"
         assert core.commit_index == committed and not learner._journal.voting, "but does not count"
         simulation.pass_time(2 * simulation.options.timings.leader_fallback_s)
         assert core.role != LEADER and core.status().not_voting == (wiped,)
