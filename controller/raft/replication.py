@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .failure import RaftFatal
 from .contract import Contact, FollowerView
+from .failure import RaftFatal
 from .messages import AppendEntries, AppendReply, Message, SnapshotReply
 from .snapshot_store import SnapshotStore, SnapshotTransfer
 

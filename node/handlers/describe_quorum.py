@@ -22,13 +22,12 @@ _LISTENER: Final = "CONTROLLER"
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     asked = [(topic.topic_name, partition.partition_index) for topic in request.topics for partition in topic.partitions]
     if asked != [(_TOPIC, 0)]:
-        return _answer(request, lambda name, index: _failed(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        return _answer(request, _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     try:
         reply = await broker.controller.describe_active_quorum()
     except KafkaError as error:
-        return _answer(request, lambda name, index: _failed(index, error.code), error)
+        return _answer(request, _failed(error.code), error)
     partition = {
-        "partition_index": 0,
         "error_code": ErrorCode.NONE,
         "error_message": None,
         "leader_id": reply.leader_id,
@@ -42,7 +41,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         {"node_id": node_id, "listeners": [{"name": _LISTENER, "host": address.host, "port": address.port}]}
         for node_id, address in sorted(voters.items())
     ]
-    return _answer(request, lambda name, index: partition) | {"nodes": nodes}
+    return _answer(request, partition) | {"nodes": nodes}
 
 
 def _replica(view: pb.VoterView) -> dict[str, Any]:
@@ -55,9 +54,8 @@ def _replica(view: pb.VoterView) -> dict[str, Any]:
     }
 
 
-def _failed(index: int, code: ErrorCode) -> dict[str, Any]:
+def _failed(code: ErrorCode) -> dict[str, Any]:
     return {
-        "partition_index": index,
         "error_code": code,
         "error_message": None,
         "leader_id": -1,
@@ -68,14 +66,14 @@ def _failed(index: int, code: ErrorCode) -> dict[str, Any]:
     }
 
 
-def _answer(request: Any, partition: Any, error: KafkaError | None = None) -> dict[str, Any]:
+def _answer(request: Any, partition: dict[str, Any], error: KafkaError | None = None) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.NONE if error is None else error.code,
         "error_message": None if error is None else error.message,
         "topics": [
             {
                 "topic_name": topic.topic_name,
-                "partitions": [partition(topic.topic_name, each.partition_index) for each in topic.partitions],
+                "partitions": [partition | {"partition_index": each.partition_index} for each in topic.partitions],
             }
             for topic in request.topics
         ],

@@ -11,9 +11,10 @@ from tidegate.node.handlers import HANDLERS
 from tidegate.wire import api
 from tidegate.wire.api import ApiKey
 
-from .consumer_group_cases import CASES
-from .protocol_cases import ANY, World
+from . import administration_cases, consumer_group_cases
+from .protocol_cases import ANY, CASES, World
 
+assert administration_cases.CASES is consumer_group_cases.CASES is CASES  # all are registered
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("conformance"), pytest.mark.timeout(120)]
 
 WRITTEN_BY_HAND = {ApiKey.FETCH}  # its own tests are in tests/wire and tests/replication

@@ -1,0 +1,80 @@
+"""Settings of groups and of subscriptions to clients' metrics, as clients set, see and list them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tidegate.wire.api import ApiKey
+from tidegate.wire.errors import ErrorCode
+
+from .administration_cases import CLIENT_METRICS, GROUP, new_resource
+from .protocol_cases import World, fresh
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("conformance"), pytest.mark.timeout(120)]
+
+SESSION = "consumer.session.timeout.ms"
+DYNAMIC_CLIENT_METRICS, DYNAMIC_GROUP, DEFAULT = 7, 8, 5
+
+
+async def described(world: World, kind: int, name: str, *keys: str) -> Any:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": list(keys) or None}
+    answer = await world.ask(
+        ApiKey.DESCRIBE_CONFIGS, 4, resources=[resource], include_synonyms=True, include_documentation=False
+    )
+    return answer.results[0]
+
+
+async def test_a_group_shows_what_was_set_and_kafkas_defaults(world: World) -> None:
+    name = await new_resource(world, GROUP, {SESSION: "50000"})
+    seen = {each.name: each for each in (await described(world, GROUP, name)).configs}
+    assert len(seen) == 10 and (seen[SESSION].value, seen[SESSION].config_source) == ("50000", DYNAMIC_GROUP)
+    assert [(each.value, each.source) for each in seen[SESSION].synonyms] == [("50000", DYNAMIC_GROUP)]
+    heartbeat = seen["consumer.heartbeat.interval.ms"]
+    assert (heartbeat.value, heartbeat.config_source, len(heartbeat.synonyms)) == ("5000", DEFAULT, 1)
+    others = (await described(world, GROUP, fresh("never"), SESSION)).configs
+    assert [(each.value, each.config_source) for each in others] == [("45000", DEFAULT)]
+
+
+async def test_a_subscription_shows_what_was_set_without_synonyms_of_defaults(world: World) -> None:
+    name = await new_resource(world, CLIENT_METRICS, {"metrics": "org.apache,x", "match": "client_id=a.*"})
+    seen = {each.name: each for each in (await described(world, CLIENT_METRICS, name)).configs}
+    assert {key: (each.value, each.config_source) for key, each in seen.items()} == {
+        "interval.ms": ("300000", DEFAULT),
+        "match": ("client_id=a.*", DYNAMIC_CLIENT_METRICS),
+        "metrics": ("org.apache,x", DYNAMIC_CLIENT_METRICS),
+    }
+    assert seen["interval.ms"].synonyms == ()
+
+
+async def test_what_kafka_refuses_is_refused_with_its_code(world: World) -> None:
+    refusals = []
+    for kind, name, key, value in (
+        (GROUP, "g", "bogus", "1"), (GROUP, "", SESSION, "50000"), (CLIENT_METRICS, "m", "interval.ms", "5"),
+        (CLIENT_METRICS, "m", "match", "colour=red"), (64, "m", "interval.ms", "5"),
+    ):  # fmt: skip
+        configs = [{"name": key, "config_operation": 0, "value": value}]
+        resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+        answer = await world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+        refusals.append(answer.responses[0].error_code)
+    assert refusals == [
+        ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_REQUEST,
+    ]  # fmt: skip
+    assert (await described(world, GROUP, "")).error_message == "Group name must not be empty"
+
+
+async def test_all_that_has_settings_is_listed(world: World) -> None:
+    group = await new_resource(world, GROUP, {SESSION: "50000"})
+    answer = await world.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=[])
+    seen = {(each.resource_type, each.resource_name) for each in answer.config_resources}
+    assert {(2, world.topic), (4, "1"), (8, "1"), (GROUP, group)} <= seen
+    answer = await world.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=[GROUP, 3])
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION and not answer.config_resources
+
+
+async def test_only_the_metadata_have_a_quorum_to_describe(world: World) -> None:
+    asked = [{"topic_name": world.topic, "partitions": [{"partition_index": 0}]}]
+    answer = await world.ask(ApiKey.DESCRIBE_QUORUM, 2, topics=asked)
+    (partition,) = answer.topics[0].partitions
+    assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and answer.error_code == 0
