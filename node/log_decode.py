@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ..coordinator.fields import RecordFormatError
 from ..coordinator.group import records as group_records
+from ..coordinator.group import silence
 from ..coordinator.group.consumer import records as consumer_records
 from ..coordinator.group.consumer.events import Partitions
 from ..coordinator.transaction import records as transaction_records
@@ -65,6 +66,10 @@ def _group(key: bytes, value: bytes | None, _offset: int) -> dict[str, Any]:
 
 
 def _consumer_group(key: bytes, value: bytes | None) -> dict[str, Any]:
+    whose = silence.decode_key(key)
+    if whose is not None:
+        said = {"kind": "silence"} | whose._asdict()
+        return said | ({"forgotten": True} if value is None else silence.decode_value(value)._asdict())
     about = consumer_records.decode_key(key)
     if about is None:
         return {"kind": "of a later release"}

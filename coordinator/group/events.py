@@ -166,6 +166,11 @@ class GroupTimer:
 
 
 @dataclass(slots=True, frozen=True)
+class SilenceTimer:
+    """Timer: members had their chance to be heard by this coordinator."""
+
+
+@dataclass(slots=True, frozen=True)
 class ExpireOffsets:
     """Timer: offsets of these groups may be past their retention."""
 
@@ -187,6 +192,7 @@ GroupEvent = (
     | DescribeGroup
     | GroupTimer
     | ExpireOffsets
+    | SilenceTimer
     | ConsumerGroupEvent
 )
 

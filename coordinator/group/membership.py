@@ -65,6 +65,7 @@ class ClassicGroup:
     leader: str | None = None
     state_since_ms: int = -1
     is_stored: bool = False
+    stored_members: frozenset[str] = frozenset()  # of the newest generation in the log
     members: dict[str, Member] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
     pending_members: dict[str, int] = field(default_factory=dict)  # told their id, not joined yet -> deadline
@@ -192,6 +193,7 @@ class ClassicGroup:
     def confirm(self, value: GroupValue) -> None:
         """Our own record is in the log: the assignments count from now on."""
         self.is_stored = True
+        self.stored_members = frozenset(stored.member_id for stored in value.members)
         self.state_since_ms = value.state_timestamp_ms
         for stored in value.members:
             self.members[stored.member_id].assignment = stored.assignment
@@ -201,6 +203,7 @@ class ClassicGroup:
     def restore(self, value: GroupValue) -> None:
         """Loads a stored generation in place of whatever an earlier record said."""
         self.is_stored = True
+        self.stored_members = frozenset(stored.member_id for stored in value.members)
         self.state_since_ms = value.state_timestamp_ms
         self.generation, self.protocol, self.leader = value.generation, value.protocol, value.leader
         self.protocol_type = value.protocol_type or None

@@ -36,12 +36,14 @@ from .state import RULES, GroupAction, GroupRequest, GroupState
 
 @dataclass(slots=True)
 class Change:
-    """What one event leads to.  `reply` answers the caller; without one its token was kept and it waits."""
+    """What one event leads to.  `reply` answers the caller; without one its token was kept and it waits.  `removed`: members that
+    left, or whose time was over."""
 
     reply: GroupReply | KafkaError | None = None
     deferred: list[tuple[int, GroupReply | KafkaError]] = field(default_factory=list)
     write: bool = False
     assignment: dict[str, bytes] | None = None
+    removed: list[str] = field(default_factory=list)
 
 
 def refusal(action: GroupAction, group_id: str) -> KafkaError | None:
@@ -271,6 +273,7 @@ def remove_member(group: ClassicGroup, member_id: str, now_ms: int, config: Grou
     member = group.remove(member_id)
     if member is None:
         return
+    change.removed.append(member_id)
     for token in (member.join_token, member.sync_token):
         if token != NO_TOKEN:
             change.deferred.append((token, group.unknown(f"member {member_id!r}")))

@@ -21,9 +21,11 @@ from typing import Final
 from ...wire.errors import ErrorCode, KafkaError
 from ..fields import FieldReader, RecordFormatError
 from ..outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
-from . import rebalance, records
+from . import rebalance, records, silence
 from .consumer.events import ConsumerGroupHeartbeat, ConsumerGroupTimer, DescribeConsumerGroup, TopicCatalog
 from .consumer.groups import ConsumerGroups
+from .consumer.records import Kind
+from .consumer.records import decode_key as consumer_key
 from .consumer.state import MemberRequest
 from .events import (
     Acknowledged,
@@ -50,6 +52,7 @@ from .events import (
     OffsetFetchReply,
     OffsetsReply,
     OffsetToCommit,
+    SilenceTimer,
     SyncGroup,
     TopicPartition,
     TopicsDeleted,
@@ -65,6 +68,8 @@ GroupOutcome = Outcome[GroupReply, None]
 TOMBSTONES_BYTES_MAX: Final = 500_000
 """Of keys in one batch: with what every record adds, well below the 1 MiB of `max.message.bytes`."""
 TOPIC_NAME_MAX: Final = 249
+CHANCE_EXTRA_MS: Final = 1_000
+"""To find a new coordinator, beside the time in which a member sends its next heartbeat: at most a third of its session."""
 
 
 class GroupShard:
@@ -77,6 +82,7 @@ class GroupShard:
         self.groups: dict[str, ClassicGroup] = {}
         self.consumers = ConsumerGroups(config.consumer, catalog)
         self.offsets = OffsetStore()
+        self.silences = silence.Silences()
         self._is_live = False
         self._deadlines: dict[str, int] = {}
         self._deleted_topics: dict[str, int] = {}
@@ -95,7 +101,11 @@ class GroupShard:
             case records.GroupKey(group_id):
                 self._replay_group(group_id, record.value)
             case None:
-                self.consumers.replay(record.key, record.value)
+                note = silence.decode_key(record.key)
+                if note is not None:
+                    self.silences.replay(note, record.value)
+                else:
+                    self.consumers.replay(record.key, record.value)
 
     def _replay_group(self, group_id: str, data: bytes | None) -> None:
         if data is None:
@@ -113,17 +123,31 @@ class GroupShard:
 
     def activated(self, context: Context) -> GroupOutcome:
         self._is_live = True
-        for group in self.groups.values():
-            rebalance.renew_sessions(group, context.now_ms)
-            self._deadlines[group.group_id] = group.next_deadline_ms()
+        written: list[CoordinatorRecord] = []
+        for group in list(self.groups.values()):
+            written += self._take_over(group, context.now_ms)
         self._next_expiration_scan_ms = context.now_ms + self.config.offsets_retention_check_interval_ms
-        self.consumers.activated(context.now_ms)
+        self.consumers.activated(context.now_ms, self.silences)
         if self._catalog is not None:
             # Deletions that nobody heard of who could write tombstones: the partition was loading, or had no leader.  Whoever
             # committed these offsets had seen no newer metadata than this election, so a topic missing now was deleted.
             topics = {topic for group_id in self.offsets.groups() for topic, _ in self.offsets.newest_of_group(group_id)}
             self._deleted_topics.update(dict.fromkeys(topics - self._catalog.shapes(topics).keys(), context.now_ms))
-        return Outcome()
+        return Outcome(records=written)
+
+    def _take_over(self, group: ClassicGroup, now_ms: int) -> list[CoordinatorRecord]:
+        """Everybody has a full session to find this coordinator; whoever left under the last one is removed, and the others join
+        again."""
+        for member in group.members.values():
+            chance_ms = member.session_timeout_ms // 3 + CHANCE_EXTRA_MS
+            member.session_deadline_ms = self.silences.give_chance(
+                group.group_id, member.member_id, chance_ms, member.session_timeout_ms, now_ms
+            )
+        change = Change()
+        for member_id in [name for name in group.members if self.silences.has_left(group.group_id, name)]:
+            rebalance.remove_member(group, member_id, now_ms, self.config, change)
+        self._keep(group)
+        return self._written(group, change, now_ms)
 
     def resumed(self, now_ms: int, away_ms: int) -> None:
         for group in self.groups.values():
@@ -131,10 +155,13 @@ class GroupShard:
             if group.group_id in self._deadlines:
                 self._deadlines[group.group_id] = group.next_deadline_ms()
         self.consumers.resumed(now_ms, away_ms)
+        self.silences.resumed(away_ms)
 
     def due(self, now_ms: int) -> Sequence[GroupEvent]:
         events: list[GroupEvent] = [GroupTimer(group_id) for group_id, deadline in self._deadlines.items() if deadline <= now_ms]
         events += self.consumers.due(now_ms)
+        if self.silences.is_due(now_ms):
+            events.append(SilenceTimer())
         if self._deleted_topics:
             events.append(TopicsDeleted(frozenset()))
         if now_ms >= self._next_expiration_scan_ms:
@@ -171,7 +198,10 @@ class GroupShard:
             case ConsumerGroupHeartbeat():
                 return self._consumer_heartbeat(event, context)
             case ConsumerGroupTimer():
-                return Outcome(records=self.consumers.on_timer(event, context), reply=Acknowledged())
+                written = self._and_notes(event.group_id, self.consumers.on_timer(event, context))
+                return Outcome(records=written, reply=Acknowledged())
+            case SilenceTimer():
+                return Outcome(records=self.silences.on_timer(context.now_ms, self._is_member), reply=Acknowledged())
             case DescribeConsumerGroup():
                 return Outcome(reply=self.consumers.describe(event.group_id))
 
@@ -199,10 +229,29 @@ class GroupShard:
         if not isinstance(event, Heartbeat):  # a heartbeat only moves a deadline on: the one remembered is still a lower bound
             self._keep(group)
         written = kind_before if group.members or group.pending_members else []
-        if change.write:
-            value = records.encode_group_value(group.to_value(context.now_ms, change.assignment))
-            written.append(CoordinatorRecord(records.encode_group_key(group.group_id), value))
+        written += self._written(group, change, context.now_ms)
+        if isinstance(event, (JoinGroup, SyncGroup, Heartbeat)) and event.member_id in group.members:
+            written += self.silences.heard(group.group_id, event.member_id)
         return Outcome(records=written, reply=change.reply, deferred=change.deferred, defer=change.reply is None)
+
+    def _written(self, group: ClassicGroup, change: Change, now_ms: int) -> list[CoordinatorRecord]:
+        """The new generation; or, until there is one, a note of those that are in the stored one and have left since."""
+        if not change.write:
+            return self.silences.left(group.group_id, [name for name in change.removed if name in group.stored_members], now_ms)
+        value = records.encode_group_value(group.to_value(now_ms, change.assignment))
+        generation = CoordinatorRecord(records.encode_group_key(group.group_id), value)
+        return [generation, *self.silences.forget_all_but(group.group_id, group.members)]
+
+    def _and_notes(self, group_id: str, written: list[CoordinatorRecord]) -> list[CoordinatorRecord]:
+        """With tombstones for the notes of members of a consumer group that are removed by these records."""
+        if group_id not in self.silences.notes:
+            return written
+        gone = (consumer_key(record.key) for record in written if record.value is None)
+        return written + self.silences.forget(group_id, [key.member_id for key in gone if key and key.kind is Kind.MEMBER])
+
+    def _is_member(self, group_id: str, member_id: str) -> bool:
+        group, consumers = self.groups.get(group_id), self.consumers.groups.get(group_id)
+        return (group is not None and member_id in group.members) or (consumers is not None and member_id in consumers.members)
 
     def _move(
         self,
@@ -239,13 +288,15 @@ class GroupShard:
         named = {m: m.group_instance_id for m in event.members if not m.member_id and m.group_instance_id in instances}
         results = tuple((m, ErrorCode.NONE if m in named else ErrorCode.UNKNOWN_MEMBER_ID) for m in event.members)
         written = self.consumers.remove_instances(event.group_id, [name for name in named.values() if name is not None])
-        return Outcome(records=written, reply=LeaveReply(results))
+        return Outcome(records=self._and_notes(event.group_id, written), reply=LeaveReply(results))
 
     def _consumer_heartbeat(self, event: ConsumerGroupHeartbeat, context: Context) -> GroupOutcome:
         group = self.groups.get(event.group_id)
         classic = group is not None and bool(group.members or group.pending_members)
         written, reply = self.consumers.heartbeat(event, context, classic=classic)
-        return Outcome(records=(self._classic_tombstone(event.group_id) if written else []) + written, reply=reply)
+        heard = self.silences.heard(event.group_id, event.member_id)
+        tombstone = self._classic_tombstone(event.group_id) if written else []
+        return Outcome(records=[*tombstone, *written, *heard], reply=reply)
 
     def _check_join(self, event: JoinGroup) -> None:
         low, high = self.config.min_session_timeout_ms, self.config.max_session_timeout_ms
@@ -400,7 +451,7 @@ class GroupShard:
 
     def _group_tombstones(self, group_id: str) -> list[CoordinatorRecord]:
         """What makes a group without members be forgotten, of whichever kind it is."""
-        return self._classic_tombstone(group_id) + self.consumers.tombstones(group_id)
+        return self._classic_tombstone(group_id) + self.consumers.tombstones(group_id) + self.silences.forget(group_id)
 
     def _room(self, group_id: str) -> int:
         """How many tombstones of its offsets one batch may hold, for it must not be larger than any that the log takes."""

@@ -32,10 +32,12 @@ def owned(*partitions: int, topic: UUID = T) -> frozenset[tuple[UUID, int]]:
 
 
 class Consumers(Driver):
-    def __init__(self, catalog: Catalog | None = None, *, log: MemoryLog | None = None, **config: Any) -> None:
+    def __init__(
+        self, catalog: Catalog | None = None, *, log: MemoryLog | None = None, now_ms: int = 1_000_000, **config: Any
+    ) -> None:
         self.catalog = catalog or Catalog(flights=4)
         settings = GroupConfig(initial_rebalance_delay_ms=0, consumer=ConsumerGroupConfig(**config))
-        super().__init__(lambda partition, epoch: GroupShard(settings, self.catalog), log=log)
+        super().__init__(lambda partition, epoch: GroupShard(settings, self.catalog), log=log, now_ms=now_ms)
         self.load(epoch=1 if log is None else log.epochs[0] + 1)
 
     def beat(self, member_id: str, epoch: int, group_id: str = G, **fields: Any) -> Any:

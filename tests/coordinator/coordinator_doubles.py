@@ -82,13 +82,18 @@ class Driver:
     """A runtime over a `MemoryLog`; replies are collected by the caller's label."""
 
     def __init__(
-        self, make_shard: Callable[[int, int], Any], *, config: RuntimeConfig | None = None, log: MemoryLog | None = None
+        self,
+        make_shard: Callable[[int, int], Any],
+        *,
+        config: RuntimeConfig | None = None,
+        log: MemoryLog | None = None,
+        now_ms: int = 1_000_000,
     ) -> None:
         self.log = log or MemoryLog()
         self.effects: list[tuple[int, int, Any]] = []
         self.failures: list[tuple[int, int, str]] = []
         self.replies: dict[object, Any] = {}
-        self.now_ms = 1_000_000
+        self.now_ms = now_ms
         self.runtime: CoordinatorRuntime[Any, Any, Any] = CoordinatorRuntime(
             "__state",
             make_shard,

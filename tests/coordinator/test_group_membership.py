@@ -44,9 +44,9 @@ SESSION_MS, REBALANCE_MS = 10_000, 60_000
 class Groups(Driver):
     """One group shard behind a runtime."""
 
-    def __init__(self, *, log: MemoryLog | None = None, **config: Any) -> None:
+    def __init__(self, *, log: MemoryLog | None = None, now_ms: int = 1_000_000, **config: Any) -> None:
         settings = GroupConfig(**({"initial_rebalance_delay_ms": 0} | config))
-        super().__init__(lambda partition, epoch: GroupShard(settings), log=log)
+        super().__init__(lambda partition, epoch: GroupShard(settings), log=log, now_ms=now_ms)
         self.numbers = count(1)
 
     def join(self, label: str, member_id: str = "", instance: str | None = None, **changes: Any) -> Any:

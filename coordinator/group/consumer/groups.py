@@ -22,6 +22,7 @@ from uuid import UUID
 
 from ....wire.errors import ErrorCode, KafkaError
 from ...outcome import Context, CoordinatorRecord
+from ..silence import Silences
 from . import records
 from .assignors import ASSIGNORS
 from .events import (
@@ -113,11 +114,15 @@ class ConsumerGroups:
             self._volatile.pop(key.group_id, None)
             self._deadlines.pop(key.group_id, None)
 
-    def activated(self, now_ms: int) -> None:
-        """A new coordinator: everybody has a full session to find it, and a full time to revoke."""
+    def activated(self, now_ms: int, silences: Silences) -> None:
+        """A new coordinator: everybody has a full session to find it, and a full time to revoke; but see `silence.py`."""
+        chance_ms, session_ms = 2 * self.config.heartbeat_interval_ms, self.config.session_timeout_ms
         for group in self.groups.values():
             for member_id in group.members:
                 self._watch(group, member_id, now_ms)
+                until_ms = silences.give_chance(group.group_id, member_id, chance_ms, session_ms, now_ms)
+                self._volatile[group.group_id].sessions[member_id] = until_ms
+                self._deadlines[group.group_id] = min(until_ms, self._deadlines[group.group_id])
 
     def resumed(self, now_ms: int, away_ms: int) -> None:
         """Its coordinator answered nobody for so long: everybody has a full session, and what was left of the time to revoke."""
