@@ -98,7 +98,7 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.HEARTBEAT: _api(0, 4, 4, "heartbeat"),
     ApiKey.LEAVE_GROUP: _api(0, 5, 4, "leave_group"),
     ApiKey.SYNC_GROUP: _api(0, 5, 4, "sync_group"),
-    ApiKey.DESCRIBE_GROUPS: _api(0, 5, 5, "describe_groups"),
+    ApiKey.DESCRIBE_GROUPS: _api(0, 6, 5, "describe_groups"),
     ApiKey.LIST_GROUPS: _api(0, 5, 3, "list_groups"),
     ApiKey.API_VERSIONS: _api(0, 4, 3, "api_versions"),
     ApiKey.CREATE_TOPICS: _api(2, 7, 5, "create_topics"),

@@ -279,7 +279,7 @@ class DescribedMember:
 
 @dataclass(slots=True, frozen=True)
 class DescribeGroupReply:
-    """An unknown group is Dead, without an error (below v6 of the API)."""
+    """An unknown group is Dead.  problem: why there is no such classic group (KIP-1043); since version 6 that is an error."""
 
     group_id: str
     state: GroupState
@@ -287,6 +287,7 @@ class DescribeGroupReply:
     protocol_name: str = ""
     generation: int = -1
     members: tuple[DescribedMember, ...] = ()
+    problem: str = ""
 
 
 @dataclass(slots=True, frozen=True)

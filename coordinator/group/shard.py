@@ -19,9 +19,8 @@ from itertools import islice
 from typing import Final
 
 from ...wire.errors import ErrorCode, KafkaError
-from ..fields import FieldReader, RecordFormatError
 from ..outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
-from . import rebalance, records, silence
+from . import rebalance, records, silence, views
 from .consumer.events import ConsumerGroupHeartbeat, ConsumerGroupTimer, DescribeConsumerGroup, TopicCatalog
 from .consumer.groups import ConsumerGroups
 from .consumer.records import Kind
@@ -37,10 +36,8 @@ from .events import (
     FetchedOffset,
     GroupConfig,
     GroupEvent,
-    GroupListing,
     GroupReply,
     GroupTimer,
-    GroupType,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -481,7 +478,7 @@ class GroupShard:
         if group is not None and action is GroupAction.DELETE_UNREAD_OFFSETS:
             if group.protocol_type != "consumer":
                 raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {event.group_id} has members")
-            in_use = subscribed_topics(group)
+            in_use = views.subscribed_topics(group)
         if self._has_consumers(event.group_id):
             in_use = self.consumers.groups[event.group_id].subscribed_topics()
         errors: dict[TopicPartition, ErrorCode] = {}
@@ -522,7 +519,7 @@ class GroupShard:
             return None if group is not None and group.pending_members else set()
         if action is not GroupAction.EXPIRE_UNREAD or group is None or group.protocol_type != "consumer":
             return None
-        return subscribed_topics(group)
+        return views.subscribed_topics(group)
 
     def _has_expired(self, group: ClassicGroup | None, committed: CommittedOffset, now_ms: int) -> bool:
         if committed.value.expire_timestamp_ms >= 0:
@@ -555,48 +552,21 @@ class GroupShard:
     # --- views -------------------------------------------------------------------------------------------------------------
 
     def _list(self, event: ListGroups) -> GroupOutcome:
-        listings: list[GroupListing] = []
-        for group_id in self._all_names():
-            if self._is_consumer_kind(group_id):
-                listing = GroupListing(group_id, "consumer", self.consumers.state_of(group_id), GroupType.CONSUMER)
-            else:
-                group = self.groups.get(group_id)
-                listing = GroupListing(group_id, (group.protocol_type if group else None) or "", self.state_of(group_id))
-            if event.states and listing.state.value.lower() not in event.states:
-                continue
-            if not event.types or listing.type.value in event.types:
-                listings.append(listing)
-        return Outcome(reply=ListGroupsReply(tuple(listings)))
+        listings = [
+            views.consumer_listing(group_id, self.consumers.state_of(group_id))
+            if self._is_consumer_kind(group_id)
+            else views.classic_listing(group_id, self.groups.get(group_id), self.state_of(group_id))
+            for group_id in self._all_names()
+        ]
+        return Outcome(reply=ListGroupsReply(tuple(listing for listing in listings if views.is_wanted(listing, event))))
 
     def _describe(self, group_id: str) -> GroupOutcome:
-        group, state = self.groups.get(group_id), self.state_of(group_id)
-        if group is None:
-            # A consumer group is no classic group, and looks here as one of which nothing is known.
-            state = GroupState.DEAD if self._is_consumer_kind(group_id) else state
-            return Outcome(reply=DescribeGroupReply(group_id, state))
-        settled = state is GroupState.STABLE
-        return Outcome(
-            reply=DescribeGroupReply(
-                group_id,
-                state,
-                group.protocol_type or "",
-                (group.protocol or "") if settled else "",
-                group.generation,
-                group.described_members(),
-            )
-        )
-
-
-def subscribed_topics(group: ClassicGroup) -> set[str] | None:
-    """The topics that its members read (ConsumerProtocolSubscription begins with version and topics); None when a subscription
-    is not a consumer's: then it may be any, as in Kafka (ClassicGroup.isSubscribedToTopic)."""
-    read: set[str] = set()
-    for member in group.members.values():
-        protocol = group.protocol or next(iter(member.protocol_names), None)
-        try:
-            reader = FieldReader(member.metadata(protocol))
-            reader.int16()
-            read.update([reader.string() for _ in range(reader.array())])
-        except RecordFormatError:
-            return None
-    return read
+        group, problem = self.groups.get(group_id), ""
+        if group is not None:
+            return Outcome(reply=views.description(group))
+        state = self.state_of(group_id)
+        if self._is_consumer_kind(group_id):  # is no classic group, and looks here as one of which nothing is known
+            state, problem = GroupState.DEAD, f"Group {group_id} is not a classic group."
+        elif state is GroupState.DEAD:
+            problem = f"Group {group_id} not found."
+        return Outcome(reply=DescribeGroupReply(group_id, state, problem=problem))

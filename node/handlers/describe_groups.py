@@ -1,4 +1,5 @@
-"""DescribeGroups (15): state, protocol and members of groups; an unknown group is Dead."""
+"""DescribeGroups (15): state, protocol and members of classic groups; one that there is not is Dead, and since version 6 an error
+with a reason (KIP-1043)."""
 
 from __future__ import annotations
 
@@ -13,17 +14,19 @@ from .authorized_operations import NOT_ASKED_FOR, ON_GROUP, when_asked
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     operations = when_asked(getattr(request, "include_authorized_operations", False), ON_GROUP)
-    return {"throttle_time": 0, "groups": [await _describe(broker, group_id, operations) for group_id in request.groups]}
+    return {"throttle_time": 0, "groups": [await _describe(broker, context, group_id, operations) for group_id in request.groups]}
 
 
-async def _describe(broker: Broker, group_id: str, operations: int) -> dict[str, Any]:
+async def _describe(broker: Broker, context: RequestContext, group_id: str, operations: int) -> dict[str, Any]:
     try:
         found = await broker.groups.ask(group_id, DescribeGroup(group_id))
     except KafkaError as error:
-        empty = {"group_state": "", "protocol_type": "", "protocol_data": "", "members": []}
+        empty = {"error_message": error.message, "group_state": "", "protocol_type": "", "protocol_data": "", "members": []}
         return {"error_code": error.code, "group_id": group_id, **empty, "authorized_operations": NOT_ASKED_FOR}
+    missing = bool(found.problem) and context.api_version >= 6
     return {
-        "error_code": ErrorCode.NONE,
+        "error_code": ErrorCode.GROUP_ID_NOT_FOUND if missing else ErrorCode.NONE,
+        "error_message": found.problem or None,
         "group_id": group_id,
         "group_state": found.state.value,
         "protocol_type": found.protocol_type,

@@ -426,7 +426,8 @@ async def _describe_groups(world: World, version: int) -> Any:
         "member_metadata": CONSUMER[0], "member_assignment": b"mine",
     }  # fmt: skip
     group = {
-        "error_code": 0, "group_id": name, "group_state": "Stable", "protocol_type": "consumer", "protocol_data": CONSUMER[1],
+        "error_code": 0, "error_message": None, "group_id": name, "group_state": "Stable", "protocol_type": "consumer",
+        "protocol_data": CONSUMER[1],
         "members": [described], "authorized_operations": 0b101001000 if version >= 3 else UNASKED,
     }  # fmt: skip
     return {"groups": [name], "include_authorized_operations": True}, {"throttle_time": 0, "groups": [group]}

@@ -402,7 +402,10 @@ async def test_the_two_kinds_of_groups_are_kept_apart(world: World) -> None:
     says(described.groups[0], ErrorCode.GROUP_ID_NOT_FOUND, "not a consumer group")
     assert described.groups[1].group_state == "Stable"
     dead = await world.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=[name], include_authorized_operations=False)
-    assert dead.groups[0].group_state == "Dead"
+    assert dead.groups[0].group_state == "Dead" and dead.groups[0].error_code.name == "none"
+    missing = await world.ask(ApiKey.DESCRIBE_GROUPS, 6, groups=[name, "nowhere"], include_authorized_operations=False)
+    says(missing.groups[0], ErrorCode.GROUP_ID_NOT_FOUND, "not a classic group")
+    says(missing.groups[1], ErrorCode.GROUP_ID_NOT_FOUND, "Group nowhere not found")
     for types, listed in ((["consumer"], {name}), (["CLASSIC"], {classic}), ([], {name, classic})):
         answer = await world.ask(ApiKey.LIST_GROUPS, 5, states_filter=[], types_filter=types)
         assert {group.group_id for group in answer.groups} & {name, classic} == listed

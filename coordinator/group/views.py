@@ -1,0 +1,51 @@
+"""What a shard shows of its groups: ListGroups, DescribeGroups, and which topics a classic group reads."""
+
+from __future__ import annotations
+
+from ..fields import FieldReader, RecordFormatError
+from .consumer.state import ConsumerGroupState
+from .events import DescribeGroupReply, GroupListing, GroupType, ListGroups
+from .membership import ClassicGroup
+from .state import GroupState
+
+
+def classic_listing(group_id: str, group: ClassicGroup | None, state: GroupState) -> GroupListing:
+    """group None: there are offsets alone."""
+    return GroupListing(group_id, (group.protocol_type if group else None) or "", state)
+
+
+def consumer_listing(group_id: str, state: ConsumerGroupState) -> GroupListing:
+    return GroupListing(group_id, "consumer", state, GroupType.CONSUMER)
+
+
+def is_wanted(listing: GroupListing, event: ListGroups) -> bool:
+    if event.states and listing.state.value.lower() not in event.states:
+        return False
+    return not event.types or listing.type.value in event.types
+
+
+def description(group: ClassicGroup) -> DescribeGroupReply:
+    settled = group.state is GroupState.STABLE
+    return DescribeGroupReply(
+        group.group_id,
+        group.state,
+        group.protocol_type or "",
+        (group.protocol or "") if settled else "",
+        group.generation,
+        group.described_members(),
+    )
+
+
+def subscribed_topics(group: ClassicGroup) -> set[str] | None:
+    """The topics that its members read (ConsumerProtocolSubscription begins with version and topics); None when a subscription
+    is not a consumer's: then it may be any, as in Kafka (ClassicGroup.isSubscribedToTopic)."""
+    read: set[str] = set()
+    for member in group.members.values():
+        protocol = group.protocol or next(iter(member.protocol_names), None)
+        try:
+            reader = FieldReader(member.metadata(protocol))
+            reader.int16()
+            read.update([reader.string() for _ in range(reader.array())])
+        except RecordFormatError:
+            return None
+    return read
