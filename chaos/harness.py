@@ -92,6 +92,10 @@ class Scenario(Protocol):
     def data_folders(self) -> int:
         """How many data folders each node has: 1, or 2 with `SECOND_FOLDER`."""
 
+    @property
+    def plan(self) -> Plan | None:
+        """Its own workload; None: the usual one."""
+
     async def inject(self, run: Run) -> None:
         """Hurts the cluster once and heals what it hurt; what must hold is said by `run.outcome.require`."""
 
@@ -259,7 +263,7 @@ def _prepared(
 ) -> Run:
     if scenario.disk_bytes:
         stack.enter_context(SmallDisks([node.data_path for node in cluster.nodes], scenario.disk_bytes))
-    plan = replace(plan or Plan(), replicas=outcome.nodes, min_in_sync=outcome.nodes // 2 + 1)
+    plan = replace(plan or scenario.plan or Plan(), replicas=outcome.nodes, min_in_sync=outcome.nodes // 2 + 1)
     if plan.librdkafka and not available():
         say("librdkafka's clients are left out: `pip install confluent-kafka` brings them")
         plan = replace(plan, librdkafka=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .harness import Run
+from .processes import Plan
 
 BETWEEN_S: Final = 1.0
 """Load between two faults, so that the second does not hide the first."""
@@ -25,6 +26,7 @@ class NamedScenario:
     cuts_network: bool = False
     disk_bytes: int = 0
     data_folders: int = 1
+    plan: Plan | None = None
 
     async def inject(self, run: Run) -> None:
         await self.hurt(run)

@@ -27,6 +27,7 @@ from .harness import Run
 from .named import BETWEEN_S, LONGER_THAN_A_SESSION, NamedScenario
 from .network_scenarios import CUTS
 from .sick_disks import SICK_DISKS
+from .starved import STARVED
 from .targets import Pick
 
 ORDERLY_MAX_S: Final = 8.0
@@ -189,5 +190,6 @@ SCENARIOS: Final[Mapping[str, NamedScenario]] = {
         ),
         *CUTS,
         *SICK_DISKS,
+        STARVED,
     )
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidegate.chaos import harness, network_scenarios, sick_disks, targets
+from tidegate.chaos import harness, network_scenarios, sick_disks, starved, targets
 from tidegate.chaos.aimed import AimedKill
 from tidegate.chaos.harness import Run, run_scenario
 from tidegate.chaos.history import History, Partition
@@ -188,6 +188,17 @@ async def test_a_cut_is_healed_whatever_happens_meanwhile(
     with pytest.raises(ConnectionError):
         await scenario.inject(run)
     assert run.lab.cuts and run.lab.heals == 1  # type: ignore[attr-defined]
+
+
+async def test_a_lost_session_or_a_long_gap_of_starved_nodes_fails_the_run(run: FakeRun) -> None:
+    for at in (1.0, 2.5, 4.0):
+        run.workload.progress.acknowledged("plain-0/1", 0.0, at)
+    starved.judge(run, "WARNING node.membership heartbeat_failed", 0.0, 5.0)
+    assert failed(run) == []
+    starved.judge(run, "INFO controller.office broker_session_expired node=1", 0.0, 7.0)
+    assert failed(run) == [
+        "no session is lost with 20 ms of CPU a second", "no gap of more than 2 s between two acknowledgements"
+    ]  # fmt: skip
 
 
 async def test_acknowledgements_on_full_disks_fail_the_run(run: FakeRun) -> None:
