@@ -9,6 +9,8 @@ epoch), and repeats, chunk by chunk:
 2. back on the loop, look again: still the leader of the pinned epoch, and the log not cut above the position meanwhile?
 3. only then send what was read; gRPC's flow control holds the stream until the reader takes it.
 
+More streams than the node serves at once wait in a fair queue (`range_turns`), and readers who know how are told that they wait.
+
 A count of a range is made in the same three steps, piece by piece: what a piece has found out about the segments stays known, so
 a caller who gives up and asks again does not begin anew.
 
@@ -41,6 +43,7 @@ from ..storage.counting import CountOvertaken, begin_count, count_stop
 from ..storage.health import unreadable
 from ..storage.log import Log
 from ..wire.errors import ErrorCode, KafkaError
+from .range_turns import RangeTurns, Turn
 
 log = logs.get(__name__)
 
@@ -51,7 +54,10 @@ CHUNK_BYTES_DEFAULT: Final = 1 << 20
 CHUNK_BYTES_MAX: Final = 8 << 20  # but one batch may be larger, and is then sent alone
 TARGET_BYTES_MIN: Final = 1 << 10
 READ_THREADS: Final = 2
-STREAMS_MAX: Final = 128
+PARK_AFTER_S: Final = 2.0  # a reader who leaves a chunk for so long lets others read meanwhile
+WAITING_NOTE_S: Final = 5.0  # how often a reader in the queue hears of the node
+QUEUE_STALL_S: Final = 60.0  # a queue in which nothing moves for so long is given up
+PARTITIONS_MAX: Final = 10_000  # of one request
 COUNT_ATTEMPTS: Final = 5  # the cleaner or a truncation may change the log while it is counted
 RANGES_MAX: Final = 100_000  # of one answer
 
@@ -86,7 +92,7 @@ class DataService(data_pb2_grpc.DataServicer):
         self._request_flush = request_flush
         self._cluster = cluster
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="bulk-read")
-        self._streams = 0
+        self._turns = RangeTurns()
         # One at a time, and not in the threads of the reads: a log that an older version has written is walked over.
         self._counts = ThreadPoolExecutor(1, thread_name_prefix="count")
         self._counts_turn = asyncio.Lock()
@@ -119,6 +125,11 @@ class DataService(data_pb2_grpc.DataServicer):
     async def PlanRanges(self, request: pb.PlanRangesRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.PlanRangesReply:
         return await self._answer(context, request.topic, request.partition, self._plan_ranges(request))
 
+    async def PlanManyRanges(
+        self, request: pb.PlanManyRangesRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.PlanManyRangesReply:
+        return await self._answer(context, "", -1, self._plan_many_ranges(request))
+
     async def CountRecords(
         self, request: pb.CountRecordsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CountRecordsReply:
@@ -127,16 +138,18 @@ class DataService(data_pb2_grpc.DataServicer):
     async def ReadRange(
         self, request: pb.ReadRangeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.RangeChunk]:
-        self._streams += 1
+        turn: Turn | None = None
+        granted = asyncio.Event()
+        now = asyncio.get_running_loop().time
         try:
-            if self._streams > STREAMS_MAX:
-                raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{STREAMS_MAX} range reads are in progress: try again")
-            async for chunk in self._chunks(request):
+            turn = self._turns.enter(granted.set, now())
+            async for chunk in self._chunks(request, turn, granted):
                 yield chunk
         except (KafkaError, OSError) as error:
             await self._abort(context, request.topic, request.partition, error)
         finally:
-            self._streams -= 1
+            if turn is not None:
+                self._turns.leave(turn, now())
 
     # --- offsets ------------------------------------------------------------------------------------------------------------
 
@@ -148,7 +161,7 @@ class DataService(data_pb2_grpc.DataServicer):
                 self._answer_offset(request, query, answer)
             except KafkaError as error:
                 answer.error_code = error.code
-                answer.error_message = str(error)
+                answer.error_message = error.message
                 answer.leader.CopyFrom(self._leader_hint(request.topic, query.partition))
         return reply
 
@@ -176,6 +189,30 @@ class DataService(data_pb2_grpc.DataServicer):
         answer.high_watermark = replica.log.high_watermark
 
     # --- ranges -------------------------------------------------------------------------------------------------------------
+
+    async def _plan_many_ranges(self, request: pb.PlanManyRangesRequest) -> pb.PlanManyRangesReply:
+        if len(request.partitions) > PARTITIONS_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"{len(request.partitions)} partitions in one request: at most {PARTITIONS_MAX}"
+            )
+        reply = pb.PlanManyRangesReply()
+        ranges = 0
+        for each in request.partitions:
+            answer = reply.partitions.add(topic=each.topic, partition=each.partition, log_start_offset=-1)
+            try:
+                answer.ranges.extend((await self._plan_ranges(each)).ranges)
+            except (KafkaError, OSError) as failure:
+                error = _as_kafka_error(failure, each.topic, each.partition)
+                answer.error_code = error.code
+                answer.error_message = error.message
+                answer.leader.CopyFrom(self._leader_hint(each.topic, each.partition))
+                if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    answer.log_start_offset = self._replicas.replica(each.topic, each.partition).log.log_start_offset
+            ranges += len(answer.ranges)
+            if ranges >= RANGES_MAX:
+                break
+            await asyncio.sleep(0)  # many partitions must not hold up the loop
+        return reply
 
     async def _plan_ranges(self, request: pb.PlanRangesRequest) -> pb.PlanRangesReply:
         replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
@@ -222,7 +259,12 @@ class DataService(data_pb2_grpc.DataServicer):
             self._request_flush(pinned.replica.log)  # what was found out is kept
         return records
 
-    async def _chunks(self, request: pb.ReadRangeRequest) -> AsyncIterator[pb.RangeChunk]:
+    async def _chunks(
+        self, request: pb.ReadRangeRequest, turn: Turn, granted: asyncio.Event
+    ) -> AsyncIterator[pb.RangeChunk]:
+        loop = asyncio.get_running_loop()
+        async for note in self._until_active(request, turn, granted, request.start):
+            yield note
         replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
         committed = request.isolation == pb.READ_COMMITTED
         bound = replica.log.last_stable_offset if committed else replica.log.high_watermark
@@ -245,10 +287,41 @@ class DataService(data_pb2_grpc.DataServicer):
             chunk = pb.RangeChunk(records=records, start_offset=position, next_offset=next_offset)
             for transaction in aborted:
                 chunk.aborted_transactions.add(producer_id=transaction.producer_id, first_offset=transaction.first_offset)
-            yield chunk
+            size = len(records)
+            parking = loop.call_later(PARK_AFTER_S, self._park, turn, size)
+            try:
+                yield chunk
+            finally:
+                parking.cancel()
             aborted = []
             position = next_offset
+            granted.clear()
+            self._turns.sent(turn, size, loop.time())
+            if position < request.end:
+                async for note in self._until_active(request, turn, granted, position):
+                    yield note
             self._require_still_pinned(request, pinned, position)  # the reader may have taken its time
+
+    def _park(self, turn: Turn, size: int) -> None:
+        self._turns.park(turn, size, asyncio.get_running_loop().time())
+
+    async def _until_active(
+        self, request: pb.ReadRangeRequest, turn: Turn, granted: asyncio.Event, position: int
+    ) -> AsyncIterator[pb.RangeChunk]:
+        """Waits for the turn; yields a sign of life from time to time.  Gives up only when the whole node stands still."""
+        loop = asyncio.get_running_loop()
+        while not turn.is_active:
+            try:
+                async with asyncio.timeout(WAITING_NOTE_S):
+                    await granted.wait()
+            except TimeoutError:
+                if loop.time() - self._turns.progress_at >= QUEUE_STALL_S:
+                    raise KafkaError(
+                        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                        f"{self._turns.active} range reads are in progress and none got on for {QUEUE_STALL_S:g} s: try again",
+                    ) from None
+                if request.accepts_waiting:
+                    yield pb.RangeChunk(start_offset=position, next_offset=position, waiting=True)
 
     def _require_still_pinned(
         self, request: pb.ReadRangeRequest | pb.CountRecordsRequest, pinned: _Pinned, position: int
@@ -310,16 +383,21 @@ class DataService(data_pb2_grpc.DataServicer):
         self, context: grpc.aio.ServicerContext[Any, Any], topic: str, partition: int, error: KafkaError | OSError
     ) -> NoReturn:
         """Ends the call with the error code and who leads now."""
-        if isinstance(error, OSError):
-            log.error("bulk_read_failed", topic=topic, partition=partition, reason=error)
-            error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"reading {topic}-{partition} failed: {error}")
-        detail = pb.ErrorDetail(error_code=error.code, message=str(error), log_start_offset=-1)
+        error = _as_kafka_error(error, topic, partition)
+        detail = pb.ErrorDetail(error_code=error.code, message=error.message, log_start_offset=-1)
         detail.leader.CopyFrom(self._leader_hint(topic, partition))
         if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             detail.log_start_offset = self._replicas.replica(topic, partition).log.log_start_offset
         await context.abort(
             _STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE), str(error), ((ERROR_DETAIL_KEY, detail.SerializeToString()),)
         )
+
+
+def _as_kafka_error(error: KafkaError | OSError, topic: str, partition: int) -> KafkaError:
+    if isinstance(error, KafkaError):
+        return error
+    log.error("bulk_read_failed", topic=topic, partition=partition, reason=error)
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"reading {topic}-{partition} failed: {error}")
 
 
 def _out_of_range(replica: Replica, start: int, end: int) -> KafkaError:

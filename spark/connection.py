@@ -2,7 +2,11 @@
 
 One instance serves one driver call or one task, in one thread.  It promises that a call either returns what the partition's
 leader said or raises `ReadError`; in between it follows leader hints, asks the other nodes for the leader when it has none, and
-waits longer and longer between attempts, until `retry_timeout_ms` have passed without progress.
+waits longer and longer between attempts, until `retry_timeout_ms` have passed without progress.  A topic that the cluster's
+metadata do not know is asked for again for some seconds only: it may have been made a moment ago, and else it was deleted.
+
+A stream has no deadline as a whole.  It is given up when the node is silent for STALL_TIMEOUT_S while its next chunk is waited
+for; the time in which the consumer does something else does not count.
 
 What is retried: a node that cannot be reached or went away in the middle, and the Kafka errors that a later attempt can cure (a
 moved leader, an offset that a new leader does not know as committed yet).  Everything else is final at once.
@@ -11,9 +15,8 @@ moved leader, an offset that a new leader does not know as committed yet).  Ever
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,25 +25,24 @@ import grpc
 from ..proto import data_pb2, data_pb2_grpc
 from ..runtime.clock import Clock, SystemClock
 from ..runtime.logs import get
-from ..runtime.network import grpc_channel_blocking
 from ..wire.errors import ErrorCode
+from .channels import Channels
 from .kafka_address import grpc_addresses
+from .patience import Patience, StallWatch
 
 log = get(__name__)
 
 Reply = TypeVar("Reply")
+Key = tuple[str, int]  # topic, partition
 
 ERROR_DETAIL_KEY = "tidegate-error-bin"
 CALL_TIMEOUT_S = 30.0
 DESCRIBE_TIMEOUT_S = 5.0  # any node can answer: one that is silent is passed over soon
 COUNT_TIMEOUT_S = 60.0  # the first count of a log that an older version has written takes its time, and goes on when asked again
-STREAM_TIMEOUT_S = 60.0  # a stream that is cut here resumes: this bounds how long a frozen leader is waited for
 UNKNOWN_TOPIC_PATIENCE_S = 5.0  # a topic made a moment ago may be unknown to the node that is asked
-# How long one attempt to connect may take (gRPC's name is misleading).  The brokers' 100 ms among themselves are too short here:
-# Spark starts its workers all at once, and a node that shares the machine with them answers later than that.
-CONNECT_TIMEOUT_MS = 5_000
-BACKOFF_FIRST_S = 0.05
-BACKOFF_LAST_S = 1.0
+STALL_TIMEOUT_MIN_S = 5.0
+STALL_TIMEOUT_S = 60.0  # how long a frozen leader is waited for; a stream that is cut then resumes
+PLANNED_AT_ONCE = 1_000  # partitions of one PlanManyRanges
 
 _CURABLE = frozenset(
     {
@@ -59,6 +61,7 @@ _CURABLE = frozenset(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     }
 )
+_TOPIC_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 _LOST = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -75,12 +78,13 @@ class ReadError(Exception):
     """A read that cannot go on.  `code` is Kafka's; `log_start_offset` is set when records below it are gone (else -1)."""
 
     def __init__(self, code: ErrorCode, message: str, log_start_offset: int = -1) -> None:
-        super().__init__(f"{code.name}: {message}")
+        message = _without_code(code, message)
+        super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.log_start_offset = log_start_offset
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ReadError, (self.code, str(self).partition(": ")[2], self.log_start_offset)
+        return ReadError, (self.code, str(self), self.log_start_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,39 +134,11 @@ class _Problem:
     curable: bool
     leader: LeaderView | None = None
     log_start_offset: int = -1
+    topic_unknown: bool = False  # to the metadata of a node, not only to one that should hold it
+    method_unknown: bool = False  # to a node of an older version
 
     def error(self) -> ReadError:
         return ReadError(self.code, self.message, self.log_start_offset)
-
-
-class Patience:
-    """Bounds the attempts of one piece of work: waits with a growing, jittered back-off, and gives up after the timeout."""
-
-    __slots__ = ("_clock", "_deadline", "_delay_s", "_timeout_s")
-
-    def __init__(self, clock: Clock, timeout_s: float) -> None:
-        self._clock = clock
-        self._timeout_s = timeout_s
-        self.renew()
-
-    def renew(self) -> None:
-        """Progress was made: the whole timeout is available again."""
-        self._deadline = self._clock.monotonic() + self._timeout_s
-        self._delay_s = BACKOFF_FIRST_S
-
-    def wait(self) -> bool:
-        """Waits before the next attempt; False when there must be none."""
-        left_s = self._deadline - self._clock.monotonic()
-        if left_s <= 0:
-            return False
-        threading.Event().wait(min(left_s, self._delay_s * (0.5 + self._clock.random())))
-        self._delay_s = min(BACKOFF_LAST_S, self._delay_s * 2)
-        return True
-
-
-def open_channel(endpoint: str) -> grpc.Channel:
-    """A channel that waits for a busy node, and learns at once that a node is gone."""
-    return grpc_channel_blocking(endpoint, [("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS)])
 
 
 class DataClient:
@@ -174,26 +150,27 @@ class DataClient:
         *,
         retry_timeout_ms: int,
         clock: Clock | None = None,
-        open_channel: Callable[[str], grpc.Channel] = open_channel,
+        channels: Channels | None = None,
     ) -> None:
-        """`bootstrap`: gRPC or Kafka listeners of some nodes, each as host:port."""
+        """`bootstrap`: gRPC or Kafka listeners of some nodes, each as host:port.  `channels` that are given stay open."""
         self._bootstrap = tuple(bootstrap)
         self._grpc_of: dict[str, tuple[str, ...]] = {}  # of those that turned out to be Kafka listeners
         self._endpoints: tuple[str, ...] = ()  # learnt from the cluster; the bootstrap list stays as a fallback
         self._clock = clock or SystemClock()
         self._retry_timeout_s = retry_timeout_ms / 1000
-        self._open_channel = open_channel
-        self._channels: dict[str, grpc.Channel] = {}
+        # Half of the patience, so that there is some left for another leader.
+        self._stall_timeout_s = min(STALL_TIMEOUT_S, max(STALL_TIMEOUT_MIN_S, self._retry_timeout_s / 2))
+        self._own_channels = None if channels is not None else Channels()
+        self._channels = channels or self._own_channels or Channels()
         self._leaders: dict[tuple[str, int], LeaderView] = {}
 
     def close(self) -> None:
-        """Closes all channels; calls in progress end."""
-        for channel in self._channels.values():
-            channel.close()
-        self._channels.clear()
+        """Closes the channels that are its own; calls in progress on them end."""
+        if self._own_channels is not None:
+            self._own_channels.close()
 
     def patience(self) -> Patience:
-        return Patience(self._clock, self._retry_timeout_s)
+        return Patience(self._clock, self._retry_timeout_s, UNKNOWN_TOPIC_PATIENCE_S)
 
     def known_leader(self, topic: str, partition: int) -> LeaderView | None:
         """The leader that was asked last, for a task to start from."""
@@ -208,13 +185,11 @@ class DataClient:
     def describe(self, names: Sequence[str] = ()) -> dict[str, TopicView]:
         """The named topics, or all; raises ReadError when one does not exist."""
         patience = self.patience()
-        short = Patience(self._clock, min(self._retry_timeout_s, UNKNOWN_TOPIC_PATIENCE_S))
         while True:
             found, problem = self._describe_once(names)
             if problem is None:
                 return found
-            unknown = problem.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if not problem.curable or not (short if unknown else patience).wait():
+            if not problem.curable or not patience.wait(topic_unknown=problem.topic_unknown):
                 raise problem.error()
 
     def _describe_once(self, names: Sequence[str]) -> tuple[dict[str, TopicView], _Problem | None]:
@@ -248,7 +223,7 @@ class DataClient:
         for topic in reply.topics:
             if topic.error_code:
                 code = ErrorCode.from_wire(topic.error_code)
-                return {}, _Problem(code, f"topic {topic.name!r} does not exist", curable=code in _CURABLE)
+                return {}, _Problem(code, f"topic {topic.name!r} does not exist", code in _CURABLE, topic_unknown=True)
             for partition in topic.partitions:
                 self._note_leader(topic.name, partition.partition, _leader_view(partition.leader))
             numbers = tuple(sorted(partition.partition for partition in topic.partitions))
@@ -266,7 +241,9 @@ class DataClient:
         patience = self.patience()
         while left:
             problem = self._offsets_once(topic, left, answers, read_committed)
-            if left and problem is not None and (not problem.curable or not patience.wait()):
+            if left and problem is not None and (
+                not problem.curable or not patience.wait(topic_unknown=problem.topic_unknown)
+            ):
                 raise problem.error()
         return answers
 
@@ -320,12 +297,87 @@ class DataClient:
             request.leader_epoch = leader_epoch
             return stub.PlanRanges(request, timeout=CALL_TIMEOUT_S)
 
-        reply = self._of_leader(topic.name, partition, ask)
-        ranges = [SplitRange(part.start, part.end, part.bytes_estimated) for part in reply.ranges]
-        edges = [start, *(part.end for part in ranges)]
-        if [part.start for part in ranges] != edges[:-1] or edges[-1] != end or edges != sorted(set(edges)):
-            raise ReadError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{topic.name}-{partition}: the split of [{start}, {end}) has gaps")
-        return ranges
+        return _whole_split(request, self._of_leader(topic.name, partition, ask).ranges)
+
+    def plan_many_ranges(
+        self, topics: Mapping[str, TopicView], wanted: Mapping[Key, tuple[int, int]], target_bytes: int
+    ) -> dict[Key, list[SplitRange]]:
+        """As `plan_ranges`, for many partitions with one question to each leader; `wanted` holds their [start, end)."""
+        left = {
+            key: data_pb2.PlanRangesRequest(
+                topic=key[0], topic_id=topics[key[0]].topic_id, partition=key[1], start=start, end=end, target_bytes=target_bytes
+            )
+            for key, (start, end) in wanted.items()
+        }
+        found: dict[Key, list[SplitRange]] = {}
+        patience = self.patience()
+        while left:
+            before = len(left)
+            problem = self._plan_once(topics, left, found)
+            if len(left) < before:
+                patience.renew()
+            elif problem is not None and (not problem.curable or not patience.wait(topic_unknown=problem.topic_unknown)):
+                raise problem.error()
+        return {key: found[key] for key in wanted}
+
+    def _plan_once(
+        self, topics: Mapping[str, TopicView], left: dict[Key, data_pb2.PlanRangesRequest], found: dict[Key, list[SplitRange]]
+    ) -> _Problem | None:
+        """One round over all leaders; moves what was answered from `left` to `found`."""
+        last: _Problem | None = None
+        by_leader: dict[str, list[Key]] = {}
+        for key, request in left.items():
+            leader, problem = self._leader(*key)
+            if leader is None:
+                last = problem
+                continue
+            request.leader_epoch = leader.leader_epoch
+            by_leader.setdefault(leader.endpoint, []).append(key)
+        for endpoint, keys in by_leader.items():
+            for start in range(0, len(keys), PLANNED_AT_ONCE):
+                asked = keys[start : start + PLANNED_AT_ONCE]
+                problem = self._plan_at(endpoint, [left[key] for key in asked], left, found)
+                if problem is not None and problem.method_unknown:
+                    for key in asked:
+                        request = left.pop(key)
+                        found[key] = self.plan_ranges(
+                            topics[key[0]], key[1], request.start, request.end, request.target_bytes
+                        )
+                elif problem is not None:
+                    last = problem
+                    if not last.curable:
+                        return last
+        return last
+
+    def _plan_at(
+        self,
+        endpoint: str,
+        asked: Sequence[data_pb2.PlanRangesRequest],
+        left: dict[Key, data_pb2.PlanRangesRequest],
+        found: dict[Key, list[SplitRange]],
+    ) -> _Problem | None:
+        try:
+            reply = self._stub(endpoint).PlanManyRanges(
+                data_pb2.PlanManyRangesRequest(partitions=asked), timeout=CALL_TIMEOUT_S
+            )
+        except grpc.RpcError as failure:
+            problem = _problem_of(failure, endpoint)
+            if not problem.method_unknown:
+                for request in asked:
+                    self._forget(request.topic, request.partition, problem)
+            return problem
+        last: _Problem | None = None
+        for request, answer in zip(asked, reply.partitions, strict=False):  # a long answer may be cut short
+            if answer.error_code:
+                last = _partition_problem(request.topic, answer)
+                last.log_start_offset = answer.log_start_offset
+                self._forget(request.topic, request.partition, last)
+                if not last.curable:
+                    return last
+            else:
+                key = (request.topic, request.partition)
+                found[key] = _whole_split(left.pop(key), answer.ranges)
+        return last
 
     def count_records(self, topic: str, topic_id: bytes, partition: int, start: int, end: int, *, read_committed: bool) -> int:
         """How many records a read of [start, end) would yield."""
@@ -350,17 +402,19 @@ class DataClient:
                 except grpc.RpcError as failure:
                     problem = _problem_of(failure, leader.endpoint)
                     self._forget(topic, partition, problem)
-            if problem is not None and (not problem.curable or not patience.wait()):
+            if problem is not None and (not problem.curable or not patience.wait(topic_unknown=problem.topic_unknown)):
                 raise problem.error()
 
     def open_stream(
         self, topic: str, topic_id: bytes, partition: int, start: int, end: int, *, read_committed: bool
-    ) -> Iterator[data_pb2.RangeChunk]:
-        """One attempt to stream a range from the leader; raises StreamLost or ReadError, at once or in the middle."""
+    ) -> Generator[data_pb2.RangeChunk]:
+        """One attempt to stream a range from the leader; raises StreamLost or ReadError, at once or in the middle.
+
+        Some chunks hold nothing but the word that the node's queue moves (`waiting`)."""
         leader, problem = self._leader(topic, partition)
         if leader is None:
             assert problem is not None
-            raise StreamLost(problem.error()) if problem.curable else problem.error()
+            raise StreamLost(problem.error(), problem.topic_unknown) if problem.curable else problem.error()
         request = data_pb2.ReadRangeRequest(
             topic=topic,
             topic_id=topic_id,
@@ -369,15 +423,27 @@ class DataClient:
             start=start,
             end=end,
             isolation=_isolation(read_committed),
+            accepts_waiting=True,
         )
-        call = self._stub(leader.endpoint).ReadRange(request, timeout=STREAM_TIMEOUT_S)
+        call = self._stub(leader.endpoint).ReadRange(request)
+        watch = StallWatch(self._clock, self._stall_timeout_s, call.cancel)
         try:
-            yield from call
+            while True:
+                with watch:
+                    chunk = next(call, None)
+                if chunk is None:
+                    return
+                yield chunk
         except grpc.RpcError as failure:
             problem = _problem_of(failure, leader.endpoint)
+            if watch.has_stalled:
+                problem = _Problem(
+                    ErrorCode.REQUEST_TIMED_OUT, f"{leader.endpoint} was silent for {self._stall_timeout_s:g} s", curable=True
+                )
             self._forget(topic, partition, problem)
             raise (StreamLost(problem.error()) if problem.curable else problem.error()) from None
         finally:
+            watch.close()
             call.cancel()  # no effect once it has ended
 
     # Leaders
@@ -401,22 +467,22 @@ class DataClient:
 
     def _forget(self, topic: str, partition: int, problem: _Problem) -> None:
         known = self._leaders.pop((topic, partition), None)
-        hint = problem.leader
+        # A node that does not know the topic cannot know its leader either: the metadata of all decide whether it was deleted.
+        hint = problem.leader if problem.code not in _TOPIC_UNKNOWN else None
         if hint is not None and (known is None or hint.leader_epoch >= known.leader_epoch):
             self._leaders[topic, partition] = hint
 
     def _stub(self, endpoint: str) -> data_pb2_grpc.DataStub:
-        if endpoint not in self._channels:
-            self._channels[endpoint] = self._open_channel(endpoint)
-        return data_pb2_grpc.DataStub(self._channels[endpoint])
+        return data_pb2_grpc.DataStub(self._channels.to(endpoint))
 
 
 class StreamLost(Exception):
     """A stream that broke for a reason that another attempt may cure; `error` is what to raise when there is none."""
 
-    def __init__(self, error: ReadError) -> None:
+    def __init__(self, error: ReadError, topic_unknown: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
+        self.topic_unknown = topic_unknown
 
 
 def offset_query(partition: int, *, timestamp_ms: int | None = None) -> data_pb2.OffsetQuery:
@@ -424,6 +490,16 @@ def offset_query(partition: int, *, timestamp_ms: int | None = None) -> data_pb2
     if timestamp_ms is None:
         return data_pb2.OffsetQuery(partition=partition, kind=data_pb2.OffsetQuery.LATEST)
     return data_pb2.OffsetQuery(partition=partition, kind=data_pb2.OffsetQuery.AT_TIMESTAMP, timestamp_ms=timestamp_ms)
+
+
+def _whole_split(asked: data_pb2.PlanRangesRequest, answered: Iterable[data_pb2.Range]) -> list[SplitRange]:
+    """The ranges of an answer, which adjoin and cover what was asked for exactly."""
+    ranges = [SplitRange(part.start, part.end, part.bytes_estimated) for part in answered]
+    edges = [asked.start, *(part.end for part in ranges)]
+    if [part.start for part in ranges] != edges[:-1] or edges[-1] != asked.end or edges != sorted(set(edges)):
+        place = f"{asked.topic}-{asked.partition}"
+        raise ReadError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{place}: the split of [{asked.start}, {asked.end}) has gaps")
+    return ranges
 
 
 def _isolation(read_committed: bool) -> data_pb2.Isolation.ValueType:
@@ -434,10 +510,17 @@ def _leader_view(leader: data_pb2.Leader) -> LeaderView | None:
     return LeaderView(leader.node_id, leader.leader_epoch, leader.endpoint) if leader.node_id >= 0 and leader.endpoint else None
 
 
-def _partition_problem(topic: str, entry: data_pb2.PartitionOffset) -> _Problem:
+def _partition_problem(topic: str, entry: data_pb2.PartitionOffset | data_pb2.PartitionRanges) -> _Problem:
     code = ErrorCode.from_wire(entry.error_code)
-    message = f"{topic}-{entry.partition}: {entry.error_message or code.name}"
+    place, message = f"{topic}-{entry.partition}", _without_code(code, entry.error_message)
+    if place not in message:
+        message = f"{place}: {message}" if message else place
     return _Problem(code, message, code in _CURABLE, _leader_view(entry.leader))
+
+
+def _without_code(code: ErrorCode, message: str) -> str:
+    """Nodes of older versions begin the message with the code, which `ReadError` says already."""
+    return message.removeprefix(code.name).removeprefix(": ")
 
 
 def _problem_of(failure: grpc.RpcError, endpoint: str) -> _Problem:
@@ -449,4 +532,5 @@ def _problem_of(failure: grpc.RpcError, endpoint: str) -> _Problem:
             code = ErrorCode.from_wire(detail.error_code)
             return _Problem(code, detail.message, code in _CURABLE, _leader_view(detail.leader), detail.log_start_offset)
     message = f"{endpoint}: {failure.code().name}: {failure.details()}"
-    return _Problem(ErrorCode.NETWORK_EXCEPTION, message, failure.code() in _LOST)
+    unknown = failure.code() == grpc.StatusCode.UNIMPLEMENTED
+    return _Problem(ErrorCode.NETWORK_EXCEPTION, message, failure.code() in _LOST, method_unknown=unknown)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ..wire.errors import ErrorCode
 from .connection import DataClient, ReadError, TopicView, offset_query
-from .fetch import RangeRequest, where_to_resume
+from .fetch import RangeRequest, deletion_is_accepted, where_to_resume
 from .options import RETRY_TIMEOUT_MS_DEFAULT, parse_bootstrap
 
 
@@ -107,4 +107,9 @@ def _count(client: DataClient, request: RangeRequest) -> PartitionCount:
 
 def count_range(client: DataClient, request: RangeRequest) -> int:
     """How many records `fetch_range` would yield; raises ReadError as it does."""
-    return _count(client, request).records
+    try:
+        return _count(client, request).records
+    except ReadError as problem:
+        if deletion_is_accepted(request, request.start, problem):
+            return 0
+        raise

@@ -14,6 +14,7 @@ rows that Spark has seen are exactly those below the position.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 from ..proto import data_pb2
@@ -24,6 +25,10 @@ from .connection import DataClient, ReadError, StreamLost
 from .visibility import VisibilityFilter
 
 log = get(__name__)
+
+_TOPIC_DELETED = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,36 +53,55 @@ class RangeRequest:
 
 
 def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedChunk]:
-    """Yields the whole range, in order; raises ReadError when it cannot be had."""
+    """Yields the whole range, in order; raises ReadError when it cannot be had.
+
+    Only the time in which this side waits for a node counts against its patience, however long the consumer takes for a chunk.
+    """
     position = request.start
     patience = client.patience()
+    is_told = False  # of the interruption that goes on
     while position < request.end:
-        lost: ReadError | None = None
+        lost: StreamLost | None = None
         try:
-            visibility = VisibilityFilter()
+            visibility: VisibilityFilter | None = None
             stream = client.open_stream(
                 request.topic, request.topic_id, request.partition, position, request.end, read_committed=request.read_committed
             )
-            first = True
-            for chunk in stream:
-                if first and request.read_committed:
-                    visibility = VisibilityFilter((entry.producer_id, entry.first_offset) for entry in chunk.aborted_transactions)
-                first = False
-                fetched = check_chunk(request, chunk, position, visibility)
-                position = chunk.next_offset
-                patience.renew()
-                yield fetched
+            with closing(stream):
+                for chunk in stream:
+                    if chunk.waiting:
+                        patience.renew()  # the node is there and gets on with other reads
+                        continue
+                    if visibility is None:
+                        aborted = chunk.aborted_transactions if request.read_committed else ()
+                        visibility = VisibilityFilter((entry.producer_id, entry.first_offset) for entry in aborted)
+                    fetched = check_chunk(request, chunk, position, visibility)
+                    position = chunk.next_offset
+                    is_told = False
+                    yield fetched
+                    patience.renew()  # not before: the consumer has taken its time
         except StreamLost as problem:
-            lost = problem.error
+            lost = problem
         except ReadError as problem:
+            if deletion_is_accepted(request, position, problem):
+                return
             position = where_to_resume(request, position, problem)
             continue
         if position >= request.end:
             return
-        lost = lost or ReadError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the stream ended at {position}, before {request.end}")
-        log.warning("range_read_interrupted", topic=request.topic, partition=request.partition, position=position, reason=lost)
-        if not patience.wait():
-            raise lost
+        lost = lost or StreamLost(
+            ReadError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the stream ended at {position}, before {request.end}")
+        )
+        if not is_told:
+            log.warning(
+                "range_read_interrupted",
+                topic=request.topic, partition=request.partition, position=position, reason=lost.error,
+            )  # fmt: skip
+            is_told = True
+        if not patience.wait(topic_unknown=lost.topic_unknown):
+            if deletion_is_accepted(request, position, lost.error):
+                return
+            raise lost.error
 
 
 def check_chunk(request: RangeRequest, chunk: data_pb2.RangeChunk, position: int, visibility: VisibilityFilter) -> FetchedChunk:
@@ -115,3 +139,11 @@ def where_to_resume(request: RangeRequest, position: int, problem: ReadError) ->
     resume = min(problem.log_start_offset, request.end)
     log.warning("records_lost", topic=request.topic, partition=request.partition, first=position, next=resume)
     return resume
+
+
+def deletion_is_accepted(request: RangeRequest, position: int, problem: ReadError) -> bool:
+    """Whether the topic is gone and the user said that a read then ends with what was there."""
+    if request.fail_on_data_loss or problem.code not in _TOPIC_DELETED:
+        return False
+    log.warning("records_lost", topic=request.topic, partition=request.partition, first=position, reason=problem)
+    return True

@@ -42,6 +42,8 @@ class Script:
     reads: list[tuple[int, int]] = field(default_factory=list)  # (node, start) of every ReadRange that was accepted
     before_chunk: Callable[[int, int, pb.RangeChunk], pb.RangeChunk | None] = lambda node, number, chunk: chunk
     stop: Callable[[int], None] = lambda node: None
+    deleted: bool = False  # the topic
+    described: int = 0  # how often a node was asked for topics
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -60,8 +62,9 @@ class ScriptedNode(data_pb2_grpc.DataServicer):
 
     def DescribeTopics(self, request: Any, context: Any) -> pb.DescribeTopicsReply:
         reply = pb.DescribeTopicsReply(endpoints=self._script.endpoints.values())
+        self._script.described += 1
         for name in request.topics or ["flights"]:
-            if name != "flights":
+            if name != "flights" or self._script.deleted:
                 reply.topics.add(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 continue
             topic = reply.topics.add(name=name, topic_id=TOPIC_ID)
@@ -113,6 +116,8 @@ class ScriptedNode(data_pb2_grpc.DataServicer):
             number += 1
 
     def _require_leader(self, request: Any, context: Any) -> None:
+        if self._script.deleted:
+            self._abort(context, request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if self._script.partitions[request.partition].leader != self._node:
             self._abort(context, request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 

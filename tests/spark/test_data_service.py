@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import grpc
 import pytest
 from tidegate.node import data_service
+from tidegate.node.range_turns import RangeTurns, Turn
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
 from tidegate.runtime.network import grpc_channel_blocking
@@ -210,11 +214,134 @@ def test_records_below_the_log_start_are_out_of_range(tmp_path: Path) -> None:
         client.close()
 
 
-def test_more_streams_than_allowed_are_asked_to_wait(cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_service, "STREAMS_MAX", 0)
+def set_turns(cluster: ServedCluster, turns: RangeTurns) -> None:
+    cluster.nodes[1].service._turns = turns
+
+
+def hold_turn(cluster: ServedCluster, turns: RangeTurns) -> Turn:
+    async def enter() -> Turn:
+        return turns.enter(lambda: None, asyncio.get_running_loop().time())
+
+    found: Turn = cluster.run(enter())
+    return found
+
+
+def release(cluster: ServedCluster, turns: RangeTurns, turn: Turn) -> None:
+    async def leave() -> None:
+        turns.leave(turn, asyncio.get_running_loop().time())
+
+    cluster.run(leave())
+
+
+@pytest.fixture
+def turns(cluster: ServedCluster) -> Iterator[RangeTurns]:
+    """Node 1 serves one read at a time."""
+    turns, before = RangeTurns(active_max=1), cluster.nodes[1].service._turns
+    set_turns(cluster, turns)
+    yield turns
+    set_turns(cluster, before)
+
+
+def first_records(**more: bool) -> pb.ReadRangeRequest:
+    return pb.ReadRangeRequest(topic="flights", partition=0, leader_epoch=-1, start=0, end=5, **more)
+
+
+def test_a_reader_without_a_turn_waits_and_hears_of_the_node(
+    cluster: ServedCluster, turns: RangeTurns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_service, "WAITING_NOTE_S", 0.02)
+    held = hold_turn(cluster, turns)
+    new = stub_of(cluster, 1).ReadRange(first_records(accepts_waiting=True))
+    note = next(new)
+    assert note.waiting and not note.records and (note.start_offset, note.next_offset) == (0, 0)
+    old = stub_of(cluster, 1).ReadRange(first_records())  # of a version that would take a note for nonsense
+    release(cluster, turns, held)
+    assert sum(len(chunk.records) for chunk in new) > 0
+    assert all(chunk.records for chunk in old)
+
+
+def test_only_a_queue_in_which_nothing_moves_is_given_up(
+    cluster: ServedCluster, turns: RangeTurns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_service, "WAITING_NOTE_S", 0.02)
+    held = hold_turn(cluster, turns)
+    waiting = stub_of(cluster, 1).ReadRange(first_records(accepts_waiting=True))
+    for _ in range(5):
+        assert next(waiting).waiting
+    monkeypatch.setattr(data_service, "QUEUE_STALL_S", 0.0)
     with pytest.raises(grpc.RpcError) as caught:
-        list(stub_of(cluster, 1).ReadRange(pb.ReadRangeRequest(topic="flights", partition=0, leader_epoch=-1, start=0, end=5)))
+        list(waiting)
     assert detail_of(caught.value).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    release(cluster, turns, held)
+
+
+def test_many_more_readers_than_turns_all_read_everything(cluster: ServedCluster, turns: RangeTurns) -> None:
+    """Through the reader's own client, without one interruption."""
+    steps = history(0, 400)
+    end = max(offset for offset, _ in committed(steps)) + 1
+    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=1)  # nothing is tried again
+    client.describe(["flights"])
+    leader = client.known_leader("flights", 0)
+    assert leader is not None
+    client.close()
+
+    def read_all(_: int) -> list[tuple[int, bytes | None]]:
+        client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=1)
+        client.remember_leader("flights", 0, leader)
+        try:
+            return read(client, 0, 0, end)
+        finally:
+            client.close()
+
+    with ThreadPoolExecutor(24) as pool:
+        assert all(found == wanted(steps) for found in pool.map(read_all, range(24)))
+
+
+def test_a_reader_that_pauses_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_service, "PARK_AFTER_S", 0.02)
+    steps = [Step(encode_batch([record]), [record], -1) for record in [NewRecord(b"k", bytes(700_000))] * 24]
+    with ServedCluster(tmp_path, nodes=1, **{"segment.bytes": "10000000"}) as cluster:
+        cluster.fill("flights", 0, steps, leader=1)
+        set_turns(cluster, RangeTurns(active_max=1))
+        client = DataClient([cluster.bootstrap], retry_timeout_ms=5_000)
+        request = RangeRequest("flights", TOPIC_ID.bytes, 0, 0, 24, True, True)
+        paused = fetch_range(client, request)
+        rows = len(next(paused).visible)
+        assert len(read(client, 0, 0, 24)) == 24
+        assert rows + sum(len(chunk.visible) for chunk in paused) == 24
+        client.close()
+
+
+def test_many_partitions_are_planned_by_one_question_to_each_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    original = data_service.DataService.PlanManyRanges
+
+    async def count(self: Any, request: pb.PlanManyRangesRequest, context: Any) -> pb.PlanManyRangesReply:
+        asked.append(len(request.partitions))
+        return await original(self, request, context)
+
+    monkeypatch.setattr(data_service.DataService, "PlanManyRanges", count)
+    steps = history(2, 20)
+    with ServedCluster(tmp_path) as cluster:
+        for partition in range(12):
+            cluster.fill("flights", partition, steps, leader=1 + partition % 2)
+        client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+        topics = client.describe(["flights"])
+        cluster.move("flights", 3, 1)  # is found
+        found = client.plan_many_ranges(topics, {("flights", n): (0, 100) for n in range(12)}, 1 << 20)
+        assert [[(part.start, part.end) for part in parts] for parts in found.values()] == [[(0, 100)]] * 12
+        assert sorted(asked) == [1, 6, 6]
+        with pytest.raises(ReadError, match="OFFSET_OUT_OF_RANGE: flights-7"):
+            replica = cluster.nodes[2].replicas.replica("flights", 7)
+
+            async def cut() -> None:
+                replica.log.advance_log_start(50)
+
+            cluster.run(cut())
+            client.plan_many_ranges(topics, {("flights", n): (0, 100) for n in (6, 7)}, 1 << 20)
+        client.close()
 
 
 def test_without_the_second_look_a_read_of_a_lost_leadership_would_be_sent(

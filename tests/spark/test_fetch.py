@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 from tidegate.proto import data_pb2 as pb
+from tidegate.runtime.clock import SystemClock
 from tidegate.spark import fetch
 from tidegate.spark.connection import DataClient, ReadError, offset_query
 from tidegate.spark.fetch import RangeRequest, fetch_range
+from tidegate.spark.patience import StallWatch
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import ControlType, NewRecord, assign_in_place, decode_batch, encode_batch, encode_marker
 
@@ -154,7 +156,7 @@ def test_a_busy_node_is_waited_for_and_not_called_lost(
 ) -> None:
     """Without the longer time to connect, a healthy node that is slow to answer looks like one that went away."""
     if not patient:
-        monkeypatch.setattr("tidegate.spark.connection.CONNECT_TIMEOUT_MS", 100)
+        monkeypatch.setattr("tidegate.spark.channels.CONNECT_TIMEOUT_MS", 100)
     door = SlowDoor(scripted.endpoints[0], 0.4)
     scripted.endpoints[0] = door.endpoint
     client = DataClient([door.endpoint], retry_timeout_ms=20_000)
@@ -164,6 +166,171 @@ def test_a_busy_node_is_waited_for_and_not_called_lost(
     finally:
         client.close()
         door.close()
+
+
+class LeapingClock(SystemClock):
+    """The real clock, and leaps that a test makes."""
+
+    def __init__(self) -> None:
+        self.leapt_s = 0.0
+        super().__init__()
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.leapt_s
+
+
+@pytest.fixture
+def clock() -> LeapingClock:
+    return LeapingClock()
+
+
+@pytest.fixture
+def leaping(scripted: Script, clock: LeapingClock) -> Iterator[DataClient]:
+    client = DataClient(list(scripted.endpoints.values()), retry_timeout_ms=8_000, clock=clock)
+    yield client
+    client.close()
+
+
+def read_slowly(client: DataClient, clock: LeapingClock) -> list[int]:
+    """Spends ten minutes with each chunk."""
+    offsets = []
+    for chunk in fetch_range(client, request()):
+        offsets += [record.offset for position, _ in chunk.visible for record in decode_batch(chunk.records, position)]
+        clock.leapt_s += 600.0
+    return offsets
+
+
+def test_time_spent_in_the_consumer_is_not_time_without_progress(
+    leaping: DataClient, clock: LeapingClock, scripted: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[None] = []
+    look = StallWatch._look
+    monkeypatch.setattr("tidegate.spark.connection.STALL_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(StallWatch, "_look", lambda watch: (looked.append(None), look(watch)))
+    assert read_slowly(leaping, clock) == list(range(30))
+    assert (scripted.reads, looked) == ([(0, 0)], [None])
+
+
+def test_a_stream_that_breaks_while_the_consumer_pauses_is_resumed(
+    leaping: DataClient, clock: LeapingClock, scripted: Script
+) -> None:
+    """The retries begin when the reader is back, however long it was away."""
+    scripted.before_chunk = lambda node, number, chunk: chunk if number < 3 else None
+    assert read_slowly(leaping, clock) == list(range(30))
+    assert scripted.reads == [(0, 0), (0, 9), (0, 18), (0, 27)]
+
+
+def test_a_node_that_falls_silent_in_the_middle_is_left_for_the_new_leader(
+    clock: LeapingClock, scripted: Script
+) -> None:
+    """Without the watch, a stream without a deadline would wait for ever."""
+    awake = threading.Event()
+
+    def fall_silent(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk:
+        if node == 0 and number == 4:
+            scripted.partitions[0].leader, scripted.partitions[0].leader_epoch = 1, 1
+            while not awake.wait(0.5):  # until the reader has left
+                clock.leapt_s += 61.0
+        elif node == 1:
+            awake.set()
+        return chunk
+
+    scripted.before_chunk = fall_silent
+    client = DataClient(list(scripted.endpoints.values()), retry_timeout_ms=1_000_000, clock=clock)
+    try:
+        assert read(client, request()) == list(range(30))
+    finally:
+        awake.set()
+        client.close()
+    assert scripted.reads == [(0, 0), (1, 12)]
+
+
+def test_a_node_that_says_wait_is_waited_for(leaping: DataClient, clock: LeapingClock, scripted: Script) -> None:
+    """Every note is a sign of life: together they may take longer than any patience."""
+
+    def wait(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk:
+        clock.leapt_s += 7.0
+        if number % 2 == 0:
+            return pb.RangeChunk(start_offset=chunk.start_offset, next_offset=chunk.start_offset, waiting=True)
+        return chunk
+
+    batches = scripted.partitions[0].batches
+    scripted.partitions[0].batches = [each for batch in batches for each in (batch, batch)]  # each once as a note
+    position = 0
+
+    def noted(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk:
+        nonlocal position
+        chunk.start_offset = position
+        said = wait(node, number, chunk)
+        position = said.next_offset
+        return said
+
+    scripted.before_chunk = noted
+    assert read(leaping, request()) == list(range(30))
+    assert scripted.reads == [(0, 0)]
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The warnings of reads, as they are written."""
+    written: list[str] = []
+
+    class Log:
+        def warning(self, event: str, **_: object) -> None:
+            written.append(event)
+
+    monkeypatch.setattr(fetch, "log", Log())
+    return written
+
+
+def test_a_topic_that_is_deleted_in_the_middle_ends_the_read_soon(
+    scripted: Script, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after all of the two minutes that a leader is looked for, and with one warning."""
+    monkeypatch.setattr("tidegate.spark.connection.UNKNOWN_TOPIC_PATIENCE_S", 0.3)
+
+    def delete(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk | None:
+        scripted.deleted = number == 3
+        return None if scripted.deleted else chunk
+
+    scripted.before_chunk = delete
+    client = DataClient(list(scripted.endpoints.values()), retry_timeout_ms=120_000)
+    try:
+        with pytest.raises(ReadError) as caught:
+            read(client, request())
+        assert str(caught.value) == "UNKNOWN_TOPIC_OR_PARTITION: topic 'flights' does not exist"
+        assert warnings == ["range_read_interrupted"]
+        assert scripted.described < 20
+        scripted.deleted = False
+        assert read(client, request(fail_on_data_loss=False)) == list(range(9))
+        assert warnings[1:] == ["range_read_interrupted", "records_lost"]
+    finally:
+        client.close()
+
+
+def test_a_topic_that_is_made_again_is_told_from_its_namesake(client: DataClient, scripted: Script) -> None:
+    """It must not matter whether the read notices the time in between."""
+    error = ReadError(ErrorCode.INCONSISTENT_TOPIC_ID, "flights was deleted and made again")
+    for accepted in (True, False):
+        wanted = request(fail_on_data_loss=not accepted)
+        assert fetch.deletion_is_accepted(wanted, 5, error) is accepted
+
+
+@pytest.mark.parametrize("message", ["gone", "OFFSET_OUT_OF_RANGE: gone", ""])
+def test_an_error_names_its_code_once(message: str) -> None:
+    error = ReadError(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+    assert str(error).count("OFFSET_OUT_OF_RANGE") == 1
+
+
+def test_a_node_of_an_older_version_is_asked_partition_by_partition(client: DataClient, scripted: Script) -> None:
+    """The scripted nodes do not know PlanManyRanges."""
+    scripted.partitions[1] = Partition(numbered_batches(4), leader=1)
+    topics = client.describe(["flights"])
+    found = client.plan_many_ranges(topics, {("flights", 0): (0, 30), ("flights", 1): (3, 12)}, 100)
+    assert {key: [(part.start, part.end) for part in parts] for key, parts in found.items()} == {
+        ("flights", 0): [(0, 30)],
+        ("flights", 1): [(3, 12)],
+    }
 
 
 def test_retries_end_with_the_reason(scripted: Script) -> None:

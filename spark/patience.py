@@ -1,0 +1,86 @@
+"""How long a read goes on trying, and how long it waits for a node that is silent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from ..runtime.clock import Clock
+
+BACKOFF_FIRST_S: Final = 0.05
+BACKOFF_LAST_S: Final = 1.0
+LOOKS_A_TIMEOUT: Final = 20
+
+
+class Patience:
+    """Bounds the attempts of one piece of work: waits with a growing, jittered back-off, and gives up after the timeout.
+
+    A topic that the metadata do not know is waited for less long, counted from the first time that they said so.
+    """
+
+    __slots__ = ("_clock", "_deadline", "_delay_s", "_timeout_s", "_unknown_deadline", "_unknown_topic_s")
+
+    def __init__(self, clock: Clock, timeout_s: float, unknown_topic_s: float) -> None:
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._unknown_topic_s = unknown_topic_s
+        self.renew()
+
+    def renew(self) -> None:
+        """Progress was made: the whole timeout is available again."""
+        self._deadline = self._clock.monotonic() + self._timeout_s
+        self._unknown_deadline: float | None = None
+        self._delay_s = BACKOFF_FIRST_S
+
+    def wait(self, *, topic_unknown: bool = False) -> bool:
+        """Waits before the next attempt; False when there must be none."""
+        now = self._clock.monotonic()
+        deadline = self._deadline
+        if topic_unknown:
+            if self._unknown_deadline is None:
+                self._unknown_deadline = now + self._unknown_topic_s
+            deadline = min(deadline, self._unknown_deadline)
+        left_s = deadline - now
+        if left_s <= 0:
+            return False
+        threading.Event().wait(min(left_s, self._delay_s * (0.5 + self._clock.random())))
+        self._delay_s = min(BACKOFF_LAST_S, self._delay_s * 2)
+        return True
+
+
+class StallWatch:
+    """Calls `on_stall` once when one stay inside `with watch:` lasts longer than `timeout_s`; time outside does not count.
+
+    gRPC's own deadline is one for the whole call, the reader's time included.  A thread looks on, as `next(call)` cannot be given
+    a timeout; entering and leaving cost no more than an assignment.
+    """
+
+    __slots__ = ("_clock", "_closed", "_on_stall", "_timeout_s", "_waiting_since", "has_stalled")
+
+    def __init__(self, clock: Clock, timeout_s: float, on_stall: Callable[[], object]) -> None:
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._on_stall = on_stall
+        self._waiting_since: float | None = None
+        self._closed = threading.Event()
+        self.has_stalled = False
+        threading.Thread(target=self._look, name="stall-watch", daemon=True).start()
+
+    def __enter__(self) -> None:
+        self._waiting_since = self._clock.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting_since = None
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._closed.set()
+
+    def _look(self) -> None:
+        while not self._closed.wait(min(1.0, self._timeout_s / LOOKS_A_TIMEOUT)):
+            since = self._waiting_since
+            if since is not None and self._clock.monotonic() - since > self._timeout_s:
+                self.has_stalled = True
+                self._on_stall()
+                return
