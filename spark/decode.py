@@ -2,7 +2,8 @@
 
 How a group of batches becomes columns:
 
-1. the record sections of all batches are laid end to end in one buffer (the chunk itself when nothing is compressed);
+1. the record sections of so many batches as memory allows (`unfold`) are laid end to end in one buffer (the chunk itself when
+   nothing is compressed);
 2. one loop in Python walks the record *lengths*, the only thing about records that is sequential by nature;
 3. numpy decodes each varint field of all records at once, every field giving the position of the next;
 4. Arrow gathers the keys and values: seen as a binary array whose offsets alternate start, end, start, end, ..., the buffer
@@ -15,7 +16,7 @@ the bounds that the batch header promises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,26 +24,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..wire.compression import decompress
 from ..wire.errors import ErrorCode, KafkaError
-from ..wire.records import HEADER_BYTES, BatchHeader
+from ..wire.records import BatchHeader
 from .schema import ARROW_HEADERS_TYPE, COLUMNS, arrow_schema
+from .unfold import Budget, Malformed, Section, unfold
 
-GROUP_BYTES_MAX = 64 << 20  # decompressed bytes decoded in one go, unless one batch alone is larger
-COMPRESSION_BITS = 0x07  # of a batch's attributes; looked at here because making an enum costs more than a small batch
+MEMORY_DEFAULT = 256 << 20
+TIMESTAMP_MS_MAX = ((1 << 63) - 1) // 1000  # Spark counts microseconds in 64 bits
 LOG_APPEND_TIME = 1
 
 Positions = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """The records of one batch inside the buffer that is decoded."""
-
-    header: BatchHeader
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,56 +48,43 @@ class Target:
     end: int
 
 
-def decode_batches(target: Target, chunk: bytes, batches: Sequence[tuple[int, BatchHeader]]) -> list[pa.RecordBatch]:
-    """The visible `batches` (position in `chunk`, header) as Arrow batches, empty ones left out; raises KafkaError."""
-    out: list[pa.RecordBatch] = []
-    sections: list[Section] = []
-    if not any(header.attributes & COMPRESSION_BITS for _, header in batches):
-        for position, header in batches:
-            sections.append(Section(header, position + HEADER_BYTES, position + header.size_bytes))
-        _append_decoded(out, target, chunk, sections)
-        return out
-    parts: list[bytes | memoryview] = []
-    size = 0
-    view = memoryview(chunk)
-    for position, header in batches:
-        stored = view[position + HEADER_BYTES : position + header.size_bytes]
-        plain: bytes | memoryview = stored
-        if header.attributes & COMPRESSION_BITS:
-            plain = decompress(header.compression, stored)
-        if sections and size + len(plain) > GROUP_BYTES_MAX:
-            _append_decoded(out, target, b"".join(parts), sections)
-            parts, sections, size = [], [], 0
-        sections.append(Section(header, size, size + len(plain)))
-        parts.append(plain)
-        size += len(plain)
-    _append_decoded(out, target, b"".join(parts), sections)
-    return out
+def decode_batches(
+    target: Target, chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The visible `batches` (position in `chunk`, header) as Arrow batches, empty ones left out; raises KafkaError.
 
-
-def _append_decoded(out: list[pa.RecordBatch], target: Target, data: bytes, sections: Sequence[Section]) -> None:
-    if not sections:
-        return
+    Each is made when it is asked for, and none costs more memory than the budget."""
+    limits = budget or Budget.of_memory(MEMORY_DEFAULT, target.topic, with_headers="headers" in target.columns)
+    first = batches[0][1].base_offset if batches else 0
+    last = batches[-1][1].last_offset if batches else 0
+    floor = -1
     try:
-        batch = _Group(target, data, sections).to_arrow()
-    except (IndexError, _Malformed) as problem:
-        first, last = sections[0].header.base_offset, sections[-1].header.last_offset
+        for data, sections in unfold(chunk, batches, limits):
+            first, last = sections[0].header.base_offset, sections[-1].header.last_offset
+            group = _Group(target, data, sections, floor)
+            batch = group.to_arrow()
+            floor = group.last_offset
+            del group
+            if batch.num_rows:
+                yield batch
+    except (IndexError, Malformed) as problem:
         place = f"{target.topic}-{target.partition}, offsets {first} to {last}"
         raise KafkaError(ErrorCode.INVALID_RECORD, f"{place}: a record cannot be decoded: {problem}") from None
-    if batch.num_rows:
-        out.append(batch)
-
-
-class _Malformed(ValueError):
-    """A record that contradicts itself or its batch."""
+    except KafkaError as problem:
+        place = f"{target.topic}-{target.partition}"
+        if place in problem.message:
+            raise
+        raise KafkaError(problem.code, f"{place}: {problem.message}") from None
 
 
 class _Group:
     """Some batches whose records lie in one buffer, decoded field by field."""
 
-    __slots__ = ("_counts", "_data", "_headers", "_octets", "_sections", "_target")
+    __slots__ = ("_counts", "_data", "_headers", "_octets", "_sections", "_target", "last_offset")
 
-    def __init__(self, target: Target, data: bytes, sections: Sequence[Section]) -> None:
+    def __init__(self, target: Target, data: bytes, sections: Sequence[Section], floor: int) -> None:
+        """`floor`: the last offset before this group."""
+        self.last_offset = floor
         self._target = target
         self._data = data
         self._octets: Octets = np.frombuffer(data, np.uint8)
@@ -119,7 +98,7 @@ class _Group:
         octets, columns = self._octets, self._target.columns
         starts, ends = _record_bounds(octets, self._data, self._sections)
         if (octets[starts] & 1).any():
-            raise _Malformed("negative record length")
+            raise Malformed("negative record length")
         position = _skip_varint(octets, starts) + 1  # the attributes byte is unused
         timestamp_delta, position = _varint(octets, position)
         offset_delta, position = _varint(octets, position)
@@ -127,7 +106,7 @@ class _Group:
         key_start, key_end, key_null, position = self._field(position)
         value_start, value_end, value_null, position = self._field(position)
         if (position >= ends).any():
-            raise _Malformed("key and value reach beyond the record")
+            raise Malformed("key and value reach beyond the record")
         wanted = slice(*np.searchsorted(offsets, (self._target.start, self._target.end)))
         made: dict[str, Callable[[], Any]] = {
             "key": lambda: _gather(self._data, key_start[wanted], key_end[wanted], _some(key_null, wanted)),
@@ -135,7 +114,7 @@ class _Group:
             "topic": lambda: pa.repeat(pa.scalar(self._target.topic), rows),
             "partition": lambda: pa.array(np.full(rows, self._target.partition, np.int32)),
             "offset": lambda: pa.array(offsets[wanted]),
-            "timestamp": lambda: self._timestamps(timestamp_delta)[wanted],
+            "timestamp": lambda: self._timestamps(timestamp_delta[wanted], offsets[wanted], wanted),
             "timestampType": lambda: pa.array(self._timestamp_types()[wanted]),
             "headers": lambda: _headers(self._data, octets, position[wanted], ends[wanted]),
         }
@@ -145,8 +124,9 @@ class _Group:
     def _offsets(self, delta: Positions) -> Positions:
         offsets = self._for_each_record("base_offset") + delta
         beyond = delta > self._for_each_record("last_offset_delta")
-        if (delta < 0).any() or beyond.any() or (offsets[1:] <= offsets[:-1]).any():
-            raise _Malformed("offsets do not ascend within their batch")
+        if (delta < 0).any() or beyond.any() or (offsets[1:] <= offsets[:-1]).any() or offsets[0] <= self.last_offset:
+            raise Malformed("offsets do not ascend within their batch")
+        self.last_offset = int(offsets[-1])
         return offsets
 
     def _field(self, position: Positions) -> tuple[Positions, Positions, npt.NDArray[np.bool_] | None, Positions]:
@@ -156,19 +136,31 @@ class _Group:
         shortest = length.min()
         if shortest < 0:
             if shortest < -1:
-                raise _Malformed("negative length")
+                raise Malformed("negative length")
             null = length < 0
             length = np.maximum(length, 0)
         if length.max() > len(self._octets):
-            raise _Malformed("length beyond the batch")
+            raise Malformed("length beyond the batch")
         end = start + length
         return start, end, null, end
 
-    def _timestamps(self, delta: Positions) -> Any:
-        milliseconds = self._for_each_record("base_timestamp") + delta
-        kinds = self._timestamp_types()
-        if (kinds == LOG_APPEND_TIME).any():
-            milliseconds = np.where(kinds == LOG_APPEND_TIME, self._for_each_record("max_timestamp"), milliseconds)
+    def _timestamps(self, delta: Positions, offsets: Positions, wanted: slice) -> Any:
+        base = self._for_each_record("base_timestamp")[wanted]
+        milliseconds = base + delta
+        beyond = ((base ^ milliseconds) & (delta ^ milliseconds)) < 0  # the sum of two of one sign has another
+        appended = self._timestamp_types()[wanted] == LOG_APPEND_TIME
+        if appended.any():
+            milliseconds = np.where(appended, self._for_each_record("max_timestamp")[wanted], milliseconds)
+            beyond &= ~appended
+        beyond |= (milliseconds > TIMESTAMP_MS_MAX) | (milliseconds < -TIMESTAMP_MS_MAX)
+        if beyond.any():
+            at = int(np.flatnonzero(beyond)[0])
+            time = int(milliseconds[at]) if appended[at] else int(base[at]) + int(delta[at])
+            raise KafkaError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"{self._target.topic}-{self._target.partition}: the record at offset {offsets[at]} has the timestamp {time} ms, "
+                f"and Spark's timestamps reach to {TIMESTAMP_MS_MAX} ms: read without the column 'timestamp', or around it",
+            )
         return pa.array(milliseconds * 1000).cast(COLUMNS["timestamp"][1])
 
     def _timestamp_types(self) -> npt.NDArray[np.int32]:
@@ -193,8 +185,8 @@ def _record_bounds(octets: Octets, data: bytes, sections: Sequence[Section]) -> 
         begin = np.array(_walk_short_records(data, sections), np.int64)
         two_bytes = begin[octets[begin] > 127]
         if (octets[two_bytes + 1] > 127).any():
-            raise _Malformed("a length of more than two bytes")
-    except (IndexError, _Malformed):  # rare: a record of 8 KiB or more, or nonsense
+            raise Malformed("a length of more than two bytes")
+    except (IndexError, Malformed):  # rare: a record of 8 KiB or more, or nonsense
         begin = np.array(_walk_any_records(data, sections), np.int64)
     end = np.empty_like(begin)
     end[:-1] = begin[1:]
@@ -220,7 +212,7 @@ def _walk_short_records(data: bytes, sections: Sequence[Section]) -> list[int]:
             else:
                 position += low_part[low] + 1
         if position != section.end:
-            raise _Malformed(f"the records of the batch at {section.header.base_offset} do not fill it")
+            raise Malformed(f"the records of the batch at {section.header.base_offset} do not fill it")
     return starts
 
 
@@ -232,7 +224,7 @@ def _walk_any_records(data: bytes, sections: Sequence[Section]) -> list[int]:
             starts.append(position)
             position = _record_end(data, position)
         if position != section.end:
-            raise _Malformed(f"the records of the batch at {section.header.base_offset} do not fill it")
+            raise Malformed(f"the records of the batch at {section.header.base_offset} do not fill it")
     return starts
 
 
@@ -244,7 +236,7 @@ def _record_end(data: bytes, position: int) -> int:
         if octet < 128:
             return position + (length >> 1)
         shift += 7
-    raise _Malformed("a record length is cut off or has more than five bytes")
+    raise Malformed("a record length is cut off or has more than five bytes")
 
 
 def _skip_varint(octets: Octets, position: Positions) -> Positions:
@@ -269,7 +261,7 @@ def _varint(octets: Octets, position: Positions) -> tuple[Positions, Positions]:
         shift = 7
         while longer.size:
             if shift > 63:
-                raise _Malformed("varint of more than ten bytes")
+                raise Malformed("varint of more than ten bytes")
             octet = octets[after[longer]]
             value[longer] |= (octet & 127).astype(np.int64) << shift
             after[longer] += 1
@@ -296,11 +288,11 @@ def _headers(data: bytes, octets: Octets, position: Positions, ends: Positions) 
     """The headers of each record as list<struct<key, value>>; null when a record has none, as in Spark's Kafka connector."""
     counts, position = _varint(octets, position)
     if len(counts) and (counts.min() < 0 or counts.max() > len(data)):
-        raise _Malformed("number of headers")
+        raise Malformed("number of headers")
     first = np.concatenate(([0], np.cumsum(counts)))
     total = int(first[-1])
     if total > len(data):
-        raise _Malformed("number of headers")
+        raise Malformed("number of headers")
     bounds = np.zeros((4, total), np.int64)  # key start, key end, value start, value end
     null = np.zeros(total, np.bool_)
     rows = np.flatnonzero(counts)
@@ -310,17 +302,17 @@ def _headers(data: bytes, octets: Octets, position: Positions, ends: Positions) 
         for field in (0, 2):
             length, begin = _varint(octets, position[rows])
             if length.min() < (-1 if field else 0) or length.max() > len(data):
-                raise _Malformed("length of a header")
+                raise Malformed("length of a header")
             null[slot] = length < 0
             position[rows] = begin + np.maximum(length, 0)
             bounds[field, slot] = begin
             bounds[field + 1, slot] = position[rows]
         if (position[rows] > ends[rows]).any():
-            raise _Malformed("headers reach beyond the record")
+            raise Malformed("headers reach beyond the record")
         turn += 1
         rows = rows[counts[rows] > turn]
     if (position != ends).any():
-        raise _Malformed("bytes are left after the last header")
+        raise Malformed("bytes are left after the last header")
     names = _text(_gather(data, bounds[0], bounds[1], None))
     values = _gather(data, bounds[2], bounds[3], null if null.any() else None)
     entry = ARROW_HEADERS_TYPE.value_type

@@ -1,10 +1,11 @@
 """The options of `spark.read.format("tidegate")`: parsed once, on the driver, into one frozen value.
 
 The names are those of Spark's own Kafka connector wherever the meaning is the same, so that a job moves over by changing its
-format and its bootstrap.  Spark lower-cases option names before a source sees them, hence the table below is keyed by the lower
-case and error messages show the proper spelling.
+format: `kafka.bootstrap.servers` and `kafka.isolation.level` are taken, and what else it sets for Kafka's consumer or for that
+connector (`kafka.*`, fetch retries, groups, triggers) is not needed here, and named in one warning.  Spark lower-cases option
+names before a source sees them, hence the table below is keyed by the lower case and error messages show the proper spelling.
 
-Nothing is ignored in silence: an unknown name, two bounds for one side, a bound that a finished read cannot have ("start at
+Nothing else is ignored: an unknown name, two bounds for one side, a bound that a finished read cannot have ("start at
 latest") are errors that say what to write instead.
 """
 
@@ -16,9 +17,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .java_pattern import PatternError, compile_java_pattern
+
 BYTES_PER_PARTITION_DEFAULT = 64 << 20
 BYTES_PER_PARTITION_MIN = 1 << 10
 RETRY_TIMEOUT_MS_DEFAULT = 120_000
+MEMORY_PER_TASK_DEFAULT = 256 << 20
+MEMORY_PER_TASK_MIN = 8 << 20
 EARLIEST = -2  # as in the JSON of Spark's Kafka connector
 LATEST = -1
 
@@ -37,23 +42,29 @@ _NAMES = (
     "isolation",
     "minPartitions",
     "maxBytesPerPartition",
+    "maxRecordsPerPartition",
+    "maxMemoryPerTask",
     "includeHeaders",
     "failOnDataLoss",
     "retryTimeoutMs",
 )
 _SPELLING = {name.lower(): name for name in _NAMES}
-_ALIASES = {"tidegate.bootstrap.servers": "bootstrap"}
+_ALIASES = {
+    "tidegate.bootstrap.servers": "bootstrap",
+    "kafka.bootstrap.servers": "bootstrap",
+    "kafka.isolation.level": "isolation",
+}
 _ELSEWHERE = {
-    "kafka.bootstrap.servers": "give the nodes' listeners (gRPC or Kafka) in 'bootstrap'",
     "path": "load() takes no path: name the topics in 'subscribe'",
     "topic": "name the topics to read in 'subscribe'",
-    "kafka.isolation.level": "write 'isolation'",
-    "groupidprefix": "no consumer group is used: leave it out",
-    "kafka.group.id": "no consumer group is used: leave it out",
-    "maxoffsetspertrigger": "it belongs to streaming reads, and this source reads batches",
-    "minoffsetspertrigger": "it belongs to streaming reads, and this source reads batches",
-    "maxrecordsperpartition": "splits are made by bytes: write 'maxBytesPerPartition'",
 }
+_OFFICIAL = frozenset(
+    {
+        "groupidprefix", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "fetchoffset.numretries",
+        "fetchoffset.retryintervalms", "kafkaconsumer.polltimeoutms",
+    }
+)  # fmt: skip
+"""Options of Spark's Kafka connector that mean nothing to a batch read of this source."""
 
 
 class OptionError(ValueError):
@@ -69,7 +80,8 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """`subscribePattern`: all partitions of all topics whose whole name matches; internal topics never match."""
+    """`subscribePattern`: all partitions of all topics whose whole name matches a regular expression of Java's; internal topics
+    never match."""
 
     expression: str
 
@@ -125,14 +137,17 @@ class ReadOptions:
     read_committed: bool = True
     partitions_min: int | None = None
     partition_bytes_max: int = BYTES_PER_PARTITION_DEFAULT
+    partition_records_max: int | None = None
+    task_memory_bytes: int = MEMORY_PER_TASK_DEFAULT
     include_headers: bool = False
     fail_on_data_loss: bool = True
     retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT
+    ignored: tuple[str, ...] = ()  # options for Kafka's consumer or Spark's Kafka connector, without a meaning here
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
     """Reads and checks all options; raises OptionError."""
-    given = _normalise(options)
+    given, ignored = _normalise(options)
     return ReadOptions(
         bootstrap=parse_bootstrap(given.get("bootstrap", "")),
         selection=_selection(given),
@@ -141,24 +156,31 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         starting_after_last_is_error=_choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "error",
         read_committed=_choice(given, "isolation", ("read_committed", "read_uncommitted")) == "read_committed",
         partitions_min=_whole_number(given, "minPartitions", None, least=1),
-        partition_bytes_max=_bytes(given, "maxBytesPerPartition"),
+        partition_bytes_max=_bytes(given, "maxBytesPerPartition", BYTES_PER_PARTITION_DEFAULT, BYTES_PER_PARTITION_MIN),
+        partition_records_max=_whole_number(given, "maxRecordsPerPartition", None, least=1),
+        task_memory_bytes=_bytes(given, "maxMemoryPerTask", MEMORY_PER_TASK_DEFAULT, MEMORY_PER_TASK_MIN),
         include_headers=_flag(given, "includeHeaders", default=False),
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
         retry_timeout_ms=_whole_number(given, "retryTimeoutMs", RETRY_TIMEOUT_MS_DEFAULT, least=0) or 0,
+        ignored=ignored,
     )
 
 
-def _normalise(options: Mapping[str, str]) -> dict[str, str]:
+def _normalise(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
     given: dict[str, str] = {}
+    ignored: list[str] = []
     for raw_name, value in options.items():
         lower = raw_name.lower()
         name = _ALIASES.get(lower) or _SPELLING.get(lower)
+        if name is None and (lower in _OFFICIAL or lower.startswith("kafka.")):
+            ignored.append(raw_name)
+            continue
         if name is None:
             raise OptionError(_unknown(raw_name))
         if name in given and given[name] != value:
             raise OptionError(f"option {name!r} is given twice, as {given[name]!r} and as {value!r}: keep one")
         given[name] = value
-    return given
+    return given, tuple(sorted(ignored))
 
 
 def _unknown(name: str) -> str:
@@ -175,7 +197,9 @@ def parse_bootstrap(text: str) -> tuple[str, ...]:
     """The endpoints of host:port,host:port; raises OptionError."""
     endpoints = tuple(part.strip() for part in text.split(",") if part.strip())
     if not endpoints:
-        raise OptionError("option 'bootstrap' is missing: give listeners (gRPC or Kafka) of some nodes, as host:port,host:port")
+        raise OptionError(
+            "option 'bootstrap' (or 'kafka.bootstrap.servers') is missing: give listeners of some nodes, as host:port,host:port"
+        )
     for endpoint in endpoints:
         host, _, port = endpoint.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
@@ -195,9 +219,9 @@ def _selection(given: Mapping[str, str]) -> Selection:
         return Topics(names)
     if chosen == ["subscribePattern"]:
         try:
-            re.compile(given["subscribePattern"])
-        except re.error as problem:
-            raise OptionError(f"subscribePattern {given['subscribePattern']!r} is not a regular expression: {problem}") from None
+            compile_java_pattern(given["subscribePattern"])
+        except PatternError as problem:
+            raise OptionError(f"subscribePattern {given['subscribePattern']!r}: {problem}") from None
         return Pattern(given["subscribePattern"])
     return Partitions(_parse_assign(given["assign"]))
 
@@ -277,13 +301,13 @@ def _whole_number(given: Mapping[str, str], name: str, default: int | None, *, l
     return int(text)
 
 
-def _bytes(given: Mapping[str, str], name: str) -> int:
+def _bytes(given: Mapping[str, str], name: str, default: int, least: int) -> int:
     """A size: `67108864`, `64m`, `64mb`, `1g`, as Spark writes them."""
-    text = given.get(name, str(BYTES_PER_PARTITION_DEFAULT)).strip().lower()
+    text = given.get(name, str(default)).strip().lower()
     parts = re.fullmatch(r"([0-9]+)\s*([kmg]?)b?", text)
     size = int(parts[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[parts[2]] if parts else -1
-    if size < BYTES_PER_PARTITION_MIN:
-        raise OptionError(f"{name} {text!r} must be a size of at least {BYTES_PER_PARTITION_MIN} bytes, like 64m")
+    if size < least:
+        raise OptionError(f"{name} {text!r} must be a size of at least {least} bytes, like 64m")
     return size
 
 

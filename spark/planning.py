@@ -2,20 +2,22 @@
 
 `partitions()` runs once per load(), at the first action.  "Latest" is frozen there, so every later action on the same DataFrame
 reads the same records.  The order: choose the partitions, ask their leaders for the limits of the logs (and for the offsets of
-timestamps), settle each [start, end), then split by stored bytes at batch boundaries.
+timestamps), settle each [start, end), then split by stored bytes at batch boundaries.  Where that gives tasks with too many
+offsets (`maxRecordsPerPartition`), or too few tasks (`minPartitions`), ranges are divided further, by offsets.
 
 Everything but `plan` itself is pure.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..runtime.logs import get
 from ..wire.errors import ErrorCode
 from .connection import DataClient, LeaderView, OffsetAnswer, ReadError, SplitRange, TopicView, offset_query
+from .java_pattern import compile_java_pattern
 from .options import (
     EARLIEST,
     LATEST,
@@ -33,6 +35,8 @@ from .options import (
 )
 
 log = get(__name__)
+
+TASKS_MAX = 1_000_000
 
 Key = tuple[str, int]
 
@@ -83,7 +87,9 @@ def topics_to_describe(selection: Selection) -> tuple[str, ...]:
 
 
 def choose_partitions(selection: Selection, found: Mapping[str, TopicView]) -> tuple[dict[str, TopicView], list[Key]]:
-    """The topics and partitions that are read, in order; raises OptionError when the selection selects nothing."""
+    """The topics and partitions that are read, in order; none where no topic matches a pattern.
+
+    Raises OptionError for a partition that is not there."""
     match selection:
         case Topics(names):
             chosen = {name: found[name].partitions for name in names}
@@ -96,9 +102,10 @@ def choose_partitions(selection: Selection, found: Mapping[str, TopicView]) -> t
                         f"assign: topic {name!r} has no partition {missing[0]}: it has {len(found[name].partitions)}"
                     )
         case Pattern(expression):
-            matching = sorted(name for name, view in found.items() if not view.internal and re.fullmatch(expression, name))
+            pattern = compile_java_pattern(expression)
+            matching = sorted(name for name, view in found.items() if not view.internal and pattern.fullmatch(name))
             if not matching:
-                raise OptionError(f"subscribePattern {expression!r} matches no topic")
+                log.warning("no_topic_matches", subscribePattern=expression)
             chosen = {name: found[name].partitions for name in matching}
     return {name: found[name] for name in chosen}, [(name, number) for name in chosen for number in chosen[name]]
 
@@ -161,12 +168,50 @@ def _settle_start(
     return min(max(explicit, limits.log_start_offset), visible_end)
 
 
-def split_target_bytes(estimates: Iterable[int], partitions_min: int | None, partition_bytes_max: int) -> int:
-    """How large a task should be: the user's maximum, or less when that alone would give too few tasks."""
-    total = sum(estimates)
-    if not partitions_min:
-        return partition_bytes_max
-    return max(1, min(partition_bytes_max, total // partitions_min))
+def limit_records(ranges: Iterable[SplitRange], records_max: int | None) -> list[SplitRange]:
+    """Ranges of at most so many offsets (the records may be fewer), each divided evenly."""
+    if records_max is None:
+        return list(ranges)
+    shares = [(whole, -(-(whole.end - whole.start) // records_max)) for whole in ranges]
+    require_bearable("maxRecordsPerPartition", sum(share for _, share in shares))
+    return [part for whole, share in shares for part in divide(whole, share)]
+
+
+def reach_count(splits: Mapping[Key, Sequence[SplitRange]], count_min: int | None) -> dict[Key, list[SplitRange]]:
+    """Divides the largest ranges until there are `count_min` exactly; fewer only when there are fewer offsets."""
+    ranges = [(key, part) for key, parts in splits.items() for part in parts]
+    require_bearable("minPartitions", min(count_min or 0, sum(part.end - part.start for _, part in ranges)))
+    shares = [1] * len(ranges)
+    # The range whose tasks are the largest is divided into one more; by offsets where no bytes are known.
+    heap = [(-float(max(1, part.bytes_estimated)), at) for at, (_, part) in enumerate(ranges) if part.end - part.start > 1]
+    heapq.heapify(heap)
+    for _ in range((count_min or 0) - len(ranges)):
+        if not heap:
+            break
+        at = heap[0][1]
+        part = ranges[at][1]
+        shares[at] += 1
+        if shares[at] < part.end - part.start:
+            heapq.heapreplace(heap, (-max(1, part.bytes_estimated) / shares[at], at))
+        else:
+            heapq.heappop(heap)
+    divided: dict[Key, list[SplitRange]] = {key: [] for key in splits}
+    for (key, part), share in zip(ranges, shares, strict=True):
+        divided[key] += divide(part, share)
+    return divided
+
+
+def require_bearable(option: str, tasks: int) -> None:
+    """No driver lives through so many tasks; raises OptionError."""
+    if tasks > TASKS_MAX:
+        raise OptionError(f"{option} would make {tasks} tasks: choose it so that there are at most {TASKS_MAX}")
+
+
+def divide(whole: SplitRange, parts: int) -> list[SplitRange]:
+    """[start, end) in so many parts of as many offsets each as can be; a batch that is cut is read for both parts."""
+    offsets = whole.end - whole.start
+    edges = [whole.start + offsets * part // parts for part in range(parts + 1)]
+    return [SplitRange(start, end, whole.bytes_estimated // parts) for start, end in zip(edges, edges[1:], strict=False)]
 
 
 def _explicit(bound: Bound, key: Key) -> int | None:
@@ -204,16 +249,10 @@ def _ask(
 def _split(
     client: DataClient, topics: Mapping[str, TopicView], settled: Mapping[Key, Settled], options: ReadOptions
 ) -> list[PlannedRange]:
-    def split(target_bytes: int) -> dict[Key, list[SplitRange]]:
-        return {
-            (name, partition): client.plan_ranges(topics[name], partition, part.start, part.end, target_bytes)
-            for (name, partition), part in settled.items()
-        }
-
-    splits = split(options.partition_bytes_max)
-    if options.partitions_min and 0 < sum(map(len, splits.values())) < options.partitions_min:
-        estimates = [part.bytes_estimated for parts in splits.values() for part in parts]
-        splits = split(split_target_bytes(estimates, options.partitions_min, options.partition_bytes_max))
+    wanted = {key: (part.start, part.end) for key, part in settled.items()}
+    found = client.plan_many_ranges(topics, wanted, options.partition_bytes_max)
+    limited = {key: limit_records(parts, options.partition_records_max) for key, parts in found.items()}
+    splits = reach_count(limited, options.partitions_min)
     return [
         PlannedRange(
             topic=name,

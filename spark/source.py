@@ -20,7 +20,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from ..runtime.logs import configure
+from ..runtime.logs import configure, get
+from .channels import Channels
 from .connection import DataClient
 from .counting import count_range
 from .decode import Target, decode_batches
@@ -28,6 +29,9 @@ from .fetch import RangeRequest, fetch_range
 from .options import ReadOptions, parse_options
 from .planning import PlannedRange, plan
 from .schema import projected_columns, spark_schema
+from .unfold import Budget
+
+log = get(__name__)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +41,9 @@ ROWS_MIN = 10_000  # smaller Arrow batches cost Spark more than joining them cos
 ROWS_MAX = 50_000
 JOINED_BYTES_MAX = 16 << 20
 EMPTY_ROWS_MAX = 1 << 20  # without columns they weigh nothing
+
+_worker_channels = Channels()
+"""Spark's worker processes run task after task: their connections stay open in between."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,8 @@ class TidegateReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         client = self._connect()
+        if self._options.ignored:
+            log.warning("options_without_meaning_here", options=", ".join(self._options.ignored))
         try:
             return [RangePartition(part) for part in plan(client, self._options)]
         finally:
@@ -89,16 +98,21 @@ class TidegateReader(DataSourceReader):
         client = self._connect()
         try:
             if self._columns:
-                yield from join_small_batches(self._decoded(client, partition.value))
+                budget = self._budget(partition.value.topic)
+                decoded = self._decoded(client, partition.value, budget)
+                yield from join_small_batches(decoded, min(JOINED_BYTES_MAX, budget.piece_cost_max))
             else:
                 yield from empty_rows(count_range(client, self._request(client, partition.value)))
         finally:
             client.close()
 
-    def _decoded(self, client: DataClient, part: PlannedRange) -> Iterator[pa.RecordBatch]:
+    def _budget(self, topic: str) -> Budget:
+        return Budget.of_memory(self._options.task_memory_bytes, topic, with_headers="headers" in self._columns)
+
+    def _decoded(self, client: DataClient, part: PlannedRange, budget: Budget) -> Iterator[pa.RecordBatch]:
         target = Target(part.topic, part.partition, self._columns, part.start, part.end)
         for chunk in fetch_range(client, self._request(client, part)):
-            yield from decode_batches(target, chunk.records, chunk.visible)
+            yield from decode_batches(target, chunk.records, chunk.visible, budget)
 
     def _request(self, client: DataClient, part: PlannedRange) -> RangeRequest:
         if part.leader is not None:
@@ -116,18 +130,23 @@ class TidegateReader(DataSourceReader):
     def _connect(self) -> DataClient:
         if not logging.getLogger().handlers:
             configure(level="WARNING")  # this is one of Spark's worker processes: its standard error is Spark's
-        return DataClient(self._options.bootstrap, retry_timeout_ms=self._options.retry_timeout_ms)
+        return DataClient(
+            self._options.bootstrap, retry_timeout_ms=self._options.retry_timeout_ms, channels=_worker_channels
+        )
 
 
-def join_small_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of ROWS_MIN to ROWS_MAX rows, as far as JOINED_BYTES_MAX allows."""
+def join_small_batches(batches: Iterable[pa.RecordBatch], bytes_max: int = JOINED_BYTES_MAX) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of ROWS_MIN to ROWS_MAX rows, as far as `bytes_max` allows."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
+        if held and size + batch.nbytes > bytes_max:
+            yield from _emit(held)
+            held, rows, size = [], 0, 0
         held.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= ROWS_MIN or size >= JOINED_BYTES_MAX:
+        if rows >= ROWS_MIN or size >= bytes_max:
             yield from _emit(held)
             held, rows, size = [], 0, 0
     yield from _emit(held)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
-from tidegate.spark import decode
 from tidegate.spark.decode import Target, decode_batches
 from tidegate.spark.schema import arrow_schema, spark_schema
+from tidegate.spark.unfold import Budget
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import (
@@ -51,7 +51,7 @@ def make_chunk(wanted: list[tuple[list[NewRecord], Compression, bool, int]]) -> 
 
 def decode_all(chunk: bytes, start: int = 0, end: int = FOREVER, columns: tuple[str, ...] = COLUMNS) -> list[dict[str, Any]]:
     target = Target("flights", 3, columns, start, end)
-    made = decode_batches(target, chunk, list(iterate_headers(chunk)))
+    made = list(decode_batches(target, chunk, list(iterate_headers(chunk))))
     for batch in made:
         batch.validate(full=True)
         assert batch.schema == arrow_schema(columns)
@@ -116,11 +116,111 @@ def test_record_lengths_of_one_to_four_bytes(size: int, codec: Compression) -> N
     assert actual_rows(chunk) == expected_rows(chunk)
 
 
-def test_more_than_one_group_is_made_of_batches_that_decompress_to_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "GROUP_BYTES_MAX", 1000)
-    chunk = make_chunk([([NewRecord(b"k", b"v" * 600)] * 3, Compression.LZ4, False, 0)] * 4)
-    assert len(decode_batches(Target("flights", 3, COLUMNS, 0, FOREVER), chunk, list(iterate_headers(chunk)))) == 4
-    assert actual_rows(chunk) == expected_rows(chunk)
+TIGHT = Budget(piece_cost_max=2_000, record_bytes_max=5_000, record_price=1)
+
+
+def many(count: int, size: int, codec: Compression, base: int = 0) -> bytes:
+    new = [NewRecord(str(base + n).encode(), bytes([n % 7]) * size, (), 1_000 + n) for n in range(count)]
+    return encode_batch(new, base_offset=base, compression=codec)
+
+
+def tightly(chunk: bytes, budget: Budget = TIGHT, start: int = 0, end: int = FOREVER) -> list[pa.RecordBatch]:
+    target = Target("flights", 3, ("key", "value", "offset"), start, end)
+    return list(decode_batches(target, chunk, list(iterate_headers(chunk)), budget))
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_batch_that_is_too_large_for_one_piece_is_taken_apart(codec: Compression) -> None:
+    chunk = many(3, 10, codec) + many(100, 300, codec, 3) + many(1, 4_900, codec, 103) + many(2, 10, codec, 104)
+    made = tightly(chunk)
+    assert [row["offset"] for batch in made for row in batch.to_pylist()] == list(range(106))
+    wanted = [{"key": row["key"], "value": row["value"], "offset": row["offset"]} for row in expected_rows_short(chunk)]
+    assert [row for batch in made for row in batch.to_pylist()] == wanted
+    assert all(batch.nbytes < 2_500 or batch.num_rows == 1 for batch in made)
+    inside = [row["offset"] for batch in tightly(chunk, start=50, end=60) for row in batch.to_pylist()]
+    assert inside == list(range(50, 60))
+
+
+def expected_rows_short(chunk: bytes) -> list[dict[str, Any]]:
+    return [
+        {"key": record.key, "value": record.value, "offset": record.offset}
+        for position, _ in iterate_headers(chunk)
+        for record in decode_batch(chunk, position)
+    ]
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_record_too_large_for_the_memory_of_a_task_names_the_option(codec: Compression) -> None:
+    with pytest.raises(KafkaError, match="flights-3: .*maxMemoryPerTask") as caught:
+        tightly(many(2, 10, codec) + many(1, 50_000, codec, 2))
+    assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_batches_are_made_when_they_are_asked_for() -> None:
+    """A chunk that cannot be decoded to its end gives what stands before that."""
+    chunk = many(30, 300, Compression.ZSTD) + many(1, 50_000, Compression.ZSTD, 30)
+    made = decode_batches(Target("flights", 3, ("offset",), 0, FOREVER), chunk, list(iterate_headers(chunk)), TIGHT)
+    assert next(made).column(0).to_pylist()[:3] == [0, 1, 2]
+
+
+def test_many_small_records_are_as_dear_as_their_columns() -> None:
+    """Seven bytes become some hundred: counted by bytes alone, a million of them would pass for little."""
+    chunk = encode_batch([NewRecord(None, None)] * 1000, compression=Compression.GZIP)
+    made = tightly(chunk, Budget(piece_cost_max=20_000, record_bytes_max=5_000, record_price=200))
+    assert [batch.num_rows for batch in made] == [96] * 10 + [40]
+
+
+def test_memory_of_a_task_does_not_follow_the_compression() -> None:
+    """540 MB of zeros in 600 records: what Arrow holds at once stays a small part of it."""
+    value = bytes(900_000)
+    chunk = b"".join(
+        encode_batch([NewRecord(None, value)] * 60, base_offset=60 * n, compression=Compression.ZSTD) for n in range(10)
+    )
+    assert len(chunk) < 100_000
+    rows = size_max = 0
+    budget = Budget.of_memory(64 << 20, "flights")
+    for batch in decode_batches(Target("flights", 3, COLUMNS, 0, FOREVER), chunk, list(iterate_headers(chunk)), budget):
+        rows += batch.num_rows
+        size_max = max(size_max, batch.nbytes)
+    assert (rows, size_max < 5 << 20) == (600, True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(batches, min_size=1, max_size=5), st.integers(50, 5000))
+def test_pieces_of_any_size_give_the_same_rows(wanted: list[Any], cost: int) -> None:
+    chunk = make_chunk(wanted)
+    budget = Budget(piece_cost_max=cost, record_bytes_max=100_000, record_price=10)
+    assert [row for batch in tightly(chunk, budget) for row in batch.to_pylist()] == expected_rows_short(chunk)
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_large_batch_that_contradicts_its_header_is_refused(codec: Compression, change: int) -> None:
+    chunk = bytearray(many(100, 300, codec))
+    chunk[57:61] = (100 + change).to_bytes(4, "big")
+    with pytest.raises(KafkaError, match="flights-3, offsets 0 to 99") as caught:
+        tightly(bytes(chunk))
+    assert caught.value.code == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD, Compression.SNAPPY])
+def test_a_large_batch_that_cannot_be_decompressed_is_corrupt(codec: Compression) -> None:
+    whole = many(100, 300, codec)
+    cut = bytearray(whole[: len(whole) - (len(whole) - HEADER_BYTES) // 3])
+    cut[8:12] = (len(cut) - 12).to_bytes(4, "big")
+    with pytest.raises(KafkaError) as caught:
+        tightly(bytes(cut))
+    assert caught.value.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
+
+
+@pytest.mark.parametrize("timestamp", [9_223_372_036_854_776, -9_223_372_036_854_776, (1 << 63) - 1])
+def test_a_timestamp_beyond_those_of_spark_names_the_record(timestamp: int) -> None:
+    chunk = encode_batch([NewRecord(b"k", b"v", (), 5), NewRecord(b"k", b"v", (), timestamp)], base_offset=70)
+    with pytest.raises(KafkaError, match=f"flights-3: the record at offset 71 has the timestamp {timestamp} ms") as caught:
+        decode_all(chunk)
+    assert caught.value.code == ErrorCode.INVALID_TIMESTAMP
+    assert decode_all(chunk, columns=("offset",)) == [{"offset": 70}, {"offset": 71}]
+    assert [row["offset"] for row in actual_rows(chunk, 0, 71)] == [70]  # around it
 
 
 def test_a_projection_keeps_the_order_of_its_columns() -> None:
@@ -153,7 +253,7 @@ def test_nonsense_inside_a_batch_is_an_error_or_decodes_alike_but_never_leaves_t
     try:
         rows = actual_rows(bytes(chunk))
     except KafkaError as error:
-        assert error.code == ErrorCode.INVALID_RECORD
+        assert error.code in (ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP)
         return
     except UnicodeDecodeError:  # of to_pylist in this test
         return

@@ -39,6 +39,22 @@ def test_bootstrap_goes_by_two_names() -> None:
     assert parse_options({"tidegate.bootstrap.servers": "h:9", "subscribe": "t"}).bootstrap == ("h:9",)
 
 
+def test_a_job_of_the_official_connector_moves_over_by_its_format() -> None:
+    """Options that only mean something to Kafka's consumer are named in a warning, and not refused."""
+    options = parse_options(
+        {
+            "kafka.bootstrap.servers": "h:9,i:9", "subscribe": "t", "kafka.isolation.level": "read_uncommitted",
+            "kafka.security.protocol": "PLAINTEXT", "kafka.max.poll.records": "5000", "groupidprefix": "etl",
+            "maxoffsetspertrigger": "1000", "fetchoffset.numretries": "5", "maxrecordsperpartition": "500",
+        }
+    )  # fmt: skip
+    assert (options.bootstrap, options.read_committed, options.partition_records_max) == (("h:9", "i:9"), False, 500)
+    assert options.ignored == (
+        "fetchoffset.numretries", "groupidprefix", "kafka.max.poll.records", "kafka.security.protocol", "maxoffsetspertrigger",
+    )  # fmt: skip
+    assert parse(isolation="read_committed", **{"kafka.isolation.level": "read_committed"}).read_committed
+
+
 def test_bounds() -> None:
     assert parse(startingOffsets="EARLIEST", endingOffsets="latest").starting == Everywhere(EARLIEST)
     assert parse(startingOffsets='{"flights":{"0":23,"1":-2}}').starting == AtOffsets(
@@ -62,14 +78,17 @@ def test_sizes() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"subscribe": "t"}, "'bootstrap' is missing"),
+        ({"subscribe": "t"}, "'bootstrap' \\(or 'kafka.bootstrap.servers'\\) is missing"),
         ({"bootstrap": "nohost", "subscribe": "t"}, "not host:port"),
         ({"bootstrap": "a:1"}, "exactly one of"),
         ({**BASE, "assign": '{"t":[0]}'}, "both 'subscribe' and 'assign'"),
         ({**BASE, "startingofsets": "earliest"}, "did you mean 'startingOffsets'"),
         ({**BASE, "failondataloss": "maybe"}, "failOnDataLoss 'maybe' must be true or false"),
         ({**BASE, "isolation": "commited"}, "must be one of read_committed, read_uncommitted"),
-        ({**BASE, "kafka.bootstrap.servers": "x:1"}, r"give the nodes' listeners \(gRPC or Kafka\) in 'bootstrap'"),
+        ({**BASE, "kafka.bootstrap.servers": "x:1"}, "option 'bootstrap' is given twice"),
+        ({**BASE, "kafka.isolation.level": "serializable"}, "must be one of read_committed, read_uncommitted"),
+        ({**BASE, "maxRecordsPerPartition": "0"}, "at least 1"),
+        ({**BASE, "maxMemoryPerTask": "1m"}, "at least 8388608 bytes"),
         ({**BASE, "path": "flights"}, "load\\(\\) takes no path"),
         ({**BASE, "zzz": "1"}, "the options are bootstrap, subscribe"),
         ({**BASE, "startingOffsets": "latest"}, "would be empty; write 'earliest'"),
@@ -83,6 +102,7 @@ def test_sizes() -> None:
         ({**BASE, "minPartitions": "0"}, "at least 1"),
         ({**BASE, "maxBytesPerPartition": "many"}, "must be a size"),
         ({"bootstrap": "a:1", "subscribePattern": "("}, "not a regular expression"),
+        ({"bootstrap": "a:1", "subscribePattern": "(?P<a>x)"}, "is not known"),
         ({"bootstrap": "a:1", "subscribe": " , "}, "names no topic"),
         ({"bootstrap": "a:1", "assign": '{"t":[]}'}, "needs a list of partition numbers"),
     ],

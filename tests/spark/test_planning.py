@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate.spark.connection import OffsetAnswer, ReadError, TopicView
+from tidegate.spark.connection import OffsetAnswer, ReadError, SplitRange, TopicView
 from tidegate.spark.options import (
     EARLIEST,
     LATEST,
@@ -19,7 +19,7 @@ from tidegate.spark.options import (
     ReadOptions,
     Topics,
 )
-from tidegate.spark.planning import Settled, choose_partitions, require_all_named, settle, split_target_bytes
+from tidegate.spark.planning import Settled, choose_partitions, limit_records, reach_count, require_all_named, settle
 
 KEY = ("flights", 0)
 OPTIONS = ReadOptions(("a:1",), Topics(("flights",)))
@@ -72,8 +72,8 @@ def test_partitions_are_chosen_by_name_pattern_or_list() -> None:
     assert choose_partitions(Topics(("late", "flights")), FOUND)[1] == [("late", 0), ("flights", 0), ("flights", 1)]
     assert choose_partitions(Partitions({"flights": (1,)}), FOUND)[1] == [("flights", 1)]
     assert choose_partitions(Pattern(".*"), FOUND)[1] == [("flights", 0), ("flights", 1), ("late", 0)]  # no internal topic
-    with pytest.raises(OptionError, match="matches no topic"):
-        choose_partitions(Pattern("flight"), FOUND)  # the whole name must match
+    assert choose_partitions(Pattern("flight"), FOUND) == ({}, [])  # the whole name must match; no rows are no error
+    assert choose_partitions(Pattern("[a-z&&[^f]]+"), FOUND)[1] == [("late", 0)]  # as Java reads it
     with pytest.raises(OptionError, match="has no partition 7: it has 2"):
         choose_partitions(Partitions({"flights": (7,)}), FOUND)
 
@@ -87,8 +87,46 @@ def test_bounds_by_partition_must_name_exactly_what_is_read() -> None:
         require_all_named("ending", AtOffsets({("flights", n): 1 for n in range(3)}), keys)
 
 
-def test_min_partitions_makes_tasks_smaller_but_never_larger() -> None:
-    assert split_target_bytes([100, 300], None, 64) == 64
-    assert split_target_bytes([100, 300], 4, 1000) == 100
-    assert split_target_bytes([100, 300], 4, 50) == 50
-    assert split_target_bytes([3], 100, 50) == 1
+def make(*ranges: tuple[int, int, int]) -> list[SplitRange]:
+    return [SplitRange(*each) for each in ranges]
+
+
+def test_min_partitions_divides_the_largest_ranges_until_there_are_so_many() -> None:
+    splits = {("a", 0): make((0, 100, 1000), (100, 110, 10)), ("b", 0): make((5, 8, 2000))}
+    assert reach_count(splits, None) == splits
+    assert reach_count(splits, 3) == splits
+    found = reach_count(splits, 7)
+    assert found["b", 0] == make((5, 6, 666), (6, 7, 666), (7, 8, 666))  # no more than one offset each
+    assert [(part.start, part.end) for part in found["a", 0]] == [(0, 33), (33, 66), (66, 100), (100, 110)]
+
+
+SPLITS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 10_000)), min_size=1, max_size=8)
+
+
+@given(SPLITS, st.integers(1, 100), st.none() | st.integers(1, 30))
+def test_there_are_exactly_min_partitions_and_they_cover_the_same_offsets(
+    sizes: list[tuple[int, int]], wanted: int, records_max: int | None
+) -> None:
+    ranges, at = [], 0
+    for offsets, size in sizes:
+        ranges.append(SplitRange(at, at + offsets, size))
+        at += offsets
+    limited = limit_records(ranges, records_max)
+    assert all(part.end - part.start <= (records_max or at) for part in limited)
+    found = reach_count({KEY: limited}, wanted)[KEY]
+    assert len(found) == max(len(limited), min(wanted, at))
+    assert [0, *(part.end for part in found)] == [*(part.start for part in found), at]
+    assert all(part.start < part.end for part in found)
+
+
+def test_records_of_a_task_are_limited_evenly() -> None:
+    assert limit_records(make((0, 10, 90)), 4) == make((0, 3, 30), (3, 6, 30), (6, 10, 30))
+    assert limit_records(make((0, 10, 90)), 10) == make((0, 10, 90))
+
+
+def test_tasks_without_number_are_refused_before_they_are_made() -> None:
+    endless = make((0, 1 << 60, 1))
+    with pytest.raises(OptionError, match="maxRecordsPerPartition would make"):
+        limit_records(endless, 1)
+    with pytest.raises(OptionError, match="minPartitions would make"):
+        reach_count({KEY: endless}, 1 << 40)

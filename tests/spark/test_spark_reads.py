@@ -111,6 +111,18 @@ def test_the_user_schema_is_a_projection(load: Callable[..., DataFrame]) -> None
         load("value string").count()
 
 
+def test_a_pattern_that_matches_no_topic_reads_no_rows(spark: SparkSession, cluster: ServedCluster) -> None:
+    reader = spark.read.format("tidegate").option("kafka.bootstrap.servers", cluster.bootstrap).option("kafka.client.id", "x")
+    assert reader.option("subscribePattern", "nothing-.*").load().collect() == []
+
+
+def test_tasks_are_as_many_as_asked_for_and_read_every_record_once(load: Callable[..., DataFrame]) -> None:
+    frame = load(minPartitions="17", maxMemoryPerTask="8m")
+    assert frame.rdd.getNumPartitions() == 17
+    assert data_rows(frame) == wanted()
+    assert load("offset long", maxRecordsPerPartition="300").rdd.getNumPartitions() > 17
+
+
 def test_latest_is_frozen_by_the_first_action(cluster: ServedCluster, load: Callable[..., DataFrame]) -> None:
     cluster.fill("growing", 0, history(9, 30), leader=1)
     frame = load("offset long", subscribe="growing")
