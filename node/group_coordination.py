@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..controller.model import GROUP_VERSION
+from ..controller.model import GROUP_VERSION, RESOURCES_LEVEL, metadata_level
 from ..coordinator.group.consumer.events import ConsumerGroupConfig, TopicShape
+from ..coordinator.group.consumer.patterns import PATTERNS_MAX, MatchedTopics, UnsupportedPattern, is_former_pattern
 from ..coordinator.group.events import GroupConfig, GroupEvent, GroupReply, TopicsDeleted
 from ..coordinator.group.shard import GroupShard
 from ..coordinator.runtime import CoordinatorRuntime, Phase, ProducerIdentity, RuntimeConfig, ShardView
@@ -31,18 +33,38 @@ def check_consumer_groups_enabled(broker: Broker) -> None:
 
 
 class ClusterTopics:
-    """The metadata as the groups' catalog of topics."""
+    """The metadata as the groups' catalog of topics.  What a pattern matches is found out between other work of the loop."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.version = 0
+        self._matched = MatchedTopics()
+        self._looks: dict[str, asyncio.Task[None]] = {}
 
     def shapes(self, names: Iterable[str]) -> dict[str, TopicShape]:
         topics = self._broker.state.topics
         return {name: TopicShape(topics[name].topic_id, len(topics[name].partitions)) for name in names if name in topics}
 
-    def names(self) -> Iterable[str]:
+    def _names(self) -> Iterable[str]:
         return (name for name in self._broker.state.topics if name not in INTERNAL_TOPICS)
+
+    def matching(self, pattern: str) -> Iterable[str] | None:
+        found = self._matched.matching(pattern, self._names())
+        if found is None and pattern not in self._looks and len(self._looks) < PATTERNS_MAX:
+            self._looks[pattern] = asyncio.create_task(self.learn(pattern), name="match topics")
+            self._looks[pattern].add_done_callback(lambda _done: self._looks.pop(pattern, None))
+        return found
+
+    async def learn(self, pattern: str) -> None:
+        """Returns when every topic was held against the pattern.  Raises UnsupportedPattern."""
+        while not self._matched.look(pattern, self._names()):
+            await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        looks = list(self._looks.values())
+        for look in looks:
+            look.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
 
 
 class GroupCoordination:
@@ -89,6 +111,7 @@ class GroupCoordination:
 
     async def stop(self) -> None:
         await self._host.stop()
+        await self._topics.stop()
 
     def on_elected(self, partition: int, leader_epoch: int, replica_log: Log) -> None:
         self._host.on_elected(partition, leader_epoch, replica_log)
@@ -105,6 +128,18 @@ class GroupCoordination:
         partition = partition_for(group_id, await self._broker.state_partitions(CONSUMER_OFFSETS))
         self._host.require_taken_up(partition)
         return partition
+
+    async def learn_pattern(self, pattern: str) -> None:
+        """Before a heartbeat with a pattern is handled, so that its answer already holds what the pattern matches.  The shard
+        judges the pattern itself.  Raises INVALID_REGULAR_EXPRESSION for one that a coordinator of an older version, which may
+        take the group over, would not understand."""
+        if metadata_level(self._broker.state.features) < RESOURCES_LEVEL and not is_former_pattern(pattern):
+            message = f"{pattern!r} cannot be used before the cluster's upgrade is finished: `tidegate features upgrade`"
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
+        try:
+            await self._topics.learn(pattern)
+        except UnsupportedPattern:
+            return
 
     async def ask(self, group_id: str, event: GroupEvent) -> Any:
         """Submits to the shard of the group; raises KafkaError (NOT_COORDINATOR, ...)."""

@@ -32,6 +32,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     )
     try:
         check_consumer_groups_enabled(broker)
+        if event.topic_regex:
+            await broker.groups.learn_pattern(event.topic_regex)
         reply = await broker.groups.ask(request.group_id, event)
     except KafkaError as error:
         return {

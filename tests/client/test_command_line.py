@@ -21,7 +21,7 @@ from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 from typer.testing import CliRunner, Result
 
-HEAVY = ("grpc", "kio", "rich", "cramjam", "google.protobuf", "asyncio", "pyspark")
+HEAVY = ("grpc", "kio", "rich", "cramjam", "re2", "google.protobuf", "asyncio", "pyspark")
 
 
 def tidegate(*arguments: str, text: str | None = None) -> Result:

@@ -411,6 +411,17 @@ async def test_the_two_kinds_of_groups_are_kept_apart(world: World) -> None:
         assert {group.group_id for group in answer.groups} & {name, classic} == listed
 
 
+async def test_topics_are_subscribed_to_by_re2s_rules_and_found_at_the_first_heartbeat(world: World) -> None:
+    name = fresh("group")
+    await found(world, 0, name)
+    pattern = {"subscribed_topic_names": None, "subscribed_topic_regex": f"(?i){world.topic.upper()}[[:digit:]]*"}
+    joined = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **heartbeat(world, name, "m", 0, **pattern))
+    assert [each.topic_id for each in joined.assignment.topic_partitions] == [world.topic_id]
+    wrong = {"subscribed_topic_names": None, "subscribed_topic_regex": "(?=a)"}
+    refused = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **heartbeat(world, name, "n", 0, **wrong))
+    says(refused, ErrorCode.INVALID_REGULAR_EXPRESSION, "`(?=a)` is not a valid regular expression")
+
+
 @pytest.mark.parametrize(("epoch", "code"), [(1, "NONE"), (0, "STALE_MEMBER_EPOCH"), (7, "STALE_MEMBER_EPOCH")])
 async def test_offsets_of_a_consumer_group_are_fenced_by_the_member_epoch(world: World, epoch: int, code: str) -> None:
     name = await new_consumer_group(world)

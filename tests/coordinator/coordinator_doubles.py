@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from tidegate.coordinator.group.consumer.events import TopicShape
+from tidegate.coordinator.group.consumer.patterns import topic_pattern
 from tidegate.coordinator.runtime import CoordinatorRuntime, ProducerIdentity, RuntimeConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import ControlType, assign_in_place, encode_marker, iterate_headers
@@ -74,8 +75,8 @@ class Catalog:
     def shapes(self, names: Iterable[str]) -> dict[str, TopicShape]:
         return {name: self.topics[name] for name in names if name in self.topics}
 
-    def names(self) -> Iterable[str]:
-        return self.topics
+    def matching(self, pattern: str) -> Iterable[str] | None:
+        return [name for name in self.topics if topic_pattern(pattern).matches(name)]
 
 
 class Driver:

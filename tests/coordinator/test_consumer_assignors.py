@@ -10,7 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tidegate.coordinator.group.consumer.assignors import ASSIGNORS, assign_range, assign_uniform
 from tidegate.coordinator.group.consumer.events import Partitions
-from tidegate.coordinator.group.consumer.patterns import UnsupportedPattern, topic_pattern
+from tidegate.coordinator.group.consumer.patterns import (
+    PATTERNS_MAX,
+    MatchedTopics,
+    UnsupportedPattern,
+    is_former_pattern,
+    topic_pattern,
+)
 
 TOPICS = [UUID(int=number) for number in range(1, 5)]
 counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 9), max_size=4)
@@ -123,14 +129,60 @@ def test_anchors_and_escapes() -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "(", ")", "[", "[b-a]", "*a", "a**", "a{2}{3}", "{2}", "a\\", "(?i)a", "(?=a)", "(?P<n>a)", "\\bx", "\\pL", "[[:alpha:]]",
-        "a{3,2}", "a{1001}", "(a{100}){100}", "((((){1000}){1000}){1000}){1000}", "a" * 1_001, "(" * 400 + ")" * 400,
+        "(", "[", "[b-a]", "*a", "a**", "a\\", "(?=a)", "t++", "a{3,2}", "a{1001}", "\\1", "\\Z", "\\C", "[[:bogus:]]",
+        "\\p{Bogus}", "((((){1000}){1000}){1000}){1000}", "a" * 1_001, "(" * 1_000, "\udcff",
     ],
-    ids=lambda pattern: pattern[:20],
+    ids=lambda pattern: ascii(pattern[:20]),
 )  # fmt: skip
-def test_what_is_no_pattern_here_is_refused(pattern: str) -> None:
+def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+    """The same that Kafka 4.1.1 refuses, but for the last three."""
     with pytest.raises(UnsupportedPattern):
         topic_pattern(pattern)
+
+
+def test_patterns_are_those_of_re2() -> None:
+    for pattern, yes, no in (
+        ("(?i)ORDERS-.*", "orders-eu", "flights"),
+        ("[[:alpha:]]+", "orders", "orders1"),
+        ("\\Qa.b\\C\\E", "a.b\\C", "axb\\C"),
+        ("(?P<area>eu|us)-.*", "eu-orders", "de-orders"),
+        ("(?<area>eu|us)-.*", "us-orders", "de-orders"),
+        ("orders\\b.*", "orders-eu", "orders2"),
+        ("\\pL+", "orders", "orders1"),
+        ("\\\\C", "\\C", "x"),
+    ):
+        assert topic_pattern(pattern).matches(yes) and not topic_pattern(pattern).matches(no), pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "former"),
+    [
+        ("orders-.*", True),
+        ("^(eu|us)\\.\\w+$", True),
+        ("(?i)orders", False),
+        ("[[:alpha:]]", False),
+        ("a" * 201, False),
+        ("\\pL", False),
+    ],
+)
+def test_patterns_that_an_older_coordinator_may_not_know_are_told_apart(pattern: str, former: bool) -> None:
+    assert is_former_pattern(pattern) is former
+
+
+def test_each_name_is_held_against_a_pattern_once_and_a_few_in_a_turn() -> None:
+    names = {f"topic-{number}" for number in range(120)} | {"other"}
+    matched = MatchedTopics()
+    turns = 1
+    while not matched.look("topic-.*", names):
+        turns += 1
+    assert turns == 3
+    assert matched.matching("topic-.*", names) == names - {"other"}
+    assert matched.matching("topic-.*", names | {"topic-new"}) == (names | {"topic-new"}) - {"other"}, "few: at once"
+    assert matched.matching("topic-.*", {"other", "topic-7"}) == {"topic-7"}
+    assert matched.matching("topic-.*", names) is None, "what was gone is looked at again, in turns"
+    for number in range(PATTERNS_MAX):
+        matched.look(f"pattern-{number}", ())
+    assert len(matched._seen) == PATTERNS_MAX and "topic-.*" not in matched._seen
 
 
 def test_a_pattern_that_makes_others_backtrack_for_years_takes_no_time() -> None:

@@ -115,6 +115,18 @@ def test_a_change_of_what_a_member_reads_does_not_wait_for_the_interval() -> Non
     assert numbers(told.assignment) == [] and groups.group.target_epoch == groups.group.epoch == 2
 
 
+def test_a_pattern_that_is_still_held_against_the_topics_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = Consumers(Catalog(flights=4, flown=2))
+    groups.join("a", topic_names=(), topic_regex="fl.*")
+    assert groups.group.topics.keys() == {"flights", "flown"}
+    groups.catalog.set("flags", 1)
+    with monkeypatch.context() as unknown:
+        unknown.setattr(Catalog, "matching", lambda *_: None)
+        told = groups.beat("a", 1)
+        assert told.member_epoch == 1 and groups.group.topics.keys() == {"flights", "flown"}
+    assert groups.beat("a", 1).member_epoch == 2 and groups.group.topics.keys() == {"flights", "flown", "flags"}
+
+
 def test_what_nothing_changes_writes_nothing(groups: Consumers) -> None:
     groups.join("a")
     written = groups.runtime.metrics_of(0).records_written

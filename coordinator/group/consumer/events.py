@@ -30,8 +30,8 @@ class TopicCatalog(Protocol):
     def shapes(self, names: Iterable[str]) -> dict[str, TopicShape]:
         """Those of the named topics that exist."""
 
-    def names(self) -> Iterable[str]:
-        """All topics that a regular expression may match: not the internal ones."""
+    def matching(self, pattern: str) -> Iterable[str] | None:
+        """The topics that a regular expression matches, but not the internal ones; None while they are being found out."""
 
 
 @dataclass(slots=True, frozen=True)

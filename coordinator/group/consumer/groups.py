@@ -63,7 +63,7 @@ class NoTopics:
     def shapes(self, names: object) -> dict[str, TopicShape]:
         return {}
 
-    def names(self) -> tuple[str, ...]:
+    def matching(self, pattern: str) -> tuple[str, ...]:
         return ()
 
 
@@ -295,25 +295,27 @@ class ConsumerGroups:
         changed = bool(draft.records) and (present is None or _wishes(present) != _wishes(group))
         volatile = self._volatile.get(event.group_id)
         if changed or volatile is None or volatile.topics_seen != self._catalog.version:
-            topics = self._catalog.shapes(self._names(group))
+            names, complete = self._names(group)
+            topics = self._catalog.shapes(names)
             if topics != group.topics:
                 draft.write(Kind.TOPICS, topics)
                 changed = True
-            if volatile is not None and not changed:
+            if volatile is not None and not changed and complete:
                 volatile.topics_seen = self._catalog.version  # nothing to write, so nothing that could be refused
         if changed:
             draft.write(Kind.GROUP, group.epoch + 1)
         return changed
 
-    def _names(self, group: ConsumerGroup) -> set[str]:
-        names = {name for member in group.members.values() for name in member.topic_names}
+    def _names(self, group: ConsumerGroup) -> tuple[set[str], bool]:
+        """What the members read, and whether that is all: a pattern that is being held against the topics keeps what it had."""
+        names, complete = {name for member in group.members.values() for name in member.topic_names}, True
         for pattern in _patterns(group):
-            names |= self._matched(pattern)
-        return names
-
-    def _matched(self, pattern: str) -> set[str]:
-        compiled = topic_pattern(pattern)
-        return {name for name in self._catalog.names() if compiled.matches(name)}
+            matching = self._catalog.matching(pattern)
+            if matching is None:
+                complete, compiled = False, topic_pattern(pattern)
+                matching = (name for name in group.topics if compiled.matches(name))
+            names.update(matching)
+        return names, complete
 
     def _assign(self, draft: Draft, now_ms: int, *, at_once: bool) -> None:
         """A new target, if the group epoch is past the one there is."""
@@ -408,7 +410,8 @@ def _check(event: ConsumerGroupHeartbeat, config: ConsumerGroupConfig) -> None:
         try:
             topic_pattern(event.topic_regex)
         except UnsupportedPattern as error:
-            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{event.topic_regex!r}: {error}") from error
+            message = f"SubscribedTopicRegex `{event.topic_regex}` is not a valid regular expression: {error}."
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, message) from error
 
 
 def _told(event: ConsumerGroupHeartbeat, before: MemberMetadata | None) -> MemberMetadata:
