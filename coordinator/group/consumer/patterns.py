@@ -16,8 +16,6 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-import re2
-
 PATTERN_MAX_LENGTH: Final = 1_000
 PATTERNS_MAX: Final = 64
 NAMES_AT_A_TIME: Final = 50
@@ -35,6 +33,8 @@ class TopicPattern:
     """A compiled pattern."""
 
     def __init__(self, pattern: str) -> None:
+        import re2  # most nodes never see a pattern
+
         options = re2.Options()
         options.log_errors, options.never_capture, options.max_mem = False, True, _MEMORY_BYTES_MAX
         if len(pattern) > PATTERN_MAX_LENGTH:
