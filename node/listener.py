@@ -1,9 +1,15 @@
 """The Kafka listener: from a connection's frames to handlers, and their answers back in order.
 
+All connections share the loop's time (`runtime/turns.py`): a request begins when it is its connection's turn.  However many
+requests others have sent, a connection that has used little goes first, and the loop comes round every few milliseconds.
+
 Per connection: frames are taken one after the other; a handler runs to its end before the next frame is looked at, unless it
 returns a `Deferred`, whose answer is awaited aside, or is `Staged`: then others of its kind ask their questions meanwhile, and do
 their work when it has done its own.  Answers leave in the order of their requests, as every client expects.
 What a connection may have in work is bounded: above `REQUESTS_IN_WORK_MAX` reading pauses.
+
+When a connection is gone, what it had asked is dropped and what waits for it is cancelled: no one is there to be answered.  Only
+what asks for no answer, a produce with acks=0, is still done: a client may send that and close.
 
 A frame that is no request of this protocol (garbage, an unknown key, a version that is not served) closes its connection with
 one log line that says why; nothing else is touched.
@@ -19,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ..runtime import logs
 from ..runtime.network import ByteBudget, FrameConnection, FrameLease, FrameServer, LogLimiter, serve_frames
+from ..runtime.turns import LoopTurns
 from ..wire import api, codec, produce
 from ..wire.api import ApiKey
 from ..wire.codec import RequestHeader
@@ -33,6 +40,8 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 REQUESTS_IN_WORK_MAX: Final = 64
+# Requests of lost connections that ask for no answer and are still done, over all of them.
+UNANSWERED_MAX: Final = 1000
 # A request that was not answered for this long when its connection closed is worth a line in the log.
 SLOW_S: Final = 1.0
 _NAMES: Final = {int(key): key.name.lower() for key in ApiKey}
@@ -59,6 +68,16 @@ class Handlers:
         return frozenset(self.decoded) | frozenset(self.hot) | frozenset(self.staged)
 
 
+@dataclass(slots=True)
+class Shared:
+    """What the connections of a listener have in common."""
+
+    limiter: LogLimiter
+    turns: LoopTurns
+    unanswered: int = 0
+    """Requests of lost connections that are still to be done."""
+
+
 class _Slot:
     """The place of one answer in the connection's order."""
 
@@ -75,9 +94,12 @@ class _Slot:
 class ClientConnection:
     """One client's connection: a `FrameHandler`."""
 
-    def __init__(self, connection: FrameConnection, broker: Broker, handlers: Handlers, limiter: LogLimiter) -> None:
+    def __init__(self, connection: FrameConnection, broker: Broker, handlers: Handlers, shared: Shared) -> None:
         self._connection = connection
-        self._limiter = limiter
+        self._shared = shared
+        self._turns = shared.turns
+        self._account = shared.turns.account()
+        self._limiter = shared.limiter
         self._broker = broker
         self._handlers = handlers
         self._served = handlers.keys
@@ -85,6 +107,8 @@ class ClientConnection:
         self._slots: deque[_Slot] = deque()
         self._arrived = asyncio.Event()
         self._aside: set[asyncio.Task[None]] = set()
+        self._unanswered = False  # the request in work asks for no answer
+        self._is_lost = False
         self._last_turn: Turn | None = None
         """Done when every staged request so far has done its work; None when there is none under way."""
         self._host = connection.peer.rpartition(":")[0]
@@ -114,24 +138,43 @@ class ClientConnection:
         slow = [f"{slot.name} {now - slot.started:.1f}s" for slot in self._slots if not slot.done and now - slot.started > SLOW_S]
         if slow:
             log.warning("requests_abandoned", peer=self._connection.peer, reason=reason, unanswered=slow)
-        self._worker.cancel()
+        self._is_lost = True
         for task in self._aside:
             task.cancel()
-        for _, lease, _ in self._frames:
-            _release(lease)
         for slot in self._slots:
             _release(slot.lease)
-        self._frames.clear()
         self._slots.clear()
+        asked = list(self._frames)
+        self._frames.clear()
+        for waiting in asked:
+            if self._shared.unanswered < UNANSWERED_MAX and _asks_no_answer(waiting[0]):
+                self._shared.unanswered += 1
+                self._frames.append(waiting)
+            else:
+                _release(waiting[1])
+        if self._unanswered:
+            return  # the worker finishes what it does, takes what is left, and ends
+        self._worker.cancel()
+        if self._frames:
+            self._worker = asyncio.create_task(self._work(), name=f"connection {self._connection.peer}, lost")
 
     # --- requests -----------------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        while True:
-            await self._arrived.wait()
-            self._arrived.clear()
+        turns, account = self._turns, self._account
+        while not self._is_lost or self._frames:
+            if not self._frames:
+                await self._arrived.wait()
+                self._arrived.clear()
             while self._frames:
+                if not turns.admits():
+                    await turns.wait(account)
+                    if not self._frames:
+                        break
                 frame, lease, started = self._frames.popleft()
+                if self._is_lost:
+                    self._shared.unanswered -= 1
+                begun = turns.begin()
                 try:
                     await self._serve(frame, lease, started)
                 except asyncio.CancelledError:
@@ -139,6 +182,12 @@ class ClientConnection:
                     raise
                 except Exception as error:
                     self._failed(error, lease)
+                self._unanswered = False
+                turns.end(account, begun)
+
+    async def _give_way(self) -> None:
+        """Within a long request: goes on when it is the connection's turn again."""
+        await self._turns.wait(self._account)
 
     def _failed(self, error: Exception, lease: FrameLease | None) -> None:
         if isinstance(error, KafkaError):
@@ -156,7 +205,9 @@ class ClientConnection:
         if not api.is_supported(header.api_key, header.api_version) or header.api_key not in self._served:
             self._unsupported(header, slot, frame, position)
             return
-        context = RequestContext(header.api_key, header.api_version, header.correlation_id, header.client_id or "", self._host)
+        context = RequestContext(
+            header.api_key, header.api_version, header.correlation_id, header.client_id or "", self._host, self._give_way
+        )
         self._slots.append(slot)
         staged = self._handlers.staged.get(header.api_key)
         if staged is not None:
@@ -164,6 +215,7 @@ class ClientConnection:
             if request.asked is not None or self._last_turn is not None:
                 self._take_turn(context, slot, request)
                 return
+            self._unanswered = request.unanswered
             outcome = await request.work()
         else:
             if self._last_turn is not None:
@@ -199,7 +251,11 @@ class ClientConnection:
                 await request.asked()
             if before is not None:
                 await before
+            if not self._turns.admits():
+                await self._turns.wait(self._account)
+            begun = self._turns.begin()
             outcome = await request.work()
+            self._turns.end(self._account, begun)
         except Exception as error:
             self._failed(error, None)  # the slot has the lease
             return  # and nobody may do its work after this one: the connection closes
@@ -276,6 +332,16 @@ class ClientConnection:
         self._connection.close(reason)
 
 
+def _asks_no_answer(frame: memoryview) -> bool:
+    try:
+        header, position = codec.parse_request_header(frame)
+        if header.api_key != ApiKey.PRODUCE or not api.is_supported(header.api_key, header.api_version):
+            return False
+        return produce.asks_no_answer(header.api_version, frame[position:])
+    except KafkaError:
+        return False
+
+
 def _release(lease: FrameLease | None) -> None:
     if lease is not None:
         lease.release()
@@ -284,11 +350,11 @@ def _release(lease: FrameLease | None) -> None:
 async def listen(broker: Broker, handlers: Handlers) -> FrameServer:
     """Opens the Kafka listener.  Raises PortInUse."""
     configuration = broker.configuration
-    limiter = LogLimiter()
+    shared = Shared(LogLimiter(), LoopTurns(broker.clock.monotonic))
     return await serve_frames(
         configuration.kafka.host,
         configuration.kafka.port,
-        lambda connection: ClientConnection(connection, broker, handlers, limiter),
+        lambda connection: ClientConnection(connection, broker, handlers, shared),
         configuration.integer("socket.request.max.bytes"),
         max_connections=configuration.integer("max.connections"),
         max_connections_per_address=configuration.integer("max.connections.per.ip"),

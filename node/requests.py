@@ -25,15 +25,21 @@ if TYPE_CHECKING:
 Fields = Mapping[str, Any]
 
 
+async def _next_round() -> None:
+    await asyncio.sleep(0)
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who asks, and in which version.  `client_host` is an IP address as text."""
+    """Who asks, and in which version.  `client_host` is an IP address as text.  With `give_way` a long request lets others go
+    first from time to time; it returns when it is this connection's turn again."""
 
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str
     client_host: str
+    give_way: Callable[[], Awaitable[None]] = _next_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,8 @@ class Staged:
 
     asked: Callable[[], Awaitable[None]] | None
     work: Callable[[], Awaitable[Encoded | Fields | Deferred | None]]
+    unanswered: bool = False
+    """Nobody waits for an answer: it is done also when the connection is gone."""
 
 
 def gravest(codes: Iterable[ErrorCode]) -> ErrorCode:
@@ -107,17 +115,18 @@ class Turns:
     For handlers whose work on one entry does not rest on what they saw before it: anything may happen in between.
     """
 
-    __slots__ = ("_bytes", "_entries")
+    __slots__ = ("_bytes", "_entries", "_give_way")
     ENTRIES = 250
     BYTES = 1 << 20
 
-    def __init__(self) -> None:
+    def __init__(self, context: RequestContext) -> None:
+        self._give_way = context.give_way
         self._entries = self._bytes = 0
 
     async def before_next(self, work_bytes: int = 0) -> None:
         """Called before each entry, with the bytes that working on it will go through."""
         if self._entries >= self.ENTRIES or self._bytes >= self.BYTES:
             self._entries = self._bytes = 0
-            await asyncio.sleep(0)
+            await self._give_way()
         self._entries += 1
         self._bytes += work_bytes

@@ -14,7 +14,8 @@ Back-pressure, in the order in which it bites:
    answer more than that, never an unbounded queue.  A client must not do this: two ends that both refuse to read deadlock;
 3. frames larger than the small first buffer take their bytes from a `ByteBudget` shared by all connections (`frame_memory`):
    the first `EAGER_BYTES` before their body is read, then fourfold steps as the bytes arrive;
-4. after `FRAMES_PER_TICK` frames a connection lets others run.
+4. frames are handed out in turns of the loop, whose time all connections of a server share (`turns`): when it is used up, or
+   after `FRAMES_PER_TICK` frames of one connection, the rest waits for the connection's next turn.
 
 What a peer may not do (`look_after`, which a server calls for all its connections): stand still within a frame; send one at less
 than `RATE_MIN` while others wait for the memory that it holds; be silent for longer than a server allows, when nothing is owed.
@@ -25,6 +26,7 @@ A length that is negative or above the maximum closes the connection with one lo
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import Callable, Mapping
 from struct import Struct
@@ -32,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from . import logs
 from .frame_memory import FIRST_BUFFER_BYTES, BufferPool, ByteBudget, FrameLease
+from .turns import LoopTurns
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -117,6 +120,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         limiter: LogLimiter,
         budget: ByteBudget | None = None,
         pool: BufferPool | None = None,
+        turns: LoopTurns | None = None,
         pause_on_write_bytes: int | None = None,
         on_made: Callable[[FrameConnection], FrameHandler | None],
         on_lost: Callable[[FrameConnection], None] | None = None,
@@ -129,6 +133,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._limiter = limiter
         self._budget = budget
         self._pool = pool
+        self._turns = turns or LoopTurns(self._loop.time)
+        self._account = self._turns.account()
         self._pause_on_write_bytes = pause_on_write_bytes
         self._on_made = on_made
         self._on_lost = on_lost
@@ -293,23 +299,29 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------------------------------------ receiving
 
-    def _deliver(self) -> None:
-        """Hands out the whole frames in the buffer, until none is left, reading is paused, or the turn is over."""
+    def _deliver(self, *, is_admitted: bool = False) -> None:
+        """Hands out the whole frames in the buffer, until none is left, reading is paused, or the turn is over.
+
+        `is_admitted`: it has waited for this turn."""
         if self._delivering:
             return
         self._delivering = True
         frames = 0
+        turns = self._turns
+        begun = turns.begin()
         try:
             while not self._paused and self._next_frame_is_whole():
-                if frames == FRAMES_PER_TICK:
+                may_go_on = (frames == 0 or turns.has_time()) if is_admitted else turns.admits()
+                if frames == FRAMES_PER_TICK or not may_go_on:
                     self._pause(_BY_TURN)
-                    self._loop.call_soon(self._continue)
+                    turns.when_admitted(self._account, self._continue)
                     break
                 frames += 1
                 if not self._deliver_one():
                     return
         finally:
             self._delivering = False
+            turns.end(self._account, begun)
             if self._transport is not None and self._corked:
                 self._uncork(self._transport)
         if self._start == self._filled:
@@ -452,8 +464,19 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._refuse("stalled", f"nothing came of a frame of {self._frame_bytes} bytes for {still_s:.0f} s")
         elif now - seen.fast_at >= SLOW_FRAME_S:
             self._refuse("too_slow", f"a frame of {self._frame_bytes} bytes comes too slowly while others wait for memory")
+        elif self._paused and self._is_reset():
+            self.abort("the peer reset the connection")
         elif idle_s is not None and still_s >= idle_s and not self._paused & (_BY_HANDLER | _BY_BUDGET | _BY_TURN):
             self.abort(f"idle for {still_s:.0f} s")
+
+    def _is_reset(self) -> bool:
+        """While reading is paused the loop does not hear of it."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(sock.fileno(), 0)
+        return bool(poll.poll(0))  # POLLERR and POLLHUP are told without being asked for
 
     # ------------------------------------------------------------------------------------------------ pausing, closing
 
@@ -471,12 +494,12 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._transport.resume_reading()
         if self._filled > self._start and not self._delivering:
             self._pause(_BY_TURN)  # frames that wait are delivered from the loop, not from within whoever resumed us
-            self._loop.call_soon(self._continue)
+            self._turns.when_admitted(self._account, self._continue)
 
     def _continue(self) -> None:
         self._resume_turn()
         if self._transport is not None and not self._transport.is_closing():
-            self._deliver()
+            self._deliver(is_admitted=True)
 
     def _resume_turn(self) -> None:
         self._paused &= ~_BY_TURN

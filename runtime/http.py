@@ -1,7 +1,11 @@
 """A read-only HTTP page server for metrics and probes: GET, small answers, one request a connection.
 
 It runs on the node's own event loop on purpose: a probe that is answered proves that the loop turns.  Requests are bounded
-(8 KiB of head, 5 seconds, 64 connections); anything but GET and HEAD is refused.
+(8 KiB of head, 5 seconds, 128 connections); anything but GET and HEAD is refused.
+
+A probe is answered whatever others do here.  When all connections are taken, the one that has stood longest makes room: a probe
+asks at once and is gone, while who says nothing, or does not read its answer, is among the oldest.  And a page that takes long to
+make is made again only when ten times that has passed, so that asking for it takes a tenth of the loop's time at most.
 """
 
 from __future__ import annotations
@@ -14,8 +18,10 @@ from dataclasses import dataclass
 from .network import PortInUse
 
 HEAD_BYTES_MAX = 8192
-CONNECTIONS_MAX = 64
+CONNECTIONS_MAX = 128
 REQUEST_TIMEOUT_S = 5.0
+MADE_AGAIN_AFTER = 10
+"""Times what a page took to make."""
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
@@ -42,24 +48,25 @@ class HttpServer:
 
 async def serve_pages(host: str, port: int, page: Callable[[str], Page]) -> HttpServer:
     """Answers GET requests with `page(path)`.  Raises PortInUse, or OSError for an address that is not this machine's."""
-    open_connections = 0
+    standing: dict[asyncio.StreamWriter, None] = {}  # the oldest first
+    pages = _Pages(page, asyncio.get_running_loop().time)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal open_connections
-        if open_connections >= CONNECTIONS_MAX:
-            writer.close()
-            return
-        open_connections += 1
+        if len(standing) >= CONNECTIONS_MAX:
+            oldest = next(iter(standing))
+            del standing[oldest]
+            oldest.transport.abort()
+        standing[writer] = None
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                method, answer = _answer(head, page)
+                method, answer = _answer(head, pages.get)
                 writer.write(_encode(answer, with_body=method != b"HEAD"))
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
             pass  # the peer's own doing: nothing to answer, nothing was changed
         finally:
-            open_connections -= 1
+            standing.pop(writer, None)
             writer.close()
 
     try:
@@ -68,6 +75,26 @@ async def serve_pages(host: str, port: int, page: Callable[[str], Page]) -> Http
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(host, port) from error
         raise
+
+
+class _Pages:
+    """What `make` makes, kept while it would take too much of the loop's time to make it again."""
+
+    def __init__(self, make: Callable[[str], Page], now: Callable[[], float]) -> None:
+        self._make = make
+        self._now = now
+        self._kept: dict[str, tuple[float, Page]] = {}
+
+    def get(self, path: str) -> Page:
+        begun = self._now()
+        until, page = self._kept.get(path, (0.0, None))
+        if page is not None and begun < until:
+            return page
+        page = self._make(path)
+        took_s = self._now() - begun
+        if page.status == 200:  # what is asked for; there is no end of other paths
+            self._kept[path] = begun + took_s * (1 + MADE_AGAIN_AFTER), page
+        return page
 
 
 def _answer(head: bytes, page: Callable[[str], Page]) -> tuple[bytes, Page]:

@@ -22,6 +22,7 @@ from . import logs
 from .frame_memory import BufferPool, ByteBudget, FrameLease
 from .frames import FrameConnection, FrameHandler, LogLimiter
 from .tls import HANDSHAKE_S_MAX, MutualTls
+from .turns import LoopTurns
 
 __all__ = [
     "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "LogLimiter", "PortInUse", "ask_frame",
@@ -36,6 +37,8 @@ CONNECTIONS_MAX = 4096
 FRAMES_IN_FLIGHT_BYTES_MAX = 512 << 20
 LOOK_AFTER_S = 2.0
 """How often a server looks for connections that stand still, come too slowly or are idle."""
+DELIVERY_S = 0.002
+"""In one turn of the loop, for handing out the frames of all connections of a server."""
 _CLOSE_GRACE_S = 2.0
 ASKED_FRAME_BYTES_MAX = 4 << 20
 
@@ -179,6 +182,7 @@ async def serve_frames(
     )
     pool = BufferPool()
     shared = budget or ByteBudget(max(FRAMES_IN_FLIGHT_BYTES_MAX, max_frame_bytes))
+    turns = LoopTurns(loop.time, DELIVERY_S)
 
     def make() -> FrameConnection:
         return FrameConnection(
@@ -186,6 +190,7 @@ async def serve_frames(
             limiter=server._limiter,
             budget=shared,
             pool=pool,
+            turns=turns,
             pause_on_write_bytes=pause_on_write_bytes,
             on_made=lambda connection: server._admit(connection, factory),
             on_lost=server._lost,

@@ -91,6 +91,16 @@ def _check_version(version: int) -> bool:
     return version >= _FLEXIBLE_FROM
 
 
+def asks_no_answer(version: int, frame: memoryview, position: int = 0) -> bool:
+    """Whether the request has acks=0; INVALID_REQUEST when it ends before that is said."""
+    flexible = _check_version(version)
+    try:
+        position = read_nullable_text(frame, position, flexible)[1]
+        return bool(_ACKS_AND_TIMEOUT.unpack_from(frame, position)[0] == 0)
+    except READ_ERRORS as error:
+        raise unreadable("Produce request", error) from None
+
+
 def parse_produce_request(version: int, frame: memoryview, position: int = 0) -> ProduceRequest:
     """The request whose body starts at `position` and ends with `frame`; INVALID_REQUEST for anything else.
 

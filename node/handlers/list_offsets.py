@@ -21,7 +21,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     isolation = getattr(request, "isolation_level", 0)
     topics = []
     times = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
-    turns = Turns()
+    turns = Turns(context)
     for topic in request.topics:
         partitions = []
         for wanted in topic.partitions:

@@ -74,13 +74,13 @@ def begin(broker: Broker, context: RequestContext, body: memoryview) -> Staged:
             _check(broker, context.api_version, request, part, times)
         if request.transactional_id is not None:
             asked = _enlist(broker, request.transactional_id, context.api_version, parts)
-    return Staged(asked, lambda: _write(broker, context, request, parts))
+    return Staged(asked, lambda: _write(broker, context, request, parts), unanswered=request.acks == 0)
 
 
 async def _write(
     broker: Broker, context: RequestContext, request: ProduceRequest, parts: list[_Part]
 ) -> Encoded | Deferred | None:
-    turns = Turns()
+    turns = Turns(context)
     for part in parts:
         await turns.before_next(len(part.records))
         if part.answer.error is ErrorCode.NONE:

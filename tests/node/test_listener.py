@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from tidegate.runtime.clock import SystemClock
 from tidegate.wire import codec
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.produce import encode_produce_request, parse_produce_request
 
 from .test_configuration import loaded
 
@@ -53,6 +55,15 @@ class Client:
                 return b""
 
 
+class WorkClock(SystemClock):
+    """Seconds that only requests use up: a millisecond each."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 class Served:
     """A listener whose one request (Fetch, hot) does what the test says, by the first byte of its body."""
 
@@ -74,6 +85,8 @@ class Served:
 
     async def handle(self, _broker: Broker, context: RequestContext, body: memoryview) -> Any:
         self.begun.append(context.correlation_id)
+        if isinstance(self.broker.clock, WorkClock):
+            self.broker.clock.now += 0.001
         self.changed.set()
         match bytes(body[:1]):
             case b"d":
@@ -107,6 +120,10 @@ class Served:
 
         return Staged(ask if kind[:1] == b"?" else None, lambda: self.handle(_broker, context, body[1:]))
 
+    def produce(self, _broker: Broker, context: RequestContext, body: memoryview) -> Staged:
+        acks = parse_produce_request(context.api_version, body).acks
+        return Staged(None, lambda: self.handle(_broker, context, memoryview(b"n" if acks == 0 else b"i")), unanswered=acks == 0)
+
     def told(self, correlation_id: int) -> None:
         self.answers.setdefault(correlation_id, asyncio.get_running_loop().create_future()).set_result(None)
 
@@ -127,7 +144,7 @@ class Served:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Served]:
         hot = {ApiKey.FETCH: self.handle, ApiKey.API_VERSIONS: self.handle}
-        self.server = await listen(self.broker, Handlers({}, hot, {ApiKey.METADATA: self.begin}))
+        self.server = await listen(self.broker, Handlers({}, hot, {ApiKey.METADATA: self.begin, ApiKey.PRODUCE: self.produce}))
         try:
             yield self
         finally:
@@ -308,7 +325,7 @@ async def test_an_unknown_version_of_api_versions_is_answered_and_the_connection
     client.send(5, ApiKey.API_VERSIONS, 77, body=b"\x00")
     correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, await client.answer())
     assert (correlation_id, answer.error_code) == (5, ErrorCode.UNSUPPORTED_VERSION)
-    assert {int(entry.api_key) for entry in answer.api_keys} == {ApiKey.FETCH, ApiKey.METADATA, ApiKey.API_VERSIONS}
+    assert {int(entry.api_key) for entry in answer.api_keys} == {ApiKey.FETCH, ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.PRODUCE}
     client.send(6, body=b"i")
     assert await client.correlation_id() == 6
 
@@ -364,3 +381,80 @@ async def test_requests_are_counted_by_name_and_outcome(served: Served) -> None:
     page = served.metrics.page()
     assert b'tidegate_requests_total{outcome="ok",request="fetch"} 1.0' in page
     assert b'tidegate_requests_total{outcome="offset_out_of_range",request="fetch"} 1.0' in page
+
+
+async def gone(served: Served) -> None:
+    async with asyncio.timeout(10):
+        while served.server.connections:
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def slow() -> AsyncIterator[Served]:
+    """A listener whose requests take a millisecond each."""
+    served = Served()
+    served.broker.clock = WorkClock()
+    async with served.running():
+        yield served
+
+
+async def test_a_crowd_does_not_hold_up_one_who_asks_now_and_then(slow: Served) -> None:
+    one, *crowd = [await slow.client() for _ in range(3)]
+    for round_number in range(3):
+        for member in crowd:
+            for number in range(60):
+                member.send(number, body=b"i")
+        asked = len(slow.begun)
+        await slow.until(lambda asked=asked: len(slow.begun) > asked)  # type: ignore[misc]
+        one.send(1000 + round_number, body=b"i")
+        assert await one.correlation_id() == 1000 + round_number
+        assert slow.begun.index(1000 + round_number) < asked + 60, "long before the crowd was through"
+        for member in crowd:
+            for number in range(60):
+                assert await member.correlation_id() == number
+
+
+async def test_what_a_closed_connection_had_asked_is_dropped(slow: Served) -> None:
+    client = await slow.client()
+    for number in range(60):
+        client.send(number, body=b"i")
+    await slow.until(lambda: len(slow.begun) > 0)
+    client.writer.transport.abort()
+    await gone(slow)
+    begun = len(slow.begun)
+    assert begun < 60
+    other = await slow.client()
+    for number in range(20):
+        other.send(100 + number, body=b"i")
+        assert await other.correlation_id() == 100 + number
+    assert slow.begun[begun:] == [100 + number for number in range(20)], "nothing of the closed connection was worked off"
+
+
+async def test_a_produce_without_an_answer_is_done_although_its_client_has_closed(slow: Served) -> None:
+    client = await slow.client()
+    for number in range(60):
+        if number % 2:
+            body = encode_produce_request(9, [("t", [(0, b"records")])], acks=0, timeout_ms=1000)
+            client.send(number, ApiKey.PRODUCE, 9, b"\0" + b"".join(body))
+        else:
+            client.send(number, body=b"i")
+    await slow.until(lambda: len(slow.begun) > 0)
+    client.writer.transport.abort()
+    await gone(slow)
+    await slow.until(lambda: len([number for number in slow.begun if number % 2]) == 30)
+    assert len(slow.begun) < 60, "what asked for an answer was dropped"
+    assert [number for number in slow.begun if number % 2] == list(range(1, 60, 2))
+
+
+async def test_long_polls_of_a_reset_connection_end_although_reading_is_paused(served: Served) -> None:
+    client = await served.client()
+    for number in range(listener.REQUESTS_IN_WORK_MAX + 40):
+        client.send(number, body=b"d")
+    await served.until(lambda: len(served.begun) >= listener.REQUESTS_IN_WORK_MAX)
+    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.writer.transport.abort()
+    async with asyncio.timeout(10):
+        while served.server.connections:
+            served.server.look_after(asyncio.get_running_loop().time())
+            await asyncio.sleep(0)
+    assert all(waiting.cancelled() for waiting in served.waiting.values())

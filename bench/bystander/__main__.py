@@ -1,0 +1,63 @@
+"""What somebody who writes one record after the other notices of what others do to the same nodes.
+
+    python bench/bystander [pipelined] [insistent] [large] [batches] [probes]
+                           [--directory DIR] [--nodes 1,3] [--rounds 5]
+
+Without a name, all of them.  The bystander writes with acks=all, one record at a time with a short pause; the others are processes
+of their own, which share the machine's cores with the nodes.  Every row says what the bystander's writes took before and
+meanwhile, and how many sessions the nodes lost; `probes` asks /livez and /readyz instead.
+
+    pipelined   300 connections send 50 Metadata requests each, and are reset before they read an answer
+    insistent   the same connections stay, read all answers, and begin anew
+    large       8 connections send requests of 1 MB, as fast as they are answered, and the bystander asks small ones
+    batches     2 MB of the batches that cost a broker most: what unfolds far, what has a million records
+    probes      70, then 500 connections to the metrics port that say nothing; others that ask and never read the answer
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))  # what the benchmarks share stands one floor above
+sys.path.append(str(Path(__file__).parents[1] / "cluster"))
+
+from crowds import CROWDS, bench_crowd
+from probes import bench_probes
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(CROWDS)}, probes")
+    arguments.add_argument("--directory", type=Path, help="a folder on the disk to measure (default: the temporary one)")
+    arguments.add_argument("--nodes", type=numbers, default=[1, 3], help="nodes of the cluster, and replicas of what is written")
+    arguments.add_argument("--rounds", type=int, default=5, help="how often each crowd comes")
+    chosen = arguments.parse_args()
+    unknown = [part for part in chosen.parts if part not in (*CROWDS, "probes")]
+    if unknown:
+        arguments.error(f"unknown: {', '.join(unknown)}")
+    for part in chosen.parts or (*CROWDS, "probes"):
+        for nodes in chosen.nodes:
+            root = Path(tempfile.mkdtemp(prefix="tidegate-bench-", dir=chosen.directory))
+            before = os.getloadavg()[0]
+            try:
+                if part == "probes":
+                    asyncio.run(bench_probes(root, nodes, chosen.rounds))
+                else:
+                    asyncio.run(bench_crowd(root, part, nodes, chosen.rounds))
+            finally:
+                shutil.rmtree(root)
+            print(f"load average {before:.1f} before, {os.getloadavg()[0]:.1f} after", flush=True)
+
+
+if __name__ == "__main__":
+    main()

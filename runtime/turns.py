@@ -1,0 +1,167 @@
+"""One loop's time, shared fairly by many who want it.
+
+The unit is a *turn*: one round of the event loop.  Work of all those who share a `LoopTurns` may take `TURN_S` of a turn, however
+many they are; who comes when that is used up waits for a later turn, and between two turns the loop does all else that is due:
+sockets are read, timers fire, flushes are answered.  Where the time suffices nobody waits, and nothing is queued.
+
+Who waits is served in the order of Start-time Fair Queueing (Goyal, Vin, Cheng, SIGCOMM 1996).  Every `Account` (a connection)
+pays for the CPU time that its work took.  The virtual time is the start tag of who was served last; a start tag is the virtual
+time at arrival, or the end of what the account has used when that is later; the least tag goes first, the longest waiting among
+equals.  So each of n accounts gets an n-th of the time or more, and small work does not wait behind an account's large work.  An
+account that uses less than its part may be up to `CREDIT_S` behind the virtual time, and goes before all others meanwhile; a new
+one has no such credit, or a crowd of new connections would spend that of each first.
+
+`FairQueue` is the order, without clock and loop; `LoopTurns` is the shell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final
+
+TURN_S: Final = 0.004
+"""Of a turn.  A single piece of work may take longer: then it is the only one."""
+SUSPENDED_S: Final = 0.0001
+"""What work is taken to have cost when it had to wait for something, and its own share is not known."""
+WOKEN_MAX: Final = 64
+CREDIT_S: Final = 0.02
+_MEAN_WEIGHT: Final = 0.1
+
+Callback = Callable[[], None]
+
+
+class Account:
+    """One that shares the time, and the virtual time up to which what it has used is paid for."""
+
+    __slots__ = ("paid_until",)
+
+    def __init__(self, paid_until: float) -> None:
+        self.paid_until = paid_until
+
+
+class FairQueue:
+    """See the module's text.  `tag` once for each wait, then `push`; who was not served is pushed again with the same tag."""
+
+    __slots__ = ("_arrivals", "_heap", "virtual_time")
+
+    def __init__(self) -> None:
+        self.virtual_time = 0.0
+        self._heap: list[tuple[tuple[float, int], Callback]] = []
+        self._arrivals = count()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def account(self) -> Account:
+        return Account(self.virtual_time)
+
+    def tag(self, account: Account) -> tuple[float, int]:
+        return max(self.virtual_time - CREDIT_S, account.paid_until), next(self._arrivals)
+
+    def push(self, tag: tuple[float, int], callback: Callback) -> None:
+        heappush(self._heap, (tag, callback))  # no two tags are equal
+
+    def pop(self) -> Callback:
+        (start, _), callback = heappop(self._heap)
+        self.virtual_time = max(self.virtual_time, start)
+        return callback
+
+    def charge(self, account: Account, seconds: float) -> None:
+        account.paid_until = max(self.virtual_time - CREDIT_S, account.paid_until) + seconds
+        if not self._heap:
+            self.virtual_time = max(self.virtual_time, account.paid_until)
+
+
+class LoopTurns:
+    """For one loop, on its thread.
+
+        if not turns.admits():
+            await turns.wait(account)
+        begun = turns.begin()
+        ...  # one piece of work
+        turns.end(account, begun)
+    """
+
+    __slots__ = ("_began", "_cpu", "_is_open", "_mean_s", "_now", "_queue", "_turn_s", "number")
+
+    def __init__(
+        self, now: Callable[[], float], turn_s: float = TURN_S, *, cpu: Callable[[], float] = time.thread_time
+    ) -> None:
+        """`now` bounds a turn, for what else is due then waits for it; `cpu` is what accounts pay: on a crowded machine the
+        process may stand still in the middle of a request, which is not its sender's doing."""
+        self._now = now
+        self._cpu = cpu
+        self._turn_s = turn_s
+        self._queue = FairQueue()
+        self._began = 0.0
+        self._is_open = False
+        self._mean_s = turn_s
+        self.number = 0
+
+    def account(self) -> Account:
+        return self._queue.account()
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._queue)
+
+    def admits(self) -> bool:
+        """Whether a piece of work may begin now, in this turn, and before all who wait (there are none)."""
+        if not self._is_open:
+            self._open()
+            return True
+        return not self._queue and self.has_time()
+
+    def has_time(self) -> bool:
+        """Whether who was let into this turn may go on in it."""
+        return self._now() - self._began < self._turn_s
+
+    def when_admitted(self, account: Account, callback: Callback) -> None:
+        """Calls `callback` at the beginning of a later turn, when it is the account's."""
+        self._push(self._queue.tag(account), callback)
+
+    async def wait(self, account: Account) -> None:
+        """Returns when it is the account's turn."""
+        loop, tag = asyncio.get_running_loop(), self._queue.tag(account)
+        while True:
+            admitted: asyncio.Future[None] = loop.create_future()
+            self._push(tag, lambda admitted=admitted: None if admitted.done() else admitted.set_result(None))  # type: ignore[misc]
+            await admitted
+            if self.has_time():
+                return  # otherwise the turn is over already: it waits on, in its old place
+
+    def begin(self) -> tuple[int, float]:
+        return self.number, self._cpu()
+
+    def end(self, account: Account, begun: tuple[int, float]) -> None:
+        """Charges the account for a piece of work."""
+        number, at = begun
+        took_s = self._cpu() - at if number == self.number else SUSPENDED_S
+        self._mean_s += (took_s - self._mean_s) * _MEAN_WEIGHT
+        self._queue.charge(account, took_s)
+
+    def _push(self, tag: tuple[float, int], callback: Callback) -> None:
+        self._queue.push(tag, callback)
+        if not self._is_open:
+            self._open()
+
+    def _open(self) -> None:
+        self._is_open = True
+        self._began = self._now()
+        asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        """A turn is over, and the next one begins; it lets in as many of those who wait as will probably fit."""
+        self.number += 1
+        if not self._queue:
+            self._is_open = False
+            return
+        self._open()
+        fitting = min(len(self._queue), WOKEN_MAX, max(1, int(self._turn_s / max(self._mean_s, 1e-6))))
+        while fitting and self._queue and self.has_time():
+            fitting -= 1
+            self._queue.pop()()
