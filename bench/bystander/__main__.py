@@ -3,7 +3,7 @@
     python bench/bystander [pipelined] [insistent] [large] [batches] [probes]
                            [--directory DIR] [--nodes 1,3] [--rounds 5]
 
-Without a name, all of them.  The bystander writes with acks=all, one record at a time with a short pause; the others are processes
+Without a name, all of them.  The bystander writes with acks=all, one record at a time with a short pause; others are processes
 of their own, which share the machine's cores with the nodes.  Every row says what the bystander's writes took before and
 meanwhile, and how many sessions the nodes lost; `probes` asks /livez and /readyz instead.
 
