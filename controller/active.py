@@ -14,7 +14,7 @@ Orders that must hold
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..proto import controller_pb2 as rpc
@@ -32,6 +32,7 @@ from .model import (
 )
 from .moves import advanced, moving
 from .offline_replicas import decode_replicas, encode_replicas
+from .reachability import Reachability
 from .resource_settings import GROUP_LIMITS, GroupLimits
 from .state import ClusterState
 
@@ -100,6 +101,7 @@ class HeartbeatAnswer:
     fenced: bool
     caught_up: bool
     should_shutdown: bool
+    not_reached_by: tuple[int, ...] = ()
 
 
 class ActiveController:
@@ -113,6 +115,7 @@ class ActiveController:
         self._ahead = ahead or (lambda: state)
         self._config = config
         self.sessions: dict[int, Session] = {}
+        self.reachability = Reachability()
         self._last_tick = now
         self._repaired_index = -1
         self._alter_attempts: dict[int, tuple[int, int]] = {}  # per broker: its epoch, the last attempt seen
@@ -156,7 +159,7 @@ class ActiveController:
         for name in sorted(self._state.topics):
             topic = self._state.topics[name]
             topic_gone, topic_id = lost is not None and lost(topic), topic.topic_id.bytes
-            settler = Settler(topic)
+            settler = Settler(topic, self.reached)
             for number, partition in topic.partitions.items():
                 is_damaged = bool(damaged) and (topic_id, number) in damaged
                 gone = (lost_id,) if topic_gone or is_damaged else ()
@@ -245,6 +248,7 @@ class ActiveController:
     def unregistered(self, node_id: int) -> None:
         """The broker is gone: if its id comes back, it comes as a new one."""
         self.sessions.pop(node_id, None)
+        self.reachability.forget(node_id)
         self._alter_attempts.pop(node_id, None)
 
     def registered(self, node_id: int, now: float) -> None:
@@ -253,6 +257,7 @@ class ActiveController:
         session = self.sessions.get(node_id)
         if session is None or session.broker_epoch != broker.broker_epoch:
             self.sessions[node_id] = Session(broker.broker_epoch, now)
+            self.reachability.forget(node_id)
         else:
             session.heard_at = now
 
@@ -303,6 +308,8 @@ class ActiveController:
         if request.number and request.number < session.number:
             return Plan()  # it was overtaken: what it says of the broker is over
         session.number = request.number
+        reached_by = [(life.node_id, life.broker_epoch) for life in request.reached_by.lives]
+        self.reachability.told(broker.node_id, broker.broker_epoch, reached_by if request.HasField("reached_by") else None)
         plan = self._plan_offline(broker, decode_replicas(request.offline_replicas), decode_replicas(request.damaged_replicas))
         if plan:
             return plan
@@ -342,6 +349,10 @@ class ActiveController:
         return partition is not None and (
             node_id in partition.isr or node_id in partition.elr or node_id in (partition.leader, partition.last_known_leader)
         )
+
+    def reached(self, node_id: int, others: Iterable[int]) -> bool:
+        """Whether these brokers have found this one since it came back: what is given by choice waits for that."""
+        return self.reachability.is_reached(node_id, others)
 
     def able(self, topic: TopicState, number: int, present: set[int]) -> set[int]:
         """Those of `present` that can serve this partition."""
@@ -392,7 +403,9 @@ class ActiveController:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} was forgotten meanwhile")
         session = self.sessions.get(node_id)
         caught_up = session is not None and session.applied_index >= broker.broker_epoch
-        return HeartbeatAnswer(broker.fenced, caught_up, broker.shutting_down and broker.fenced)
+        active = [each.node_id for each in self._applied.brokers.values() if each.active]
+        not_reached_by = tuple(self.reachability.missing(node_id, active))
+        return HeartbeatAnswer(broker.fenced, caught_up, broker.shutting_down and broker.fenced, not_reached_by)
 
     # ---- time -----------------------------------------------------------------------------------------------------------------
 
@@ -465,7 +478,7 @@ class ActiveController:
             for number, partition in found.partitions.items():
                 preferred[partition.preferred_leader] += 1
                 elsewhere[partition.preferred_leader] += partition.leader != partition.preferred_leader
-                change = preferred_leader(found, number, partition, self.able(found, number, present))
+                change = preferred_leader(found, number, partition, self.able(found, number, present), self.reached)
                 if change is not None:
                     wanted.append(change)
         share = self._config.leader_imbalance_percentage

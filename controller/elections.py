@@ -13,11 +13,12 @@ more: after an unclean shutdown, for a topic that is not flushed before it is ac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Set
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from ..proto import metadata_pb2 as pb
 from .model import NO_BROKER_EPOCH, NO_LEADER, PartitionState, TopicState
+from .reachability import Reached
 
 CHANGES_PER_COMMAND_MAX = 4000  # well below the largest command, however many topics they are spread over
 
@@ -51,9 +52,15 @@ def eligible_leaders(
 
 
 def settle(
-    topic: TopicState, number: int, partition: PartitionState, present: Collection[int], lost: Collection[int] = ()
+    topic: TopicState,
+    number: int,
+    partition: PartitionState,
+    present: Collection[int],
+    lost: Collection[int] = (),
+    reached: Reached | None = None,
 ) -> Wanted | None:
-    """What the partition must become when only `present` brokers may serve it; None when it may stay as it is."""
+    """What the partition must become when only `present` brokers may serve it; None when it may stay as it is.  Of several that
+    may lead, one that the other replicas have `reached` goes first."""
     isr = tuple(node_id for node_id in partition.isr if node_id in present and node_id not in lost)
     elr = eligible_leaders(topic, partition, isr, lost)
     last = partition.leader if partition.leader != NO_LEADER else partition.last_known_leader
@@ -62,7 +69,7 @@ def settle(
     if partition.leader in isr:
         leader = partition.leader
     elif isr:
-        leader = _first(partition.replicas, isr)
+        leader = _found_first(partition.replicas, isr, present, reached)
     else:
         candidates = [node_id for node_id in elr if node_id in present]
         if not candidates and not elr and last_is_trusted and last in present:
@@ -70,7 +77,7 @@ def settle(
         if not candidates and topic.unclean_election_allowed:
             candidates = [node_id for node_id in partition.replicas if node_id in present]
             unclean = bool(candidates)
-        leader = _first(partition.replicas, candidates)
+        leader = _found_first(partition.replicas, candidates, present, reached)
         if leader != NO_LEADER:
             isr = (leader,)
             small = len(isr) < topic.min_in_sync_replicas(partition.settled_replicas)
@@ -84,10 +91,11 @@ def settle(
 class Settler:
     """`settle` for the partitions of one topic: of thousands, most are like one that was settled already."""
 
-    __slots__ = ("_known", "_topic")
+    __slots__ = ("_known", "_reached", "_topic")
 
-    def __init__(self, topic: TopicState) -> None:
+    def __init__(self, topic: TopicState, reached: Reached | None = None) -> None:
         self._topic = topic
+        self._reached = reached
         self._known: dict[Hashable, Wanted | None] = {}
 
     def settle(self, number: int, partition: PartitionState, present: Set[int], lost: tuple[int, ...]) -> Wanted | None:
@@ -96,7 +104,7 @@ class Settler:
             frozenset(present), lost,
         )  # fmt: skip
         if key not in self._known:
-            self._known[key] = settle(self._topic, number, partition, present, lost)
+            self._known[key] = settle(self._topic, number, partition, present, lost, self._reached)
         like = self._known[key]
         if like is None:
             return None
@@ -119,10 +127,25 @@ def _first(order: Iterable[int], among: Collection[int]) -> int:
     return next((node_id for node_id in order if node_id in among), NO_LEADER)
 
 
-def preferred_leader(topic: TopicState, number: int, partition: PartitionState, present: Collection[int]) -> Wanted | None:
-    """Leadership goes back to the first replica, when that is in sync and present."""
+def _found_first(
+    order: Sequence[int], among: Collection[int], present: Collection[int], reached: Reached | None
+) -> int:
+    """The first that all other replicas have reached which are present; if there is none, the first: somebody must lead."""
+    if reached is not None and len(among) > 1:
+        others = [node_id for node_id in order if node_id in present]
+        found = [node_id for node_id in among if reached(node_id, others)]
+        return _first(order, found or among)
+    return _first(order, among)
+
+
+def preferred_leader(
+    topic: TopicState, number: int, partition: PartitionState, present: Collection[int], reached: Reached | None = None
+) -> Wanted | None:
+    """Leadership goes back to the first replica, when that is in sync and present, and the others have found it there."""
     wanted = partition.preferred_leader
     if wanted == partition.leader or wanted not in partition.isr or wanted not in present:
+        return None
+    if reached is not None and not reached(wanted, [node_id for node_id in partition.replicas if node_id in present]):
         return None
     return Wanted(topic, number, partition, wanted, partition.isr, partition.elr, wanted)
 

@@ -19,6 +19,7 @@ from ..wire.errors import ErrorCode
 from .active import Plan
 from .elections import Wanted, change_operations, preferred_leader, settle
 from .model import NO_LEADER, UNCLEAN_ELECTION_CONFIG, PartitionState, TopicState
+from .reachability import Reached
 from .state import ClusterState
 
 Key = tuple[str, int]
@@ -50,7 +51,9 @@ class Elections:
         return self.results
 
 
-def plan_elections(state: ClusterState, request: rpc.ElectLeadersRequest, *, applied_before: bool = False) -> Elections:
+def plan_elections(
+    state: ClusterState, request: rpc.ElectLeadersRequest, *, applied_before: bool = False, reached: Reached | None = None
+) -> Elections:
     """One result a partition; with `every_partition` only for those where something was to be done."""
     elections = Elections()
     present = {broker.node_id for broker in state.brokers.values() if broker.active}
@@ -64,7 +67,7 @@ def plan_elections(state: ClusterState, request: rpc.ElectLeadersRequest, *, app
         if request.unclean:
             outcome = _unclean(topic, number, partition, able, is_named=not request.every_partition)
         else:
-            outcome = _preferred(topic, number, partition, able)
+            outcome = _preferred(topic, number, partition, able, reached)
         if applied_before:
             outcome = _done_before(outcome)
         if isinstance(outcome, Wanted):
@@ -92,12 +95,14 @@ def _asked(state: ClusterState, request: rpc.ElectLeadersRequest) -> Iterable[Ke
     return [(wanted.topic, wanted.partition) for wanted in request.partitions]
 
 
-def _preferred(topic: TopicState, number: int, partition: PartitionState, present: set[int]) -> Wanted | tuple[ErrorCode, str]:
+def _preferred(
+    topic: TopicState, number: int, partition: PartitionState, present: set[int], reached: Reached | None
+) -> Wanted | tuple[ErrorCode, str]:
     if partition.leader == partition.preferred_leader:
         return ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica leads already"
-    wanted = preferred_leader(topic, number, partition, present)
+    wanted = preferred_leader(topic, number, partition, present, reached)
     if wanted is None:
-        message = f"the preferred replica {partition.preferred_leader} is absent or not in sync"
+        message = f"the preferred replica {partition.preferred_leader} is absent, not in sync, or not reached by the others"
         return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message
     return wanted
 

@@ -212,6 +212,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 should_shutdown=answer.should_shutdown,
                 caught_up=answer.caught_up,
                 metadata_index=self._log.applied_index,
+                not_reached_by=answer.not_reached_by,
             )
 
         return await self._answer(rpc.HeartbeatReply, work, waits=False)
@@ -266,7 +267,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     async def ElectLeaders(self, request: rpc.ElectLeadersRequest, context: Any) -> rpc.ElectLeadersReply:
         def plan(duties: ActiveController) -> Elections:
-            return plan_elections(self._ahead, request, applied_before=self._applied_before(request.request_id))
+            return plan_elections(
+                self._ahead, request, applied_before=self._applied_before(request.request_id), reached=duties.reached
+            )
 
         async def work() -> rpc.ElectLeadersReply:
             elections, _ = await self._carry_out(plan, _plan_of)

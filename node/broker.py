@@ -6,7 +6,7 @@ The broker acts only on metadata that it has applied itself, in order (DESIGN 4)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -31,6 +31,7 @@ from .group_coordination import GroupCoordination
 from .membership import Membership
 from .metrics import Metrics
 from .producer_ids import ProducerIds
+from .reachability import Question, ReachedBy
 from .refused_batches import RefusedBatches
 from .transaction_coordination import TransactionCoordination
 from .transaction_enlistment import TransactionEnlistment
@@ -67,6 +68,8 @@ class Broker:
         self.node_id = configuration.node_id
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.refused_batches = RefusedBatches()
+        self.reached_by = ReachedBy()
+        self.brokers_changed: Callable[[], None] = lambda: None
         self.handled_keys: frozenset[int] = frozenset()
         self._node_configs: Mapping[int, Mapping[str, str]] | None = None  # those that were acted on last
         self._creating: dict[str, asyncio.Task[TopicState]] = {}
@@ -99,6 +102,8 @@ class Broker:
         metadata may name this node leader by what its former life had.  Raises UnknownLevel when the cluster has agreed on
         what this version does not know."""
         check_known(self.node_id, state.features)
+        if result.changed_brokers or result.from_snapshot:
+            self.brokers_changed()
         epoch = self.membership.broker_epoch
         if epoch < 0 or state.index < epoch:
             return
@@ -130,6 +135,14 @@ class Broker:
     def setting(self, name: str) -> int:
         """A number that may change while the node runs: by the metadata, else by the file."""
         return effective(self.state.node_configs, self.node_id).get(name, self.configuration.integer(name))
+
+    def asked_who_this_is(self, question: Question) -> bool:
+        """Another broker has found this one, if it is the one that was meant."""
+        own_life = self.node_id, self.membership.broker_epoch
+        found = self.reached_by.asked(question, own_life, lambda node_id: node_id in self.state.brokers)
+        if found and question.asker[0] in self.membership.not_reached_by:
+            self.membership.beat_soon()
+        return found
 
     @property
     def serving(self) -> bool:

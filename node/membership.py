@@ -22,6 +22,7 @@ from typing import Final
 from ..controller.client import ControllerClient
 from ..controller.metadata_follower import SILENCE_S_MAX
 from ..controller.offline_replicas import Replica, encode_replicas
+from ..controller.reachability import Life
 from ..proto import controller_pb2 as pb
 from ..runtime import logs
 from ..runtime.clock import Clock
@@ -78,8 +79,10 @@ class Membership:
         on_superseded: Callable[[str], None],
         offline_replicas: Callable[[], Iterable[Replica]] = tuple,
         damaged_replicas: Callable[[], Iterable[Replica]] = tuple,
+        reached_by: Callable[[], Iterable[Life]] | None = None,
     ) -> None:
         """`offline_replicas()`: what this broker holds and cannot serve; `damaged_replicas()`: of these, what has lost records.
+        `reached_by()`: the other brokers that have found this one.
         `on_superseded(reason)`: the cluster knows a newer life of this node id, or none, or will hear no more of this one; this
         process must end."""
         self._node_id = node_id
@@ -92,8 +95,11 @@ class Membership:
         self._on_superseded = on_superseded
         self._offline_replicas = offline_replicas
         self._damaged_replicas = damaged_replicas
+        self._reached_by = reached_by
+        self.not_reached_by: tuple[int, ...] = ()
+        """Brokers that are up and have not found this one yet, as the controller said last."""
         self._lease = Lease(session_timeout_s, clock.monotonic())
-        self._number = 0
+        self._number = self._newest_answered = 0
         self._in_flight: dict[int, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._wants_shutdown = False
@@ -213,6 +219,9 @@ class Membership:
             damaged_replicas=encode_replicas(self._damaged_replicas(), pb.ReplicasOfTopic),
             number=number,
         )
+        if self._reached_by is not None:
+            lives = [pb.ReachedBy.Life(node_id=node_id, broker_epoch=epoch) for node_id, epoch in self._reached_by()]
+            request.reached_by.CopyFrom(pb.ReachedBy(lives=lives))
         patience_s = max(self._interval_s, 0.5)
         try:
             reply = await self._client.heartbeat(request, timeout_s=self._lease.session_s, patience_s=patience_s)
@@ -225,6 +234,8 @@ class Membership:
         self._answered(
             HeartbeatAnswer(sent_at, reply.status.controller_epoch, reply.metadata_index, reply.fenced)
         )
+        if number > self._newest_answered:
+            self._newest_answered, self.not_reached_by = number, tuple(reply.not_reached_by)
         if reply.should_shutdown:  # which stays so for the rest of this life
             self._may_stop.set()
 

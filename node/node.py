@@ -52,6 +52,7 @@ from .broker import Broker
 from .configuration import Address, Configuration
 from .data_service import DataService
 from .disk_reserve import DiskReserves, ReservingDisk, full_folders
+from .finding import Finding
 from .group_coordination import GroupCoordination
 from .handlers import HANDLERS
 from .internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -158,6 +159,7 @@ class Node:
             self._kafka_address, client_id=f"tidegate-node-{configuration.node_id}", max_frame_bytes=self._frame_bytes_max
         )
         broker.replicas = self._replica_manager()
+        self._finding = Finding(broker, self._frame_bytes_max)
         self._upkeep = LogUpkeep(
             configuration, self._disk, self._clock, lambda: broker.replicas.replicas, self._group_commit.request, broker.setting
         )
@@ -182,6 +184,7 @@ class Node:
             on_superseded=lambda reason: self._fail_stop(RuntimeError(reason)),
             offline_replicas=lambda: self._broker.offline_replicas(),
             damaged_replicas=lambda: self._broker.damaged_replicas(),
+            reached_by=lambda: self._broker.reached_by.lives,
         )
 
     def _replica_manager(self) -> ReplicaManager:
@@ -289,6 +292,7 @@ class Node:
                 f"registered, but the metadata did not come within {METADATA_TIMEOUT_S:g} s: does the quorum have a leader?"
             ) from None
         broker.membership.start()
+        self._finding.start()
         self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
         self._housekeeping.add_done_callback(self._housekeeping_ended)
         self._upkeep.start()
@@ -422,6 +426,7 @@ class Node:
         await broker.transactions.stop()
         await broker.groups.stop()
         await broker.membership.stop()
+        await self._finding.stop()
         await broker.metadata.stop()
         await broker.replicas.shutdown(clean=True)
         self._group_commit.close()
@@ -471,6 +476,7 @@ class Node:
         await broker.transactions.stop()
         await broker.groups.stop()
         await broker.membership.stop()
+        await self._finding.stop()
         await broker.metadata.stop()
         await self._upkeep.stop()
         await broker.replicas.shutdown(clean=False)
@@ -496,7 +502,7 @@ class Node:
             return self._state == "running"
         if not self._caught_up:
             self._caught_up = self._broker.in_sync_everywhere()
-        return self._caught_up and self._broker.membership.unfenced.is_set()
+        return self._caught_up and self._broker.membership.unfenced.is_set() and self._finding.is_found
 
     def _view(self) -> NodeView:
         return node_view(

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..controller.model import BrokerState
 from ..runtime.network import FrameConnection, connect_frames
 from ..wire import codec, fetch
 from ..wire.api import ApiKey
@@ -170,6 +171,17 @@ class PeerFetchTransport:
 
     def close(self) -> None:
         self._peer.close()
+
+
+async def ask_who_it_is(broker: BrokerState, client_id: str, max_frame_bytes: int, timeout_s: float) -> bool:
+    """By a connection of its own.  False: another one answers there.  Raises KafkaError."""
+    address = broker.kafka_host, broker.kafka_port
+    peer = Peer(broker.node_id, lambda _: address, client_id=client_id, max_frame_bytes=max_frame_bytes)
+    try:
+        answer = await peer.request(ApiKey.API_VERSIONS, 0, {}, timeout_s)
+        return bool(answer.error_code == ErrorCode.NONE)
+    finally:
+        peer.close()
 
 
 def _expire(future: asyncio.Future[Any]) -> None:

@@ -41,6 +41,7 @@ DELIVERY_S = 0.002
 """In one turn of the loop, for handing out the frames of all connections of a server."""
 _CLOSE_GRACE_S = 2.0
 ASKED_FRAME_BYTES_MAX = 4 << 20
+NEXT_ADDRESS_S = 0.25
 
 
 class PortInUse(OSError):
@@ -231,7 +232,8 @@ async def connect_frames(
     *,
     tls: MutualTls | None = None,
 ) -> FrameConnection:
-    """Connects within `timeout` seconds; raises TimeoutError or another OSError.
+    """Connects within `timeout` seconds; raises TimeoutError or another OSError.  A name is looked up anew each time, and all its
+    addresses are tried, the next one also while another does not answer.
 
     `on_frame` gets each frame as `FrameHandler.on_frame` does; `on_close(reason)` is called once when the connection is gone.
     """
@@ -244,8 +246,9 @@ async def connect_frames(
     try:
         async with asyncio.timeout(timeout):
             _, connection = await loop.create_connection(
-                make, host, port, ssl=tls.client if tls is not None else None, server_hostname="" if tls is not None else None
-            )
+                make, host, port, ssl=tls.client if tls is not None else None, server_hostname="" if tls is not None else None,
+                happy_eyeballs_delay=NEXT_ADDRESS_S,
+            )  # fmt: skip
     except TimeoutError as error:
         raise TimeoutError(errno.ETIMEDOUT, f"no connection to {host}:{port} within {timeout:g} s") from error
     return connection
@@ -269,6 +272,7 @@ _GRPC_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 500),  # by default 30 s: a node that came back elsewhere was not found
 )
 
 

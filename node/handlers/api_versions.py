@@ -15,6 +15,7 @@ from typing import Any
 from ...controller.features import shown, shown_ranges
 from ...wire import api
 from ...wire.errors import ErrorCode
+from .. import reachability
 from ..broker import Broker
 from ..requests import Fields, RequestContext
 
@@ -23,6 +24,9 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     version = context.api_version
+    question = reachability.parse(context.client_id)
+    if question is not None and not broker.asked_who_this_is(question):
+        return {"error_code": ErrorCode.STALE_BROKER_EPOCH, "api_keys": [], "throttle_time": 0}
     if version >= 3 and not (
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
