@@ -22,6 +22,7 @@ from ..runtime import logs
 from ..wire import codec
 from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode, KafkaError
+from ..wire.fetch import NAMES_TO as FETCH_NAMES_TO
 from ..wire.fetch import FetchPartition, FetchRequest, FetchResponsePartition, encode_fetch_request, parse_fetch_response
 from .cluster import Backoff, Cluster
 from .errors import ConnectionFailed, error_for
@@ -258,7 +259,7 @@ class Fetcher:
         turns = {(state.topic, state.partition): (state, state.turn, state.fetch_offset) for state in group}
         try:
             connection = await self._cluster.connection(node_id, "fetch")
-            version = connection.version_for(ApiKey.FETCH)
+            version = connection.version_for(ApiKey.FETCH, highest=FETCH_NAMES_TO)
             body = encode_fetch_request(version, self._request(group, wait_ms))
             timeout_s = wait_ms / 1000 + self._settings.request_timeout_s
             frame = memoryview(await connection.send(ApiKey.FETCH, version, [body], timeout_s=timeout_s))

@@ -88,6 +88,8 @@ SETTINGS: Final[dict[str, Setting]] = {
     "max.connections.per.ip": _int(2**31 - 1, "Connections of the Kafka listener from one address.", 1, 2**31 - 1),
     "connections.max.idle.ms": _int(600000, "A connection on which nothing moves for so long, and nothing is due, is closed.", 1),
     "fetch.max.bytes": _int(55 << 20, "Most bytes in one fetch response, whatever the client asks.", 1024, 1 << 30),
+    "max.request.partition.size.limit": _int(2000, "Partitions in one answer of DescribeTopicPartitions.", 1, 20000),
+    "max.incremental.fetch.session.cache.slots": _int(1000, "Clients with a fetch session; more are answered without one.", 0),
     "transaction.state.log.num.partitions": _int(16, "Partitions of __transaction_state. Never change it.", 1, 10000),
     "transaction.state.log.replication.factor": _int(3, "Replicas of __transaction_state.", 1, 32767),
     "transaction.state.log.min.isr": _int(2, "min.insync.replicas of __transaction_state.", 1, 32767),

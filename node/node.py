@@ -209,6 +209,8 @@ class Node:
                 replica_lag_time_max_ms=configuration.integer("replica.lag.time.max.ms"),
                 producer_id_expiration_ms=configuration.integer("producer.id.expiration.ms"),
                 rack_of=self._broker.rack_of if configuration.flag("fetch.from.closest.replica") else None,
+                topic_name_of=self._broker.topic_name,
+                client_sessions_max=configuration.integer("max.incremental.fetch.session.cache.slots"),
                 catch_up_bytes_per_s=configuration.integer("replica.catch.up.max.bytes.per.second"),
                 fetcher=FetcherLimits(
                     wait_max_ms=configuration.integer("replica.fetch.wait.max.ms"),

@@ -3,9 +3,10 @@
 Clients see what is committed: below the high watermark, or, when read_committed, below the last stable offset and with the
 aborted transactions of the range.  A fetch waits until `min_bytes` are there, a partition has an error or a divergence, or
 `max_wait_ms` is over; after a wait every partition is looked at again: another leader, a deletion, a truncation is found out.
+A partition that is not known is answered so, and ends no wait for the others: a client that asks for it would ask without end.
 
 The byte budget is given out from another partition on each time, and the first partition that has records always gets one whole
-batch, however large: nobody starves.  Clients get no fetch sessions (session id 0): the protocol lets a broker decline.
+batch, however large: nobody starves.  Within a session (`client_sessions`) the partitions that had records go to the end instead.
 
 A client that names its rack is sent to a replica there, and served by a follower, when the node has them do so (`nearby`).
 """
@@ -14,14 +15,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from uuid import UUID
 
 from ..runtime.clock import Clock
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import AbortedTransaction, FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
+from .client_sessions import SESSIONS_MAX, ClientSession, ClientSessions, FetchPart, TopicNameOf
 from .delayed import FetchWaiter
 from .history import find_divergence
 from .nearby import NONE, RackOf, nearby_replica
-from .reading import failed_answer, read_batches
+from .reading import UNKNOWN, failed_answer, read_batches
 from .replica import Replica
 
 READ_COMMITTED = 1
@@ -37,12 +40,17 @@ class ClientFetches:
         lookup: Callable[[str, int], Replica],
         on_storage_failure: Callable[[Replica, str], None],
         rack_of: RackOf | None = None,
+        *,
+        topic_name_of: TopicNameOf = lambda _topic_id: None,
+        sessions_max: int = SESSIONS_MAX,
     ) -> None:
-        """Without `rack_of`, leaders alone serve clients."""
+        """Without `rack_of`, leaders alone serve clients; `topic_name_of(topic_id)` is None for a topic that is not known."""
         self._clock = clock
         self._lookup = lookup
         self._on_storage_failure = on_storage_failure
         self._rack_of = rack_of
+        self._topic_name_of = topic_name_of
+        self.sessions = ClientSessions(clock.random, sessions_max)
         self._rotation = 0
         self._waiting = 0
 
@@ -51,24 +59,40 @@ class ClientFetches:
         """Fetches that wait right now."""
         return self._waiting
 
-    async def fetch(self, request: FetchRequest) -> FetchResponse:
-        """Answers `request`, waiting up to its `max_wait_ms`; errors are values of the partitions."""
-        parts = [(topic, spec) for topic, specs in request.topics for spec in specs]
-        deadline_s = self._clock.monotonic() + request.max_wait_ms / 1000
-        answers, ready = self._evaluate(request, parts)
+    async def fetch(self, request: FetchRequest, *, by_id: bool = False) -> FetchResponse:
+        """Answers `request`, waiting up to its `max_wait_ms`; errors are values of the partitions.  `by_id`: the request names
+        topics by their ids, and so does the answer."""
+        started_s = self._clock.monotonic()
+        session = self.sessions.open(request, by_id, self._topic_name_of, started_s)
+        if isinstance(session, ErrorCode):
+            return FetchResponse(session)
+        parts = list(session.parts.values())
+        deadline_s = started_s + request.max_wait_ms / 1000
+        unknown: dict[int, FetchResponsePartition] = {}
+        answers, ready = self._evaluate(request, session, parts, unknown, arrival=True)
         while not ready and self._waiting < WAITING_FETCHES_MAX:
             remaining_s = deadline_s - self._clock.monotonic()
             if remaining_s <= 0:
                 break
-            await self._wait(parts, remaining_s)
-            answers, ready = self._evaluate(request, parts)
-        return _in_topics(request, answers)
+            await self._wait([part for index, part in enumerate(parts) if index not in unknown], remaining_s)
+            answers, ready = self._evaluate(request, session, parts, unknown, arrival=False)
+        if not self.sessions.is_current(session, request.session_epoch):
+            return FetchResponse(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)
+        everything = request.session_epoch <= 0
+        found = [index for index in range(len(parts)) if index not in unknown] if unknown else range(len(parts))
+        told = [
+            (part, answer)
+            for part, answer in ((parts[index], answers[index]) for index in (*found, *unknown))
+            if session.session_id == 0 or session.answered(part, answer) or everything
+        ]
+        return _in_topics(session, told)
 
-    async def _wait(self, parts: Sequence[tuple[str, FetchPartition]], delay_s: float) -> None:
+    async def _wait(self, parts: Sequence[FetchPart], delay_s: float) -> None:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = FetchWaiter(lambda: None if woken.done() else woken.set_result(None))
-        for topic, spec in parts:
-            waiter.watch(self._lookup(topic, spec.partition).watchers)  # found a moment ago, or the fetch would not wait
+        for part in parts:
+            assert part.topic is not None
+            waiter.watch(self._lookup(part.topic, part.spec.partition).watchers)  # found a moment ago, or it would not wait
         waiter.start_timer(self._clock, delay_s)
         self._waiting += 1
         try:
@@ -78,30 +102,50 @@ class ClientFetches:
             waiter.close()
 
     def _evaluate(
-        self, request: FetchRequest, parts: Sequence[tuple[str, FetchPartition]]
+        self,
+        request: FetchRequest,
+        session: ClientSession,
+        parts: Sequence[FetchPart],
+        unknown: dict[int, FetchResponsePartition],
+        *,
+        arrival: bool,
     ) -> tuple[list[FetchResponsePartition], bool]:
-        """The answer as of now, and whether it should go out without (further) waiting."""
-        answers: dict[int, FetchResponsePartition] = {}
+        """The answer as of now, and whether it should go out without (further) waiting.  `unknown` gets, on arrival, the answers
+        of the partitions for which nothing is waited."""
+        answers: dict[int, FetchResponsePartition] = dict(unknown)
         enough = min(request.min_bytes, request.max_bytes)  # more than it may be given nobody can wait for; with 0 nobody waits
-        total, ready = 0, request.max_wait_ms <= 0 or not parts
-        self._rotation += 1
-        first = self._rotation % len(parts) if parts else 0
+        total, ready = 0, request.max_wait_ms <= 0
+        first = 0
+        if session.session_id == 0 and parts:
+            self._rotation += 1
+            first = self._rotation % len(parts)
         for index in (*range(first, len(parts)), *range(first)):
-            topic, spec = parts[index]
-            budget = min(spec.max_bytes, request.max_bytes - total)
+            if index in unknown:
+                continue
+            part = parts[index]
+            budget = min(part.spec.max_bytes, request.max_bytes - total)
             try:
-                answer = self._answer(request, topic, spec, budget, total == 0)
+                if part.topic is None:
+                    raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+                answer = self._answer(request, part.topic, part.spec, budget, total == 0)
                 ready = ready or answer.diverging_epoch is not None or answer.preferred_read_replica != NONE
             except KafkaError as error:
-                answer, ready = failed_answer(self._lookup, (topic, spec.partition), error), True
+                answer = failed_answer(self._lookup, (part.topic, part.spec.partition), error)
+                if arrival and error.code in UNKNOWN:
+                    unknown[index] = answer
+                else:
+                    ready = True
             answers[index] = answer
             total += len(answer.records)
-        return [answers[index] for index in range(len(parts))], ready or total >= enough
+        ready = ready or total >= enough or len(unknown) == len(parts)
+        return [answers[index] for index in range(len(parts))], ready
 
     def _answer(
         self, request: FetchRequest, topic: str, spec: FetchPartition, budget: int, at_least_one: bool
     ) -> FetchResponsePartition:
         replica = self._lookup(topic, spec.partition)
+        if spec.topic_id is not None and spec.topic_id != replica.topic_id:
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic} is topic {replica.topic_id} here, not {spec.topic_id}")
         rack_of = self._rack_of if request.rack_id else None
         replica.require_reader_at(spec.current_leader_epoch, nearby=rack_of is not None)
         log = replica.log
@@ -133,10 +177,16 @@ class ClientFetches:
         return answer
 
 
-def _in_topics(request: FetchRequest, answers: list[FetchResponsePartition]) -> FetchResponse:
-    response = FetchResponse()
-    position = 0
-    for topic, specs in request.topics:
-        response.topics.append((topic, answers[position : position + len(specs)]))
-        position += len(specs)
+def _in_topics(session: ClientSession, told: Sequence[tuple[FetchPart, FetchResponsePartition]]) -> FetchResponse:
+    response = FetchResponse(ErrorCode.NONE, session.session_id)
+    topics: list[tuple[str | UUID, list[FetchResponsePartition]]] = []
+    for part, answer in told:
+        topic = part.key[0]
+        if not topics or topics[-1][0] != topic:
+            topics.append((topic, []))
+        topics[-1][1].append(answer)
+    if session.by_id:
+        response.topics_by_id = topics  # type: ignore[assignment]
+    else:
+        response.topics = topics  # type: ignore[assignment]
     return response

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .client_sessions import SESSIONS_MAX, TopicNameOf
 from .fetcher import FetcherLimits
 from .nearby import RackOf
 
@@ -19,3 +20,5 @@ class ReplicationConfig:
     catch_up_bytes_per_s: int = 0
     fetcher: FetcherLimits = field(default_factory=FetcherLimits)
     rack_of: RackOf | None = None  # None: clients read from leaders only
+    topic_name_of: TopicNameOf = lambda _topic_id: None
+    client_sessions_max: int = SESSIONS_MAX

@@ -113,7 +113,10 @@ class ReplicaManager:
         self._lag_max_s = self._config.replica_lag_time_max_ms / 1000
         self._replicas: dict[Key, Replica] = {}
         self._fetchers: dict[int, LeaderFetcher] = {}
-        self._client_fetches = ClientFetches(clock, self.replica, self.storage_failed, self._config.rack_of)
+        self._client_fetches = ClientFetches(
+            clock, self.replica, self.storage_failed, self._config.rack_of,
+            topic_name_of=self._config.topic_name_of, sessions_max=self._config.client_sessions_max,
+        )  # fmt: skip
         self._follower_fetches = FollowerFetches(
             clock, self.replica, self._config.catch_up_bytes_per_s, self._follower_progressed, self.storage_failed
         )
@@ -501,13 +504,11 @@ class ReplicaManager:
 
     # -- reading -------------------------------------------------------------------------------------------------------------
 
-    async def fetch(self, request: FetchRequest) -> FetchResult:
-        """Answers a fetch of a client or a follower, waiting up to its `max_wait_ms`."""
+    async def fetch(self, request: FetchRequest, *, by_id: bool = False) -> FetchResult:
+        """Answers a fetch of a client or a follower, waiting up to its `max_wait_ms`; `by_id`: one that names topics by ids."""
         if request.replica_id >= 0:
             return await self._follower_fetches.fetch(request)
-        if request.session_epoch > 0:  # clients are never given a session
-            return FetchResult(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        return await self._client_fetches.fetch(request)
+        return await self._client_fetches.fetch(request, by_id=by_id)
 
     def list_offsets(
         self, topic: str, partition: int, timestamp: int, isolation: int | None, leader_epoch: int = -1

@@ -16,6 +16,8 @@ from .replica import Replica
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
 READ_COMMITTED = 1
 
 
@@ -45,8 +47,10 @@ def list_offset(replica: Replica, leader: PartitionLeader, timestamp: int, isola
         if not settled:
             raise _not_available(leader)
         return OffsetAnswer(upper, -1, leader.leader_epoch)
-    if timestamp == EARLIEST:
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return OffsetAnswer(log.log_start_offset, -1, leader.leader_epoch)
+    if timestamp == LATEST_TIERED:  # nothing is
+        return OffsetAnswer(-1, -1, -1)
     if timestamp == MAX_TIMESTAMP:
         found = log.max_timestamp(upper)
     elif timestamp >= 0:

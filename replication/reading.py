@@ -8,6 +8,8 @@ from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchResponsePartition
 from .replica import Replica
 
+UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
 
 def read_batches(
     replica: Replica,
@@ -29,13 +31,18 @@ def read_batches(
 
 
 def failed_answer(
-    lookup: Callable[[str, int], Replica], key: tuple[str, int], error: KafkaError
+    lookup: Callable[[str, int], Replica], key: tuple[str | None, int], error: KafkaError
 ) -> FetchResponsePartition:
     """The answer for a partition that refused; it says where to go on when that is known (KIP-951)."""
-    answer = FetchResponsePartition(key[1], error.code)
+    topic, partition = key
+    answer = FetchResponsePartition(partition, error.code)
     try:
-        replica = lookup(*key)
+        if topic is None:
+            raise error
+        replica = lookup(topic, partition)
     except KafkaError:
+        if error.code in UNKNOWN:
+            answer.aborted = ()  # as in Kafka, whose clients find the list there
         return answer
     if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
         answer.log_start_offset = replica.log.log_start_offset

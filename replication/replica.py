@@ -149,6 +149,11 @@ class Replica:
             leader.check_epoch(leader_epoch, required=False)
         return leader
 
+    def require_served(self) -> None:
+        """Raises KAFKA_STORAGE_ERROR when the disk of this replica, whatever its role, has failed."""
+        if self.role is Role.OFFLINE:
+            raise self._not_leader()
+
     def require_reader_at(self, leader_epoch: int, *, nearby: bool) -> None:
         """What a client's fetch needs: the leader, or with `nearby` a follower, too (KIP-392), of the epoch it believes in."""
         if nearby and self.follower is not None:

@@ -9,7 +9,7 @@ than what is served:
   the right CLUSTER_ACTION.  Without authentication a broker cannot be told from a client, here as there; what such a request
   may do is bounded by the producer id and epoch that it must bring.
 
-Fetch ends at 12, the last version without topic ids.
+Our own client, and followers among themselves, stay at the last versions of Produce and Fetch in which topics go by name.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class ApiKey(IntEnum):
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,13 @@ def _api(low: int, high: int, flexible: int, schema: str, *, advertised: int | N
 
 
 TABLE: Mapping[ApiKey, ApiSpec] = {
-    ApiKey.PRODUCE: _api(3, 12, 9, "produce", advertised=0),
-    ApiKey.FETCH: _api(4, 12, 12, "fetch"),
-    ApiKey.LIST_OFFSETS: _api(1, 7, 6, "list_offsets"),
-    ApiKey.METADATA: _api(0, 12, 9, "metadata"),
+    ApiKey.PRODUCE: _api(3, 13, 9, "produce", advertised=0),
+    ApiKey.FETCH: _api(4, 18, 12, "fetch"),
+    ApiKey.LIST_OFFSETS: _api(1, 10, 6, "list_offsets"),
+    ApiKey.METADATA: _api(0, 13, 9, "metadata"),
     ApiKey.OFFSET_COMMIT: _api(2, 9, 8, "offset_commit"),
     ApiKey.OFFSET_FETCH: _api(1, 9, 6, "offset_fetch"),
-    ApiKey.FIND_COORDINATOR: _api(0, 4, 3, "find_coordinator"),
+    ApiKey.FIND_COORDINATOR: _api(0, 6, 3, "find_coordinator"),
     ApiKey.JOIN_GROUP: _api(0, 9, 6, "join_group"),
     ApiKey.HEARTBEAT: _api(0, 4, 4, "heartbeat"),
     ApiKey.LEAVE_GROUP: _api(0, 5, 4, "leave_group"),
@@ -127,10 +128,11 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.DESCRIBE_CLUSTER: _api(0, 2, 0, "describe_cluster"),
     ApiKey.DESCRIBE_PRODUCERS: _api(0, 0, 0, "describe_producers"),
     ApiKey.DESCRIBE_TRANSACTIONS: _api(0, 0, 0, "describe_transactions"),
-    ApiKey.LIST_TRANSACTIONS: _api(0, 1, 0, "list_transactions"),
+    ApiKey.LIST_TRANSACTIONS: _api(0, 2, 0, "list_transactions"),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _api(0, 1, 0, "consumer_group_heartbeat"),
     ApiKey.CONSUMER_GROUP_DESCRIBE: _api(0, 1, 0, "consumer_group_describe"),
     ApiKey.LIST_CONFIG_RESOURCES: _api(0, 1, 0, "list_config_resources"),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _api(0, 0, 0, "describe_topic_partitions"),
 }
 
 SUPPORTED: Mapping[ApiKey, tuple[int, int]] = {key: (spec.low, spec.high) for key, spec in TABLE.items()}

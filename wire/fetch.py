@@ -1,8 +1,8 @@
-"""Fetch (1), versions 4 to 12, written by hand for both ends: for consumers and for followers.
+"""Fetch (1), versions 4 to 18, written by hand for both ends: for consumers and for followers.
 
-A request (version 12 with compact lengths and tags):
+A request (version 12 and later with compact lengths and tags):
 
-    replica_id max_wait_ms min_bytes max_bytes isolation_level session_id session_epoch(7+)
+    replica_id(to 14) max_wait_ms min_bytes max_bytes isolation_level session_id session_epoch(7+)
     [topic [partition current_leader_epoch(9+) fetch_offset last_fetched_epoch(12) log_start_offset(5+) max_bytes]]
     [forgotten topic [partition]](7+) rack_id(11+)
 
@@ -11,6 +11,9 @@ it has, and in the answer the diverging epoch (tag 0) from which it must truncat
 (tag 1).  A follower's broker epoch (KIP-903) is sent as tag 1 in the form that version 15 has it, and the id of a topic, which
 tells it from an earlier one of its name, as tag 16 of the topic: other readers of version 12 skip both.  A leader tells followers
 by tag 16 of a partition's answer that its log may have holes.
+
+From version 13 on a topic is named by its id (KIP-516): such topics stand in `topics_by_id`, older ones in `topics`.  Version 15
+has the replica's id in a tag, and answers of version 16 bring the addresses of the leaders that they name (KIP-951).
 
 An answer is a list of buffers in which the records are the caller's own: nothing is copied.
 """
@@ -23,6 +26,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
+from .endpoints import NodeEndpoint, parse_endpoints, write_endpoints
 from .errors import ErrorCode
 from .primitives import (
     INT32,
@@ -37,22 +41,29 @@ from .primitives import (
     read_nullable_text,
     read_tags,
     read_text,
+    read_uuid,
     skip_tags,
     unreadable,
     write_length,
     write_text,
+    write_topic,
     write_varint,
 )
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-VERSION_LOW, VERSION_HIGH = 4, 12
+VERSION_LOW, VERSION_HIGH = 4, 18
+NAMES_TO = 12
+"""The last version whose topics go by name: our own client's, and the one in which followers fetch."""
 _FLEXIBLE_FROM = 12
+_REPLICA_STATE_FROM = 15
+_ENDPOINTS_FROM = 16
 _TOPIC_ID_TAG = 16
 _HOLES_TAG = 16
 
 _REQUEST_HEAD = Struct(">iiiib")  # replica id, max wait, min bytes, max bytes, isolation level
+_HEAD_WITHOUT_REPLICA = Struct(">iiib")
 _SESSION = Struct(">ii")
 _REPLICA_STATE = Struct(">iqb")  # replica id, broker epoch, no tags
 _ANSWER_SESSION = Struct(">hi")  # error, session id
@@ -94,7 +105,11 @@ class FetchPartition:
 
 @dataclass(slots=True)
 class FetchRequest:
-    """One fetch.  `replica_id` is -1 for consumers; `replica_epoch` is the follower's broker epoch, -1 when unknown."""
+    """One fetch.  `replica_id` is -1 for consumers; `replica_epoch` is the follower's broker epoch, -1 when unknown.
+
+    Up to version 12 `topics` and `forgotten_topics` are used, later `topics_by_id` and `forgotten_by_id`, in which the
+    partitions know their topic's id, too.
+    """
 
     replica_id: int = -1
     max_wait_ms: int = 0
@@ -108,6 +123,8 @@ class FetchRequest:
     forgotten_topics: list[tuple[str, list[int]]] = field(default_factory=list)
     cluster_id: str | None = None
     replica_epoch: int = -1
+    topics_by_id: list[tuple[UUID, list[FetchPartition]]] = field(default_factory=list)
+    forgotten_by_id: list[tuple[UUID, list[int]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -132,12 +149,14 @@ class FetchResponsePartition:
 
 @dataclass(slots=True)
 class FetchResponse:
-    """The whole answer."""
+    """The whole answer: `topics` up to version 12, later `topics_by_id`."""
 
     error: ErrorCode = ErrorCode.NONE
     session_id: int = 0
     topics: list[tuple[str, list[FetchResponsePartition]]] = field(default_factory=list)
     throttle_ms: int = 0
+    topics_by_id: list[tuple[UUID, list[FetchResponsePartition]]] = field(default_factory=list)
+    node_endpoints: Sequence[NodeEndpoint] = ()
 
 
 class _Aborted(Protocol):
@@ -191,26 +210,38 @@ def parse_fetch_request(version: int, frame: Data, position: int = 0) -> FetchRe
     entries = EntryBudget()
     request = FetchRequest()
     try:
-        head = _REQUEST_HEAD.unpack_from(frame, position)
+        if version >= _REPLICA_STATE_FROM:
+            head = (-1, *_HEAD_WITHOUT_REPLICA.unpack_from(frame, position))
+            position += _HEAD_WITHOUT_REPLICA.size
+        else:
+            head = _REQUEST_HEAD.unpack_from(frame, position)
+            position += _REQUEST_HEAD.size
         request.replica_id, request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level = head
-        position += _REQUEST_HEAD.size
         if version >= 7:
             request.session_id, request.session_epoch = _SESSION.unpack_from(frame, position)
             position += 8
         count, position = read_count(frame, position, flexible)
         entries.take(count)
         for _ in range(count):
+            if version > NAMES_TO:
+                topic_id, position = read_uuid(frame, position)
+                partitions, position = _parse_request_partitions(version, frame, position, entries)
+                for partition in partitions:
+                    partition.topic_id = topic_id
+                request.topics_by_id.append((topic_id, partitions))
+                position = position + 1 if frame[position] == 0 else skip_tags(frame, position)
+                continue
             topic, position = read_text(frame, position, flexible)
             partitions, position = _parse_request_partitions(version, frame, position, entries)
             request.topics.append((topic, partitions))
             if flexible:
                 position = _parse_topic_tags(partitions, frame, position)
         if version >= 7:
-            request.forgotten_topics, position = _parse_forgotten(frame, position, flexible, entries)
+            position = _parse_forgotten(version, frame, position, request, entries)
         if version >= 11:
             request.rack_id, position = read_text(frame, position, flexible)
         if flexible:
-            position = _parse_request_tags(request, frame, position)
+            position = _parse_request_tags(version, request, frame, position)
     except READ_ERRORS as error:
         raise unreadable("Fetch request", error) from None
     expect_end(frame, position, "Fetch request")
@@ -243,20 +274,26 @@ def _parse_request_partitions(version: int, frame: Data, position: int, entries:
     return partitions, position
 
 
-def _parse_forgotten(frame: Data, position: int, flexible: bool, entries: EntryBudget) -> tuple[list[tuple[str, list[int]]], int]:
+def _parse_forgotten(version: int, frame: Data, position: int, request: FetchRequest, entries: EntryBudget) -> int:
+    flexible = version >= _FLEXIBLE_FROM
     count, position = read_count(frame, position, flexible)
     entries.take(count)
-    forgotten: list[tuple[str, list[int]]] = []
     for _ in range(count):
-        topic, position = read_text(frame, position, flexible)
+        if by_id := version > NAMES_TO:
+            topic_id, position = read_uuid(frame, position)
+        else:
+            topic, position = read_text(frame, position, flexible)
         partition_count, position = read_count(frame, position, flexible)
         entries.take(partition_count)
         partitions = list(Struct(f">{partition_count}i").unpack_from(frame, position))
         position += 4 * partition_count
-        forgotten.append((topic, partitions))
+        if by_id:
+            request.forgotten_by_id.append((topic_id, partitions))
+        else:
+            request.forgotten_topics.append((topic, partitions))
         if flexible:
             position = skip_tags(frame, position)
-    return forgotten, position
+    return position
 
 
 def _parse_topic_tags(partitions: list[FetchPartition], frame: Data, position: int) -> int:
@@ -271,14 +308,16 @@ def _parse_topic_tags(partitions: list[FetchPartition], frame: Data, position: i
     return position
 
 
-def _parse_request_tags(request: FetchRequest, frame: Data, position: int) -> int:
+def _parse_request_tags(version: int, request: FetchRequest, frame: Data, position: int) -> int:
     for tag, start, end in read_tags(frame, position):
         if tag == 0:
             request.cluster_id, read_to = read_nullable_text(frame, start, True)
             if read_to != end:
                 raise invalid("the cluster id does not fill its tag")
         elif tag == 1 and end - start >= _REPLICA_STATE.size:
-            _, request.replica_epoch, _ = _REPLICA_STATE.unpack_from(frame, start)
+            replica_id, request.replica_epoch, _ = _REPLICA_STATE.unpack_from(frame, start)
+            if version >= _REPLICA_STATE_FROM:
+                request.replica_id = replica_id
         position = end
     return position
 
@@ -286,15 +325,20 @@ def _parse_request_tags(request: FetchRequest, frame: Data, position: int) -> in
 def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
     """The body of a request; what the version cannot say is left out."""
     flexible = _check_version(version)
-    out = bytearray(
-        _REQUEST_HEAD.pack(request.replica_id, request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level)
-    )
+    head = (request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level)
+    if version >= _REPLICA_STATE_FROM:
+        out = bytearray(_HEAD_WITHOUT_REPLICA.pack(*head))
+    else:
+        out = bytearray(_REQUEST_HEAD.pack(request.replica_id, *head))
     if version >= 7:
         out += _SESSION.pack(request.session_id, request.session_epoch)
-    write_length(out, len(request.topics), flexible)
+    topics: Sequence[tuple[str | UUID, list[FetchPartition]]] = (
+        request.topics_by_id if version > NAMES_TO else request.topics
+    )
+    write_length(out, len(topics), flexible)
     pack = _partition_struct(version).pack
-    for topic, partitions in request.topics:
-        write_text(out, topic, flexible)
+    for topic, partitions in topics:
+        write_topic(out, topic, flexible)
         write_length(out, len(partitions), flexible)
         for p in partitions:
             if flexible:
@@ -308,34 +352,34 @@ def encode_fetch_request(version: int, request: FetchRequest) -> bytes:
             else:
                 out += pack(p.partition, p.fetch_offset, p.max_bytes)
         if flexible:
-            topic_id = partitions[0].topic_id if partitions else None
+            topic_id = partitions[0].topic_id if partitions and version <= NAMES_TO else None
             _write_tags(out, [] if topic_id is None else [(_TOPIC_ID_TAG, topic_id.bytes)])
     if version >= 7:
-        _write_forgotten(out, request.forgotten_topics, flexible)
+        _write_forgotten(out, request.forgotten_by_id if version > NAMES_TO else request.forgotten_topics, flexible)
     if version >= 11:
         write_text(out, request.rack_id, flexible)
     if flexible:
-        _write_request_tags(out, request)
+        _write_request_tags(version, out, request)
     return bytes(out)
 
 
-def _write_forgotten(out: bytearray, forgotten: list[tuple[str, list[int]]], flexible: bool) -> None:
+def _write_forgotten(out: bytearray, forgotten: Sequence[tuple[str | UUID, list[int]]], flexible: bool) -> None:
     write_length(out, len(forgotten), flexible)
     for topic, partitions in forgotten:
-        write_text(out, topic, flexible)
+        write_topic(out, topic, flexible)
         write_length(out, len(partitions), flexible)
         out += Struct(f">{len(partitions)}i").pack(*partitions)
         if flexible:
             out.append(0)
 
 
-def _write_request_tags(out: bytearray, request: FetchRequest) -> None:
+def _write_request_tags(version: int, out: bytearray, request: FetchRequest) -> None:
     tags: list[tuple[int, bytes | bytearray]] = []
     if request.cluster_id is not None:
         body = bytearray()
         write_text(body, request.cluster_id, True)
         tags.append((0, body))
-    if request.replica_epoch >= 0:
+    if request.replica_epoch >= 0 or (version >= _REPLICA_STATE_FROM and request.replica_id != -1):
         tags.append((1, _REPLICA_STATE.pack(request.replica_id, request.replica_epoch, 0)))
     _write_tags(out, tags)
 
@@ -353,13 +397,15 @@ def _write_tags(out: bytearray, tags: Sequence[tuple[int, bytes | bytearray]]) -
 
 def encode_fetch_response(
     version: int,
-    topics: Sequence[tuple[str, Sequence[FetchAnswerPartition]]],
+    topics: Sequence[tuple[str | UUID, Sequence[FetchAnswerPartition]]],
     *,
     error: ErrorCode = ErrorCode.NONE,
     session_id: int = 0,
     throttle_ms: int = 0,
+    node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[ReadableBuffer]:
-    """The body as buffers to be sent in this order; the records among them are the caller's own and must not change."""
+    """The body as buffers to be sent in this order; the records among them are the caller's own and must not change.  Topics are
+    given by name up to version 12, and by id later."""
     flexible = _check_version(version)
     buffers: list[ReadableBuffer] = []
     out = bytearray(INT32.pack(throttle_ms))
@@ -367,7 +413,7 @@ def encode_fetch_response(
         out += _ANSWER_SESSION.pack(error, session_id)
     write_length(out, len(topics), flexible)
     for topic, partitions in topics:
-        write_text(out, topic, flexible)
+        write_topic(out, topic, flexible)
         write_length(out, len(partitions), flexible)
         for part in partitions:
             _write_answer_head(version, out, part, flexible)
@@ -381,7 +427,7 @@ def encode_fetch_response(
         if flexible:
             out.append(0)
     if flexible:
-        out.append(0)
+        write_endpoints(out, node_endpoints if version >= _ENDPOINTS_FROM else ())
     if out:
         buffers.append(out)
     return buffers
@@ -436,17 +482,24 @@ def parse_fetch_response(version: int, frame: memoryview, position: int = 0) -> 
             position += _ANSWER_SESSION.size
         count, position = read_count(frame, position, flexible)
         for _ in range(count):
-            topic, position = read_text(frame, position, flexible)
-            partition_count, position = read_count(frame, position, flexible)
             partitions: list[FetchResponsePartition] = []
+            if version > NAMES_TO:
+                topic_id, position = read_uuid(frame, position)
+                response.topics_by_id.append((topic_id, partitions))
+            else:
+                topic, position = read_text(frame, position, flexible)
+                response.topics.append((topic, partitions))
+            partition_count, position = read_count(frame, position, flexible)
             for _ in range(partition_count):
                 part, position = _parse_answer_partition(version, frame, position, flexible)
                 partitions.append(part)
-            response.topics.append((topic, partitions))
             if flexible:
                 position = skip_tags(frame, position)
         if flexible:
-            position = skip_tags(frame, position)
+            for tag, start, end in read_tags(frame, position):
+                if tag == 0 and version >= _ENDPOINTS_FROM:
+                    response.node_endpoints = parse_endpoints(frame, start, end)
+                position = end
     except READ_ERRORS as error:
         raise unreadable("Fetch response", error) from None
     expect_end(frame, position, "Fetch response")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct
 from struct import error as struct_error
+from uuid import UUID
 
 from .errors import ErrorCode, KafkaError
 
@@ -163,6 +164,13 @@ def read_text(data: Data, position: int, flexible: bool) -> tuple[str, int]:
     return text, position
 
 
+def read_uuid(data: Data, position: int) -> tuple[UUID, int]:
+    end = position + 16
+    if end > len(data):
+        raise invalid(f"a UUID of 16 bytes where {len(data) - position} are left")
+    return UUID(bytes=bytes(data[position:end])), end
+
+
 def skip_tags(data: Data, position: int) -> int:
     """The position after a section of tagged fields that nobody here knows."""
     if data[position] == 0:
@@ -215,3 +223,11 @@ def write_text(out: bytearray, text: str | None, flexible: bool) -> None:
     else:
         out += INT16.pack(len(encoded))
     out += encoded
+
+
+def write_topic(out: bytearray, topic: str | UUID, flexible: bool) -> None:
+    """A topic's name, or its id in the versions that have ids (KIP-516)."""
+    if isinstance(topic, UUID):
+        out += topic.bytes
+    else:
+        write_text(out, topic, flexible)

@@ -1,4 +1,4 @@
-"""Produce (0), versions 3 to 12, written by hand for both ends: records go through as views and are never copied here.
+"""Produce (0), versions 3 to 13, written by hand for both ends: records go through as views and are never copied here.
 
 A request (version 9 and later with compact lengths and tags):
 
@@ -6,7 +6,8 @@ A request (version 9 and later with compact lengths and tags):
 
 An answer carries per partition an error, the base offset, the append time, the log start (5+), the records that were refused
 (8+), and in version 10 and later the current leader as tag 0 (KIP-951), so that a client need not ask for metadata first.
-Version 12 is version 11 with transactions v2: the leader enlists the partition (KIP-890 part 2).
+Version 12 is version 11 with transactions v2: the leader enlists the partition (KIP-890 part 2).  Version 13 names topics by
+their ids (KIP-516): where a topic stands as text in older versions, it is a UUID then.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING
+from uuid import UUID
 
+from .endpoints import NodeEndpoint, parse_endpoints, write_endpoints
 from .errors import ErrorCode
 from .primitives import (
     INT32,
@@ -29,36 +32,42 @@ from .primitives import (
     read_nullable_text,
     read_tags,
     read_text,
+    read_uuid,
     skip_tags,
     unreadable,
     write_length,
     write_text,
-    write_varint,
+    write_topic,
 )
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-VERSION_LOW, VERSION_HIGH = 3, 12
+VERSION_LOW, VERSION_HIGH = 3, 13
+NAMES_TO = 12
+"""The last version whose topics go by name."""
 _FLEXIBLE_FROM = 9
 _RECORD_ERRORS_FROM = 8
-_LEADER_FROM = 10
+LEADER_FROM = 10
 
 _ACKS_AND_TIMEOUT = Struct(">hi")
 _ANSWER_HEAD = Struct(">ihqq")  # partition, error, base offset, append time
 _INT64 = Struct(">q")
 _LEADER = Struct(">iib")  # leader, leader epoch, no tags
-_PORT = Struct(">i")
 
 
 @dataclass(slots=True)
 class ProduceRequest:
-    """What a producer asks; `records` are views into the frame, one or more batches each, not looked into."""
+    """What a producer asks; `records` are views into the frame, one or more batches each, not looked into.
+
+    Up to version 12 the topics stand in `topics`, in version 13 in `topics_by_id`.
+    """
 
     transactional_id: str | None
     acks: int
     timeout_ms: int
-    topics: list[tuple[str, list[tuple[int, memoryview]]]]
+    topics: list[tuple[str, list[tuple[int, memoryview]]]] = field(default_factory=list)
+    topics_by_id: list[tuple[UUID, list[tuple[int, memoryview]]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -77,11 +86,12 @@ class ProduceResponsePartition:
 
 @dataclass(slots=True)
 class ProduceResponse:
-    """The whole answer.  `node_endpoints` is (node, host, port, rack) of the leaders named in it (version 10 and later)."""
+    """The whole answer: `topics` up to version 12, later `topics_by_id`.  `node_endpoints`: of the leaders named in it (10+)."""
 
     topics: list[tuple[str, list[ProduceResponsePartition]]] = field(default_factory=list)
     throttle_ms: int = 0
-    node_endpoints: Sequence[tuple[int, str, int, str | None]] = ()
+    node_endpoints: Sequence[NodeEndpoint] = ()
+    topics_by_id: list[tuple[UUID, list[ProduceResponsePartition]]] = field(default_factory=list)
 
 
 def _check_version(version: int) -> bool:
@@ -113,15 +123,20 @@ def parse_produce_request(version: int, frame: memoryview, position: int = 0) ->
         topic_count, position = read_count(frame, position + 6, flexible)
         entries = EntryBudget()
         entries.take(topic_count)
-        topics: list[tuple[str, list[tuple[int, memoryview]]]] = []
+        request = ProduceRequest(transactional_id, acks, timeout_ms)
         for _ in range(topic_count):
-            topic, position = read_text(frame, position, flexible)
+            partitions: list[tuple[int, memoryview]] = []
+            if version > NAMES_TO:
+                topic_id, position = read_uuid(frame, position)
+                request.topics_by_id.append((topic_id, partitions))
+            else:
+                topic, position = read_text(frame, position, flexible)
+                request.topics.append((topic, partitions))
             if flexible and 0 < (byte := frame[position]) < 0x80:  # one byte says it nearly always
                 partition_count, position = byte - 1, position + 1
             else:
                 partition_count, position = read_count(frame, position, flexible)
             entries.take(partition_count)
-            partitions: list[tuple[int, memoryview]] = []
             for _ in range(partition_count):
                 partition: int = INT32.unpack_from(frame, position)[0]
                 length, position = read_length(frame, position + 4, flexible)
@@ -130,7 +145,6 @@ def parse_produce_request(version: int, frame: memoryview, position: int = 0) ->
                 position = end
                 if flexible:
                     position = end + 1 if frame[end] == 0 else skip_tags(frame, end)
-            topics.append((topic, partitions))
             if flexible:
                 position = position + 1 if frame[position] == 0 else skip_tags(frame, position)
         if flexible:
@@ -138,7 +152,7 @@ def parse_produce_request(version: int, frame: memoryview, position: int = 0) ->
     except READ_ERRORS as error:
         raise unreadable("Produce request", error) from None
     expect_end(frame, position, "Produce request")
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+    return request
 
 
 def refuse_old_produce(version: int, frame: Data, position: int = 0) -> bytes | None:
@@ -177,7 +191,7 @@ def refuse_old_produce(version: int, frame: Data, position: int = 0) -> bytes | 
 
 def encode_produce_request(
     version: int,
-    topics: Sequence[tuple[str, Sequence[tuple[int, ReadableBuffer]]]],
+    topics: Sequence[tuple[str | UUID, Sequence[tuple[int, ReadableBuffer]]]],
     *,
     acks: int,
     timeout_ms: int,
@@ -191,7 +205,7 @@ def encode_produce_request(
     out += _ACKS_AND_TIMEOUT.pack(acks, timeout_ms)
     write_length(out, len(topics), flexible)
     for topic, partitions in topics:
-        write_text(out, topic, flexible)
+        write_topic(out, topic, flexible)
         write_length(out, len(partitions), flexible)
         for partition, records in partitions:
             out += INT32.pack(partition)
@@ -211,9 +225,12 @@ def encode_produce_response(version: int, response: ProduceResponse) -> bytes:
     """The body of an answer."""
     flexible = _check_version(version)
     out = bytearray()
-    write_length(out, len(response.topics), flexible)
-    for topic, partitions in response.topics:
-        write_text(out, topic, flexible)
+    topics: Sequence[tuple[str | UUID, list[ProduceResponsePartition]]] = (
+        response.topics_by_id if version > NAMES_TO else response.topics
+    )
+    write_length(out, len(topics), flexible)
+    for topic, partitions in topics:
+        write_topic(out, topic, flexible)
         write_length(out, len(partitions), flexible)
         for part in partitions:
             out += _ANSWER_HEAD.pack(part.partition, part.error, part.base_offset, part.log_append_time_ms)
@@ -222,12 +239,12 @@ def encode_produce_response(version: int, response: ProduceResponse) -> bytes:
             if version >= _RECORD_ERRORS_FROM:
                 _write_record_errors(out, part, flexible)
             if flexible:
-                _write_leader(out, part.current_leader if version >= _LEADER_FROM else None)
+                _write_leader(out, part.current_leader if version >= LEADER_FROM else None)
         if flexible:
             out.append(0)
     out += INT32.pack(response.throttle_ms)
     if flexible:
-        _write_endpoints(out, response.node_endpoints if version >= _LEADER_FROM else ())
+        write_endpoints(out, response.node_endpoints if version >= LEADER_FROM else ())
     return bytes(out)
 
 
@@ -249,51 +266,37 @@ def _write_leader(out: bytearray, leader: tuple[int, int] | None) -> None:
         out += b"\x01\x00\x09" + _LEADER.pack(*leader, 0)  # one tag: number 0, of 9 bytes
 
 
-def _write_endpoints(out: bytearray, endpoints: Sequence[tuple[int, str, int, str | None]]) -> None:
-    if not endpoints:
-        out.append(0)
-        return
-    body = bytearray()
-    write_length(body, len(endpoints), True)
-    for node, host, port, rack in endpoints:
-        body += INT32.pack(node)
-        write_text(body, host, True)
-        body += _PORT.pack(port)
-        write_text(body, rack, True)
-        body.append(0)
-    out += b"\x01\x00"
-    write_varint(out, len(body))
-    out += body
-
-
 def parse_produce_response(version: int, frame: Data, position: int = 0) -> ProduceResponse:
     """The answer whose body starts at `position` and ends with `frame`; INVALID_REQUEST for anything else."""
     flexible = _check_version(version)
     try:
         topic_count, position = read_count(frame, position, flexible)
-        topics: list[tuple[str, list[ProduceResponsePartition]]] = []
+        response = ProduceResponse()
         for _ in range(topic_count):
-            topic, position = read_text(frame, position, flexible)
-            partition_count, position = read_count(frame, position, flexible)
             partitions: list[ProduceResponsePartition] = []
+            if version > NAMES_TO:
+                topic_id, position = read_uuid(frame, position)
+                response.topics_by_id.append((topic_id, partitions))
+            else:
+                topic, position = read_text(frame, position, flexible)
+                response.topics.append((topic, partitions))
+            partition_count, position = read_count(frame, position, flexible)
             for _ in range(partition_count):
                 part, position = _parse_partition(version, frame, position, flexible)
                 partitions.append(part)
-            topics.append((topic, partitions))
             if flexible:
                 position = skip_tags(frame, position)
-        throttle_ms: int = INT32.unpack_from(frame, position)[0]
+        response.throttle_ms = INT32.unpack_from(frame, position)[0]
         position += 4
-        endpoints: list[tuple[int, str, int, str | None]] = []
         if flexible:
             for tag, start, end in read_tags(frame, position):
                 if tag == 0:
-                    endpoints = _parse_endpoints(frame, start, end)
+                    response.node_endpoints = parse_endpoints(frame, start, end)
                 position = end
     except READ_ERRORS as error:
         raise unreadable("Produce response", error) from None
     expect_end(frame, position, "Produce response")
-    return ProduceResponse(topics, throttle_ms, endpoints)
+    return response
 
 
 def _parse_partition(version: int, frame: Data, position: int, flexible: bool) -> tuple[ProduceResponsePartition, int]:
@@ -321,21 +324,6 @@ def _parse_partition(version: int, frame: Data, position: int, flexible: bool) -
                 part.current_leader = (leader, leader_epoch)
             position = end
     return part, position
-
-
-def _parse_endpoints(frame: Data, position: int, end: int) -> list[tuple[int, str, int, str | None]]:
-    count, position = read_count(frame, position, True)
-    endpoints: list[tuple[int, str, int, str | None]] = []
-    for _ in range(count):
-        node: int = INT32.unpack_from(frame, position)[0]
-        host, position = read_text(frame, position + 4, True)
-        port: int = _PORT.unpack_from(frame, position)[0]
-        rack, position = read_nullable_text(frame, position + 4, True)
-        position = skip_tags(frame, position)
-        endpoints.append((node, host, port, rack))
-    if position != end:
-        raise invalid("the node endpoints do not fill their tag")
-    return endpoints
 
 
 __all__ = [

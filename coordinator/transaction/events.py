@@ -95,11 +95,13 @@ class ExpireTransactions:
 
 @dataclass(slots=True, frozen=True)
 class ListTransactions:
-    """Filters are empty or -1 for all.  `states` are display names, e.g. "Ongoing"."""
+    """Filters are empty or -1 for all.  `states` are display names, e.g. "Ongoing"; `transactional_id_pattern` is a regular
+    expression (RE2) for the whole id (KIP-1152)."""
 
     states: frozenset[str] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     duration_ms: int = -1
+    transactional_id_pattern: str = ""
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,4 +1,7 @@
-"""DescribeProducers (61): the producers that a partition remembers and their open transactions (KIP-664)."""
+"""DescribeProducers (61): the producers that a partition remembers and their open transactions (KIP-664).
+
+Followers answer, too, with what they have: `kafka-transactions find-hanging --broker-id` asks each replica's node.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 
 def _describe(broker: Broker, topic: str, index: int) -> dict[str, Any]:
     try:
-        log = broker.replicas.leader_log(topic, index)
+        replica = broker.replicas.replica(topic, index)
+        replica.require_served()
     except KafkaError as error:
         failed = {"error_code": error.code, "error_message": error.message or None}
         return {"partition_index": index, **failed, "active_producers": []}
@@ -40,6 +44,6 @@ def _describe(broker: Broker, topic: str, index: int) -> dict[str, Any]:
                 "coordinator_epoch": p.coordinator_epoch,
                 "current_txn_start_offset": -1 if p.current_txn_first_offset is None else p.current_txn_first_offset,
             }
-            for p in log.producers()
+            for p in replica.log.producers()
         ],
     }

@@ -1,5 +1,7 @@
 """ListOffsets (2): the earliest, the latest, or the first offset at or after a timestamp.
 
+There is no tiered storage: the earliest offset is the earliest local one (KIP-405), and none is the latest tiered (KIP-1005).
+
 "Latest" is the last stable offset for read_committed and the high watermark otherwise; right after an election it is
 OFFSET_NOT_AVAILABLE until the high watermark reached the leader's own epoch (SEMANTICS 3.2 18).
 """
@@ -13,8 +15,8 @@ from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
 from ..requests import Fields, RequestContext, Turns
 
-MAX_TIMESTAMP: Final = -3
-MAX_TIMESTAMP_FROM: Final = 7
+SPECIAL_FROM: Final = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
+"""The version from which on a special timestamp is known; others have no meaning."""
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
@@ -49,5 +51,5 @@ def _check(version: int, isolation: int, timestamp: int, times: int) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the partition is in the request more than once")
     if isolation not in (0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown isolation level {isolation}")
-    if timestamp == MAX_TIMESTAMP and version < MAX_TIMESTAMP_FROM:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"the largest timestamp is known from version {MAX_TIMESTAMP_FROM} on")
+    if timestamp < 0 and version < SPECIAL_FROM.get(timestamp, version + 1):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {version}")

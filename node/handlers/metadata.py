@@ -6,6 +6,7 @@ instead of talking to a dead node.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 from uuid import UUID
 
@@ -43,6 +44,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         "controller_id": some_broker(state, broker.controller_id),
         "topics": topics,
         "cluster_authorized_operations": when_asked(asked_for_cluster, ON_CLUSTER),
+        "error_code": ErrorCode.NONE,
     }
 
 
@@ -63,19 +65,21 @@ async def _one(
     if found is not None:
         return _describe(broker.state, found, operations)
     if topic_name_problem(name) is not None:
-        return _failed(name, None, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        return _failed(name, None, ErrorCode.INVALID_TOPIC_EXCEPTION, operations)
     error = await broker.auto_create(name) if create else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return _failed(name, None, error)
+    return _failed(name, None, error, operations)
 
 
-def _failed(name: str | None, topic_id: UUID | None, code: ErrorCode) -> dict[str, Any]:
+def _failed(
+    name: str | None, topic_id: UUID | None, code: ErrorCode, operations: int = NOT_ASKED_FOR
+) -> dict[str, Any]:
     return {
         "error_code": code,
         "name": name,
         "topic_id": topic_id,
         "is_internal": name in INTERNAL_TOPICS,
         "partitions": [],
-        "topic_authorized_operations": NOT_ASKED_FOR,
+        "topic_authorized_operations": operations,
     }
 
 
@@ -87,8 +91,18 @@ def some_broker(state: ClusterState, controller_id: int) -> int:
     return min(active, default=-1)
 
 
+def offline_replicas(state: ClusterState, topic: TopicState, index: int, live: Collection[int]) -> list[int]:
+    """The replicas whose node is down, or cannot serve them."""
+    offline = state.offline_nodes(topic.topic_id, index)
+    return [replica for replica in topic.partitions[index].replicas if replica not in live or replica in offline]
+
+
+def live_brokers(state: ClusterState) -> frozenset[int]:
+    return frozenset(broker.node_id for broker in state.active_brokers())
+
+
 def _describe(state: ClusterState, topic: TopicState, operations: int) -> dict[str, Any]:
-    live = {broker.node_id for broker in state.active_brokers()}
+    live = live_brokers(state)
     return {
         "error_code": 0,
         "name": topic.name,
@@ -102,11 +116,7 @@ def _describe(state: ClusterState, topic: TopicState, operations: int) -> dict[s
                 "leader_epoch": partition.leader_epoch,
                 "replica_nodes": list(partition.replicas),
                 "isr_nodes": list(partition.isr),
-                "offline_replicas": [
-                    replica
-                    for replica in partition.replicas
-                    if replica not in live or replica in state.offline_nodes(topic.topic_id, index)
-                ],
+                "offline_replicas": offline_replicas(state, topic, index, live),
             }
             for index, partition in sorted(topic.partitions.items())
         ],

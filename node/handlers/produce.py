@@ -15,12 +15,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+from uuid import UUID
 
 from ...storage.admission import CheckedBatches, check_at_once, check_batches, is_cheap
 from ...storage.log import AppendInfo, AppendOrigin, VerificationGuard
 from ...wire.compression import Compression
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.produce import (
+    LEADER_FROM,
+    NAMES_TO,
     ProduceRequest,
     ProduceResponse,
     ProduceResponsePartition,
@@ -32,6 +35,7 @@ from ..broker import Broker
 from ..internal_topics import INTERNAL_TOPICS
 from ..refused_batches import Sender
 from ..requests import Deferred, Encoded, RequestContext, Staged, Turns, for_version, gravest
+from .current_leader import current_leader, endpoints
 
 Key = tuple[str, int]
 
@@ -51,6 +55,7 @@ class _Part:
     partition: int
     records: memoryview
     answer: ProduceResponsePartition
+    topic_id: UUID | None = None
     header: BatchHeader | None = None
     guard: VerificationGuard | None = None
     leader_epoch: int = -1
@@ -62,6 +67,10 @@ def begin(broker: Broker, context: RequestContext, body: memoryview) -> Staged:
     parts = [
         _Part(topic, partition, records, ProduceResponsePartition(partition))
         for topic, partitions in request.topics
+        for partition, records in partitions
+    ] or [
+        _Part(broker.topic_name(topic_id) or "", partition, records, ProduceResponsePartition(partition), topic_id)
+        for topic_id, partitions in request.topics_by_id
         for partition, records in partitions
     ]
     asked = None
@@ -91,11 +100,13 @@ async def _write(
         return None
     if request.acks == -1 and any(part.info is not None for part in parts):
         return Deferred(_when_committed(broker, context, request, parts))
-    return _encode(context, request, parts)
+    return _encode(broker, context, parts)
 
 
 def _check(broker: Broker, version: int, request: ProduceRequest, part: _Part, times: Counter[Key]) -> None:
     try:
+        if part.topic_id is not None and not part.topic:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {part.topic_id}")
         if part.topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{part.topic} is written by the cluster alone")
         if broker.is_out_of_room(part.topic, part.partition):
@@ -182,7 +193,10 @@ async def _append(broker: Broker, acks: int, part: _Part) -> None:
         if part.header is not None and not is_cheap(part.header):
             checked = await _check_records(broker, part)
         # From here on nothing is awaited: what is asked now still holds when the batch is written.
-        part.leader_epoch = broker.replicas.replica(part.topic, part.partition).leader_epoch
+        replica = broker.replicas.replica(part.topic, part.partition)
+        if part.topic_id not in (None, replica.topic_id):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{part.topic} is topic {replica.topic_id} now, not {part.topic_id}")
+        part.leader_epoch = replica.leader_epoch
         info = broker.replicas.append_now(
             part.topic, part.partition, part.records if checked is None else checked.view, origin=AppendOrigin.CLIENT,
             guard=part.guard, required_acks=acks, checked=checked,
@@ -258,14 +272,23 @@ async def _when_committed(broker: Broker, context: RequestContext, request: Prod
             lambda code, part=part: settle(part, code),  # type: ignore[misc]
         )
     await done
-    return _encode(context, request, parts)
+    return _encode(broker, context, parts)
 
 
-def _encode(context: RequestContext, request: ProduceRequest, parts: list[_Part]) -> Encoded:
-    topics: dict[str, list[Any]] = {}
+def _encode(broker: Broker, context: RequestContext, parts: list[_Part]) -> Encoded:
+    topics: dict[Any, list[ProduceResponsePartition]] = {}
+    leaders: set[int] = set()
     for part in parts:
-        topics.setdefault(part.topic, []).append(part.answer)
-    body = encode_produce_response(context.api_version, ProduceResponse(list(topics.items())))
+        topics.setdefault(part.topic_id or part.topic, []).append(part.answer)
+        if part.answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and context.api_version >= LEADER_FROM:
+            part.answer.current_leader = leader = current_leader(broker, part.topic, part.partition)
+            if leader is not None:
+                leaders.add(leader[0])
+    by_name, by_id = (topics, {}) if context.api_version <= NAMES_TO else ({}, topics)
+    response = ProduceResponse(list(by_name.items()), topics_by_id=list(by_id.items()))
+    if leaders:
+        response.node_endpoints = endpoints(broker, leaders)
+    body = encode_produce_response(context.api_version, response)
     return Encoded([body], gravest(part.answer.error for part in parts))
 
 

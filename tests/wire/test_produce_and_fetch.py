@@ -25,16 +25,38 @@ FETCH_VERSIONS = range(fetch.VERSION_LOW, fetch.VERSION_HIGH + 1)
 SEEDS = range(25)
 
 
+def name_or_id(topic: Any) -> Any:
+    """What one of kio's topics goes by."""
+    if hasattr(topic, "topic_id"):
+        return topic.topic_id or UUID(int=0)
+    return topic.name if hasattr(topic, "name") else topic.topic
+
+
 def joined(buffers: Sequence[Any]) -> bytes:
     return b"".join(bytes(buffer) for buffer in buffers)
 
 
-def random_produce_request(rng: random.Random) -> ProduceRequest:
+def an_id(rng: random.Random) -> UUID:
+    return UUID(int=rng.randrange(1, 2**128))
+
+
+def topics_of(message: Any) -> Any:
+    """The topics of a message, by name or by id as its version has them."""
+    assert not (message.topics and message.topics_by_id)
+    return message.topics or message.topics_by_id
+
+
+def random_produce_request(version: int, rng: random.Random) -> ProduceRequest:
     def partition() -> tuple[int, memoryview]:
         return rng.randrange(2**31), memoryview(rng.randbytes(rng.choice([0, 5, 70_000])))
 
     topics = [(f"t{i}" * rng.choice([1, 90]), [partition() for _ in range(rng.randrange(3))]) for i in range(rng.randrange(4))]
-    return ProduceRequest(rng.choice([None, "txn"]), rng.choice([-1, 0, 1]), rng.randrange(2**31), topics)
+    made = ProduceRequest(rng.choice([None, "txn"]), rng.choice([-1, 0, 1]), rng.randrange(2**31))
+    if version > produce.NAMES_TO:
+        made.topics_by_id = [(an_id(rng), partitions) for _, partitions in topics]
+    else:
+        made.topics = topics
+    return made
 
 
 def random_produce_response(version: int, rng: random.Random) -> ProduceResponse:
@@ -52,7 +74,10 @@ def random_produce_response(version: int, rng: random.Random) -> ProduceResponse
 
     topics = [(f"t{i}", [part() for _ in range(rng.randrange(3))]) for i in range(rng.randrange(3))]
     nodes = [(i, f"host-{i}" * 20, 9092, rng.choice([None, "r"])) for i in range(rng.randrange(3))] if version >= 10 else []
-    return ProduceResponse(topics, rng.randrange(1000), nodes)
+    made = ProduceResponse(topics, rng.randrange(1000), nodes or ())
+    if version > produce.NAMES_TO:
+        made.topics, made.topics_by_id = [], [(an_id(rng), parts) for _, parts in topics]
+    return made
 
 
 def kio_produce_response(version: int, response: ProduceResponse) -> Any:
@@ -79,7 +104,10 @@ def kio_produce_response(version: int, response: ProduceResponse) -> Any:
         return module.PartitionProduceResponse(**values)
 
     topics = tuple(
-        module.TopicProduceResponse(name=t, partition_responses=tuple(part(p) for p in ps)) for t, ps in response.topics
+        module.TopicProduceResponse(
+            partition_responses=tuple(part(p) for p in ps), **{"topic_id" if version > produce.NAMES_TO else "name": t}
+        )
+        for t, ps in topics_of(response)
     )
     values: dict[str, Any] = {"responses": topics, "throttle_time": timedelta(milliseconds=response.throttle_ms)}
     if version >= 10:
@@ -95,21 +123,19 @@ def kio_produce_response(version: int, response: ProduceResponse) -> Any:
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 def test_a_produce_request_is_kios_in_both_directions(version: int) -> None:
     for seed in SEEDS:
-        made = random_produce_request(random.Random(seed))
+        made = random_produce_request(version, random.Random(seed))
         body = joined(
             produce.encode_produce_request(
-                version, made.topics, acks=made.acks, timeout_ms=made.timeout_ms, transactional_id=made.transactional_id
+                version, topics_of(made), acks=made.acks, timeout_ms=made.timeout_ms, transactional_id=made.transactional_id
             )
         )
         theirs, end = entity_reader(message_class(0, version, True))(body, 0)
         assert end == len(body)
         assert kio_bytes(theirs) == body
-        topics = [(t.name, [(p.index, p.records) for p in t.partition_data]) for t in theirs.topic_data]
-        assert topics == [(t, [(i, bytes(r)) for i, r in ps]) for t, ps in made.topics]
+        topics = [(name_or_id(t), [(p.index, p.records) for p in t.partition_data]) for t in theirs.topic_data]
+        assert topics == [(t, [(i, bytes(r)) for i, r in ps]) for t, ps in topics_of(made)]
         parsed = produce.parse_produce_request(version, memoryview(b"head" + body), 4)
-        assert (parsed.transactional_id, parsed.acks, parsed.timeout_ms, parsed.topics) == (
-            made.transactional_id, made.acks, made.timeout_ms, made.topics
-        )  # fmt: skip
+        assert parsed == made
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
@@ -118,7 +144,8 @@ def test_kios_random_produce_requests_are_read_alike(version: int) -> None:
         theirs = entity(message_class(0, version, True), random.Random(seed))
         ours = produce.parse_produce_request(version, memoryview(kio_bytes(theirs)))
         assert ours.transactional_id == theirs.transactional_id and ours.acks == theirs.acks
-        assert ours.topics == [(t.name, [(p.index, p.records or b"") for p in t.partition_data]) for t in theirs.topic_data]
+        asked = [(name_or_id(t), [(p.index, p.records or b"") for p in t.partition_data]) for t in theirs.topic_data]
+        assert topics_of(ours) == asked
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
@@ -137,7 +164,7 @@ def test_records_of_a_produce_request_are_views_of_the_frame() -> None:
     assert b"Records" in frame
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 13])
+@pytest.mark.parametrize("version", [0, 1, 2, 19])
 def test_versions_that_are_not_served_are_refused(version: int) -> None:
     for call in (
         lambda: produce.parse_produce_request(version, memoryview(b"")),
@@ -190,6 +217,14 @@ def random_fetch_request(version: int, rng: random.Random) -> FetchRequest:
         made.rack_id = rng.choice(["", "rack"])
     if version >= 12:
         made.cluster_id = rng.choice([None, "cluster"])
+    if version > fetch.NAMES_TO:
+        made.topics, made.topics_by_id = [], [(an_id(rng), parts) for _, parts in topics]
+        for topic_id, parts in made.topics_by_id:
+            for each in parts:
+                each.topic_id = topic_id
+        made.forgotten_topics, made.forgotten_by_id = [], [(an_id(rng), each) for _, each in made.forgotten_topics]
+    if version >= 15 and made.replica_id >= 0:
+        made.replica_epoch = rng.randrange(99)
     return made
 
 
@@ -202,8 +237,12 @@ def test_a_fetch_request_is_kios_in_both_directions(version: int) -> None:
         assert end == len(body)
         assert kio_bytes(theirs) == body
         assert theirs.max_wait == timedelta(milliseconds=made.max_wait_ms)
-        asked = [(t.topic, [(p.partition, p.fetch_offset, p.partition_max_bytes) for p in t.partitions]) for t in theirs.topics]
-        assert asked == [(t, [(p.partition, p.fetch_offset, p.max_bytes) for p in ps]) for t, ps in made.topics]
+        asked = [
+            (name_or_id(t), [(p.partition, p.fetch_offset, p.partition_max_bytes) for p in t.partitions]) for t in theirs.topics
+        ]
+        assert asked == [(t, [(p.partition, p.fetch_offset, p.max_bytes) for p in ps]) for t, ps in topics_of(made)]
+        replica = theirs.replica_state if version >= 15 else theirs
+        assert replica.replica_id == made.replica_id
         assert fetch.parse_fetch_request(version, b"head" + body, 4) == made
 
 
@@ -235,6 +274,10 @@ def random_fetch_response(version: int, rng: random.Random) -> FetchResponse:
     made = FetchResponse(topics=topics, throttle_ms=rng.randrange(99))
     if version >= 7:
         made.error, made.session_id = rng.choice(list(ErrorCode)), rng.randrange(99)
+    if version > fetch.NAMES_TO:
+        made.topics, made.topics_by_id = [], [(an_id(rng), parts) for _, parts in topics]
+    if version >= 16:
+        made.node_endpoints = [(i, f"host-{i}", 9092, rng.choice([None, "r"])) for i in range(rng.randrange(3))] or ()
     return made
 
 
@@ -244,14 +287,19 @@ def test_a_fetch_response_is_kios_in_both_directions(version: int) -> None:
         made = random_fetch_response(version, random.Random(seed))
         body = joined(
             fetch.encode_fetch_response(
-                version, made.topics, error=made.error, session_id=made.session_id, throttle_ms=made.throttle_ms
+                version,
+                topics_of(made),
+                error=made.error,
+                session_id=made.session_id,
+                throttle_ms=made.throttle_ms,
+                node_endpoints=made.node_endpoints,
             )
         )
         theirs, end = entity_reader(message_class(1, version, False))(body, 0)
         assert end == len(body)
         assert kio_bytes(theirs) == body
-        for (topic, parts), t in zip(made.topics, theirs.responses, strict=True):
-            assert topic == t.topic
+        for (topic, parts), t in zip(topics_of(made), theirs.responses, strict=True):
+            assert topic == name_or_id(t)
             for ours, p in zip(parts, t.partitions, strict=True):
                 assert (ours.partition, ours.error, ours.high_watermark, ours.records) == (
                     p.partition_index, p.error_code, p.high_watermark, p.records
@@ -289,18 +337,18 @@ def a_body(kind: str, version: int, seed: int) -> bytes:
     rng = random.Random(seed)
     match kind:
         case "produce request":
-            made = random_produce_request(rng)
-            made.topics = [(t, [(i, r[:50]) for i, r in ps]) for t, ps in made.topics]
-            return joined(produce.encode_produce_request(version, made.topics, acks=1, timeout_ms=5))
+            made = random_produce_request(version, rng)
+            topics = [(t, [(i, r[:50]) for i, r in ps]) for t, ps in topics_of(made)]
+            return joined(produce.encode_produce_request(version, topics, acks=1, timeout_ms=5))
         case "produce response":
             return produce.encode_produce_response(version, random_produce_response(version, rng))
         case "fetch request":
             return fetch.encode_fetch_request(version, random_fetch_request(version, rng))
     response = random_fetch_response(version, rng)
-    for _, parts in response.topics:
+    for _, parts in topics_of(response):
         for part in parts:
             part.records = part.records[:50]
-    return joined(fetch.encode_fetch_response(version, response.topics))
+    return joined(fetch.encode_fetch_response(version, topics_of(response)))
 
 
 @settings(max_examples=500)

@@ -1,0 +1,24 @@
+"""Where Tidegate's answers differ from Kafka's on purpose; docs/kafka.md has the same for readers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def known(label: str, path: str, here: Any, there: Any) -> str | None:
+    """Why this difference is no finding; None when it is one."""
+    field = path.rpartition(".")[2]
+    if field == "error_message":
+        return "messages are in our own words, and come also where Kafka has none"
+    if field == "rack":
+        return "the racks of this comparison's nodes"
+    if "fetch" in label or "session" in label:
+        if field in ("high_watermark", "log_start_offset") and there == -1 and here >= 0:
+            return "OFFSET_OUT_OF_RANGE and a divergence come with the high watermark and the log start"
+    if label.startswith("metadata") and field == "partition_index":
+        return "Metadata has partitions in the order of their numbers"
+    if label.startswith("wrong node: fetch") and ".partitions[0]." in path and "epoch" not in label:
+        return "a follower serves only clients that name a rack, others are sent to the leader"
+    if label.startswith(tuple(f"wrong node: fetch {n}" for n in (12, 13, 14, 15))) and "current_leader" in path:
+        return "Fetch names the leader from version 12 on, where Kafka does from 16"
+    return None
