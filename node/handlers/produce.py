@@ -55,11 +55,11 @@ class _Part:
     partition: int
     records: memoryview
     answer: ProduceResponsePartition
-    topic_id: UUID | None = None
     header: BatchHeader | None = None
     guard: VerificationGuard | None = None
     leader_epoch: int = -1
     info: AppendInfo | None = None
+    topic_id: UUID | None = None
 
 
 def begin(broker: Broker, context: RequestContext, body: memoryview) -> Staged:
@@ -69,7 +69,7 @@ def begin(broker: Broker, context: RequestContext, body: memoryview) -> Staged:
         for topic, partitions in request.topics
         for partition, records in partitions
     ] or [
-        _Part(broker.topic_name(topic_id) or "", partition, records, ProduceResponsePartition(partition), topic_id)
+        _Part(broker.topic_name(topic_id) or "", partition, records, ProduceResponsePartition(partition), topic_id=topic_id)
         for topic_id, partitions in request.topics_by_id
         for partition, records in partitions
     ]
@@ -194,7 +194,7 @@ async def _append(broker: Broker, acks: int, part: _Part) -> None:
             checked = await _check_records(broker, part)
         # From here on nothing is awaited: what is asked now still holds when the batch is written.
         replica = broker.replicas.replica(part.topic, part.partition)
-        if part.topic_id not in (None, replica.topic_id):
+        if part.topic_id is not None and part.topic_id != replica.topic_id:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{part.topic} is topic {replica.topic_id} now, not {part.topic_id}")
         part.leader_epoch = replica.leader_epoch
         info = broker.replicas.append_now(

@@ -66,11 +66,15 @@ def records(count: int = 1, **identity: Any) -> bytes:
 
 
 async def new_topic(world: World, partitions: int = 1) -> str:
+    return (await new_topic_with_id(world, partitions))[0]
+
+
+async def new_topic_with_id(world: World, partitions: int = 1) -> tuple[str, UUID]:
     name = fresh("topic")
     topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
     answer = await world.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout=10_000, validate_only=False)
     assert answer.topics[0].error_code == 0, answer
-    return name
+    return name, answer.topics[0].topic_id
 
 
 async def produce(world: World, topic: str, data: bytes, transactional_id: str | None = None, version: int = 9) -> Any:
@@ -146,14 +150,14 @@ async def group_with_offset(world: World) -> str:
 
 @case(ApiKey.PRODUCE)
 async def _produce(world: World, version: int) -> Any:
-    topic = await new_topic(world)
-    part = [{"name": topic, "partition_data": [{"index": 0, "records": records(2)}]}]
+    topic, topic_id = await new_topic_with_id(world)
+    part = [{"name": topic, "topic_id": topic_id, "partition_data": [{"index": 0, "records": records(2)}]}]
     answer = {
         "index": 0, "error_code": 0, "base_offset": 0, "log_append_time": None, "log_start_offset": 0, "record_errors": [],
         "error_message": None, "current_leader": {"leader_id": -1, "leader_epoch": -1},
     }  # fmt: skip
     fields = {"transactional_id": None, "acks": -1, "timeout": 10_000, "topic_data": part}
-    responses = [{"name": topic, "partition_responses": [answer]}]
+    responses = [{"name": topic, "topic_id": topic_id, "partition_responses": [answer]}]
     return fields, {"responses": responses, "throttle_time": 0, "node_endpoints": []}
 
 
@@ -227,8 +231,25 @@ async def _metadata(world: World, version: int) -> Any:
     brokers = [{"node_id": 1, "host": world.host, "port": world.port, "rack": "rack-1"}]
     return fields, {
         "throttle_time": 0, "brokers": brokers, "cluster_id": lambda name: len(name) > 3, "controller_id": 1, "topics": [topic],
+        "error_code": 0,
         "cluster_authorized_operations": 0b1111110100000 if 8 <= version <= 10 else UNASKED,
     }  # fmt: skip
+
+
+@case(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
+async def _describe_topic_partitions(world: World, version: int) -> Any:
+    name, topic_id = await new_topic_with_id(world, 3)
+    partition = {
+        "error_code": 0, "leader_id": 1, "leader_epoch": 0, "replica_nodes": [1], "isr_nodes": [1],
+        "eligible_leader_replicas": [], "last_known_elr": [], "offline_replicas": [],
+    }  # fmt: skip
+    topic = {
+        "error_code": 0, "name": name, "topic_id": topic_id, "is_internal": False, "topic_authorized_operations": 0b110111111000,
+        "partitions": [{**partition, "partition_index": 0}, {**partition, "partition_index": 1}],
+    }  # fmt: skip
+    cursor = {"topic_name": name, "partition_index": 2}
+    asked = {"topics": [{"name": name}], "response_partition_limit": 2, "cursor": {"topic_name": name, "partition_index": 0}}
+    return asked, {"throttle_time": 0, "topics": [topic], "next_cursor": cursor}
 
 
 @case(ApiKey.DESCRIBE_CLUSTER)
@@ -567,6 +588,7 @@ async def _describe_transactions(world: World, version: int) -> Any:
 @case(ApiKey.LIST_TRANSACTIONS)
 async def _list_transactions(world: World, version: int) -> Any:
     name, who = await new_transaction(world)
-    fields = {"state_filters": ["Ongoing", "Sleeping"], "producer_id_filters": [who["producer_id"]], "duration_filter": -1}
+    fields = {"state_filters": ["Ongoing", "Sleeping"], "producer_id_filters": [who["producer_id"]], "duration_filter": -1,
+              "transactional_id_pattern": f"{name}|another"}  # fmt: skip
     listing = {"transactional_id": name, "producer_id": who["producer_id"], "transaction_state": "Ongoing"}
     return fields, OK | {"unknown_state_filters": ["Sleeping"], "transaction_states": [listing]}

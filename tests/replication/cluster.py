@@ -100,9 +100,11 @@ class Cluster:
         self.high_watermarks: list[tuple[int, str, int, int]] = []
         self.offline: list[tuple[int, str, int, str]] = []
         self.broker_epochs: dict[int, int] = {}
+        self.topic_names: dict[UUID, str] = {TOPIC_ID: "t"}
         self._config = ReplicationConfig(
             replica_lag_time_max_ms=lag_max_ms,
             rack_of=lambda node: "" if node in self.fenced else f"rack-{node}",
+            topic_name_of=self.topic_names.get,
             catch_up_bytes_per_s=catch_up_bytes_per_s,
             fetcher=FetcherLimits(
                 wait_max_ms=wait_max_ms, listed_max=listed_max, answer_timeout_s=5.0, backoff_first_s=0.005, backoff_max_s=0.05

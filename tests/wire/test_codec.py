@@ -272,7 +272,7 @@ def test_api_versions_in_an_unknown_version_is_answered_in_version_0_with_the_ke
     frame = codec.unsupported_api_versions(31, [0, 18])
     correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, frame)
     assert (correlation_id, answer.error_code) == (31, 35)
-    assert [(k.api_key, k.min_version, k.max_version) for k in answer.api_keys] == [(0, 0, 12), (18, 0, 4)]
+    assert [(k.api_key, k.min_version, k.max_version) for k in answer.api_keys] == [(0, 0, 13), (18, 0, 4)]
 
 
 def test_the_answer_to_api_versions_always_has_the_old_header() -> None:
