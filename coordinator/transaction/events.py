@@ -95,13 +95,11 @@ class ExpireTransactions:
 
 @dataclass(slots=True, frozen=True)
 class ListTransactions:
-    """Filters are empty or -1 for all.  `states` are display names, e.g. "Ongoing"; `transactional_id_pattern` is a regular
-    expression (RE2) for the whole id (KIP-1152)."""
+    """Filters are empty or -1 for all.  `states` are display names, e.g. "Ongoing"."""
 
     states: frozenset[str] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     duration_ms: int = -1
-    transactional_id_pattern: str = ""
 
 
 @dataclass(slots=True, frozen=True)

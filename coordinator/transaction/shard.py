@@ -62,7 +62,6 @@ from .events import (
     TransactionReply,
 )
 from .held import HeldRequests
-from .id_pattern import matcher
 from .state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -493,14 +492,12 @@ class TransactionShard:
 
     def _list(self, event: ListTransactions, context: Context) -> TransactionOutcome:
         known = {state.display_name for state in TransactionState}
-        matches = matcher(event.transactional_id_pattern)
         listings = [
             TransactionListing(metadata.transactional_id, metadata.producer_id, metadata.state)
             for metadata in self.transactions.values()
             if (not event.states or metadata.state.display_name in event.states)
             and (not event.producer_ids or metadata.producer_id in event.producer_ids)
             and (event.duration_ms < 0 or self._running_for_ms(metadata, context.now_ms) > event.duration_ms)
-            and matches(metadata.transactional_id)
         ]
         return Outcome(reply=ListReply(tuple(listings), tuple(sorted(event.states - known))))
 
