@@ -33,7 +33,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     except KafkaError as error:
         return _failed(error.code)
     states = []
-    turns = Turns()
+    turns = Turns(context)
     for listing in (listing for reply in replies for listing in reply.transactions):
         if pattern is not None:
             await turns.before_next(_MATCH_COST)
