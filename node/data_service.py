@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar
@@ -38,11 +38,13 @@ from ..replication.manager import ReplicaManager
 from ..replication.offsets import LATEST
 from ..replication.replica import Replica
 from ..runtime import logs
-from ..storage.bulk_read import begin_bulk_read
+from ..storage.bulk_read import BulkRead, begin_bulk_read
 from ..storage.counting import CountOvertaken, begin_count, count_stop
 from ..storage.health import unreadable
 from ..storage.log import Log
+from ..wire.compression import decompress
 from ..wire.errors import ErrorCode, KafkaError
+from ..wire.records import HEADER_BYTES, parse_header
 from .range_turns import RangeTurns, Turn
 
 log = logs.get(__name__)
@@ -57,6 +59,7 @@ READ_THREADS: Final = 2
 PARK_AFTER_S: Final = 2.0  # a reader who leaves a chunk for so long lets others read meanwhile
 WAITING_NOTE_S: Final = 5.0  # how often a reader in the queue hears of the node
 QUEUE_STALL_S: Final = 60.0  # a queue in which nothing moves for so long is given up
+SAMPLE_BYTES_MAX: Final = 16 << 20  # of the one batch by which compression is judged
 PARTITIONS_MAX: Final = 10_000  # of one request
 COUNT_ATTEMPTS: Final = 5  # the cleaner or a truncation may change the log while it is counted
 RANGES_MAX: Final = 100_000  # of one answer
@@ -201,6 +204,7 @@ class DataService(data_pb2_grpc.DataServicer):
             answer = reply.partitions.add(topic=each.topic, partition=each.partition, log_start_offset=-1)
             try:
                 answer.ranges.extend((await self._plan_ranges(each)).ranges)
+                await self._estimate_decompressed(each, answer.ranges)
             except (KafkaError, OSError) as failure:
                 error = _as_kafka_error(failure, each.topic, each.partition)
                 answer.error_code = error.code
@@ -213,6 +217,20 @@ class DataService(data_pb2_grpc.DataServicer):
                 break
             await asyncio.sleep(0)  # many partitions must not hold up the loop
         return reply
+
+    async def _estimate_decompressed(self, request: pb.PlanRangesRequest, ranges: Iterable[pb.Range]) -> None:
+        """Notes how much the ranges hold decompressed, judged by the first batch; leaves it open when that cannot be read."""
+        replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
+        if request.start >= request.end:
+            return
+        try:
+            read = begin_bulk_read(replica.log, request.start, 1, request.end)
+            ratio = await asyncio.get_running_loop().run_in_executor(self._pool, _compression_ratio, read)
+        except (KafkaError, OSError) as error:  # beside a truncation a read may fail in any way; a real fault shows in the read
+            log.debug("compression_not_estimated", topic=request.topic, partition=request.partition, reason=error)
+            return
+        for part in ranges:
+            part.decompressed_bytes_estimated = int(part.bytes_estimated * ratio)
 
     async def _plan_ranges(self, request: pb.PlanRangesRequest) -> pb.PlanRangesReply:
         replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
@@ -391,6 +409,22 @@ class DataService(data_pb2_grpc.DataServicer):
         await context.abort(
             _STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE), str(error), ((ERROR_DETAIL_KEY, detail.SerializeToString()),)
         )
+
+
+def _compression_ratio(read: BulkRead) -> float:
+    """Bytes of the first batch decompressed for each that is stored; 0 where there is none.  Runs in a thread."""
+    data, _ = read.run()
+    if not data:
+        return 0.0
+    header = parse_header(data)
+    stored = memoryview(data)[HEADER_BYTES : header.size_bytes]
+    try:
+        size = len(decompress(header.compression, stored, SAMPLE_BYTES_MAX))
+    except KafkaError as error:
+        if error.code != ErrorCode.MESSAGE_TOO_LARGE:
+            raise
+        size = SAMPLE_BYTES_MAX
+    return (HEADER_BYTES + size) / header.size_bytes
 
 
 def _as_kafka_error(error: KafkaError | OSError, topic: str, partition: int) -> KafkaError:

@@ -123,6 +123,7 @@ class SplitRange:
     start: int
     end: int
     bytes_estimated: int
+    decompressed_estimated: int = 0  # 0: not known
 
 
 @dataclass(slots=True)
@@ -494,7 +495,9 @@ def offset_query(partition: int, *, timestamp_ms: int | None = None) -> data_pb2
 
 def _whole_split(asked: data_pb2.PlanRangesRequest, answered: Iterable[data_pb2.Range]) -> list[SplitRange]:
     """The ranges of an answer, which adjoin and cover what was asked for exactly."""
-    ranges = [SplitRange(part.start, part.end, part.bytes_estimated) for part in answered]
+    ranges = [
+        SplitRange(part.start, part.end, part.bytes_estimated, part.decompressed_bytes_estimated) for part in answered
+    ]
     edges = [asked.start, *(part.end for part in ranges)]
     if [part.start for part in ranges] != edges[:-1] or edges[-1] != asked.end or edges != sorted(set(edges)):
         place = f"{asked.topic}-{asked.partition}"

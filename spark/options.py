@@ -21,6 +21,7 @@ from .java_pattern import PatternError, compile_java_pattern
 
 BYTES_PER_PARTITION_DEFAULT = 64 << 20
 BYTES_PER_PARTITION_MIN = 1 << 10
+DECOMPRESSED_PER_PARTITION_DEFAULT = 1 << 30
 RETRY_TIMEOUT_MS_DEFAULT = 120_000
 MEMORY_PER_TASK_DEFAULT = 256 << 20
 MEMORY_PER_TASK_MIN = 8 << 20
@@ -42,6 +43,7 @@ _NAMES = (
     "isolation",
     "minPartitions",
     "maxBytesPerPartition",
+    "maxDecompressedBytesPerPartition",
     "maxRecordsPerPartition",
     "maxMemoryPerTask",
     "includeHeaders",
@@ -137,6 +139,7 @@ class ReadOptions:
     read_committed: bool = True
     partitions_min: int | None = None
     partition_bytes_max: int = BYTES_PER_PARTITION_DEFAULT
+    partition_decompressed_max: int = DECOMPRESSED_PER_PARTITION_DEFAULT
     partition_records_max: int | None = None
     task_memory_bytes: int = MEMORY_PER_TASK_DEFAULT
     include_headers: bool = False
@@ -157,6 +160,9 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         read_committed=_choice(given, "isolation", ("read_committed", "read_uncommitted")) == "read_committed",
         partitions_min=_whole_number(given, "minPartitions", None, least=1),
         partition_bytes_max=_bytes(given, "maxBytesPerPartition", BYTES_PER_PARTITION_DEFAULT, BYTES_PER_PARTITION_MIN),
+        partition_decompressed_max=_bytes(
+            given, "maxDecompressedBytesPerPartition", DECOMPRESSED_PER_PARTITION_DEFAULT, BYTES_PER_PARTITION_MIN
+        ),
         partition_records_max=_whole_number(given, "maxRecordsPerPartition", None, least=1),
         task_memory_bytes=_bytes(given, "maxMemoryPerTask", MEMORY_PER_TASK_DEFAULT, MEMORY_PER_TASK_MIN),
         include_headers=_flag(given, "includeHeaders", default=False),

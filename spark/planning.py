@@ -2,8 +2,9 @@
 
 `partitions()` runs once per load(), at the first action.  "Latest" is frozen there, so every later action on the same DataFrame
 reads the same records.  The order: choose the partitions, ask their leaders for the limits of the logs (and for the offsets of
-timestamps), settle each [start, end), then split by stored bytes at batch boundaries.  Where that gives tasks with too many
-offsets (`maxRecordsPerPartition`), or too few tasks (`minPartitions`), ranges are divided further, by offsets.
+timestamps), settle each [start, end), then split by stored bytes at batch boundaries.  Ranges are divided further, by offsets,
+where that gives tasks with too much when decompressed (`maxDecompressedBytesPerPartition`) or too many offsets
+(`maxRecordsPerPartition`), or too few tasks (`minPartitions`).
 
 Everything but `plan` itself is pure.
 """
@@ -177,6 +178,15 @@ def limit_records(ranges: Iterable[SplitRange], records_max: int | None) -> list
     return [part for whole, share in shares for part in divide(whole, share)]
 
 
+def limit_decompressed(ranges: Iterable[SplitRange], bytes_max: int) -> list[SplitRange]:
+    """Ranges whose records are about so many bytes when decompressed, as far as that is known."""
+    return [
+        part
+        for whole in ranges
+        for part in divide(whole, max(1, min(whole.end - whole.start, -(-whole.decompressed_estimated // bytes_max))))
+    ]
+
+
 def reach_count(splits: Mapping[Key, Sequence[SplitRange]], count_min: int | None) -> dict[Key, list[SplitRange]]:
     """Divides the largest ranges until there are `count_min` exactly; fewer only when there are fewer offsets."""
     ranges = [(key, part) for key, parts in splits.items() for part in parts]
@@ -211,7 +221,8 @@ def divide(whole: SplitRange, parts: int) -> list[SplitRange]:
     """[start, end) in so many parts of as many offsets each as can be; a batch that is cut is read for both parts."""
     offsets = whole.end - whole.start
     edges = [whole.start + offsets * part // parts for part in range(parts + 1)]
-    return [SplitRange(start, end, whole.bytes_estimated // parts) for start, end in zip(edges, edges[1:], strict=False)]
+    size, decompressed = whole.bytes_estimated // parts, whole.decompressed_estimated // parts
+    return [SplitRange(start, end, size, decompressed) for start, end in zip(edges, edges[1:], strict=False)]
 
 
 def _explicit(bound: Bound, key: Key) -> int | None:
@@ -251,7 +262,10 @@ def _split(
 ) -> list[PlannedRange]:
     wanted = {key: (part.start, part.end) for key, part in settled.items()}
     found = client.plan_many_ranges(topics, wanted, options.partition_bytes_max)
-    limited = {key: limit_records(parts, options.partition_records_max) for key, parts in found.items()}
+    limited = {
+        key: limit_records(limit_decompressed(parts, options.partition_decompressed_max), options.partition_records_max)
+        for key, parts in found.items()
+    }
     splits = reach_count(limited, options.partitions_min)
     return [
         PlannedRange(

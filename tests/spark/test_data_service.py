@@ -18,6 +18,7 @@ from tidegate.proto import data_pb2_grpc
 from tidegate.runtime.network import grpc_channel_blocking
 from tidegate.spark.connection import DataClient, ReadError, offset_query
 from tidegate.spark.fetch import RangeRequest, fetch_range
+from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import NewRecord, decode_batch, encode_batch
 
@@ -160,6 +161,18 @@ def test_unknown_topics_are_named_not_left_out(cluster: ServedCluster) -> None:
     assert len(reply.endpoints) == 2
     everything = stub_of(cluster, 1).DescribeTopics(pb.DescribeTopicsRequest())
     assert [topic.name for topic in everything.topics] == ["flights", "open"]
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_splits_know_how_much_their_records_are_when_decompressed(tmp_path: Path, codec: Compression) -> None:
+    records = [NewRecord(b"k", bytes(1_000))] * 100
+    with ServedCluster(tmp_path, nodes=1) as cluster:
+        cluster.fill("flights", 0, [Step(encode_batch(records, compression=codec), records, -1)] * 5, leader=1)
+        client = DataClient([cluster.bootstrap], retry_timeout_ms=5_000)
+        (found,) = client.plan_many_ranges(client.describe(["flights"]), {("flights", 0): (0, 500)}, 1 << 20)["flights", 0]
+        client.close()
+    assert 500_000 < found.decompressed_estimated < 520_000
+    assert codec is Compression.NONE or found.bytes_estimated < 50_000
 
 
 def test_a_batch_larger_than_a_chunk_travels_whole(tmp_path: Path) -> None:

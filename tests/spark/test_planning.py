@@ -19,7 +19,15 @@ from tidegate.spark.options import (
     ReadOptions,
     Topics,
 )
-from tidegate.spark.planning import Settled, choose_partitions, limit_records, reach_count, require_all_named, settle
+from tidegate.spark.planning import (
+    Settled,
+    choose_partitions,
+    limit_decompressed,
+    limit_records,
+    reach_count,
+    require_all_named,
+    settle,
+)
 
 KEY = ("flights", 0)
 OPTIONS = ReadOptions(("a:1",), Topics(("flights",)))
@@ -122,6 +130,15 @@ def test_there_are_exactly_min_partitions_and_they_cover_the_same_offsets(
 def test_records_of_a_task_are_limited_evenly() -> None:
     assert limit_records(make((0, 10, 90)), 4) == make((0, 3, 30), (3, 6, 30), (6, 10, 30))
     assert limit_records(make((0, 10, 90)), 10) == make((0, 10, 90))
+
+
+def test_what_is_much_when_decompressed_is_divided_where_that_is_known() -> None:
+    assert limit_decompressed([SplitRange(0, 600, 69_000, 540_000_000)], 200_000_000) == [
+        SplitRange(0, 200, 23_000, 180_000_000), SplitRange(200, 400, 23_000, 180_000_000),
+        SplitRange(400, 600, 23_000, 180_000_000),
+    ]  # fmt: skip
+    assert limit_decompressed(make((0, 600, 69_000)), 1) == make((0, 600, 69_000))
+    assert len(limit_decompressed([SplitRange(0, 2, 69_000, 540_000_000)], 1_000)) == 2  # a record is not divided
 
 
 def test_tasks_without_number_are_refused_before_they_are_made() -> None:
