@@ -46,6 +46,13 @@ class Channels:
             surplus.close()
         return channel
 
+    def drop(self, endpoint: str) -> None:
+        """Closes the channel to this endpoint; the next use opens another."""
+        with self._lock:
+            channel = self._open.pop(endpoint, None)
+        if channel is not None:
+            channel.close()
+
     def close(self) -> None:
         """Closes all; calls in progress end."""
         with self._lock:

@@ -164,11 +164,14 @@ class DataClient:
         self._own_channels = None if channels is not None else Channels()
         self._channels = channels or self._own_channels or Channels()
         self._leaders: dict[tuple[str, int], LeaderView] = {}
+        self._unreachable: set[str] = set()
 
     def close(self) -> None:
         """Closes the channels that are its own; calls in progress on them end."""
         if self._own_channels is not None:
             self._own_channels.close()
+        for endpoint in self._unreachable:
+            self._channels.drop(endpoint)  # what is kept from task to task must not try to connect for ever
 
     def patience(self) -> Patience:
         return Patience(self._clock, self._retry_timeout_s, UNKNOWN_TOPIC_PATIENCE_S)
@@ -203,7 +206,7 @@ class DataClient:
                 request = data_pb2.DescribeTopicsRequest(topics=names)
                 reply = self._stub(endpoint).DescribeTopics(request, timeout=DESCRIBE_TIMEOUT_S)
             except grpc.RpcError as failure:
-                problem = _problem_of(failure, endpoint)
+                problem = self._problem_of(failure, endpoint)
                 if endpoint in self._bootstrap and problem.code == ErrorCode.NETWORK_EXCEPTION and not self._endpoints:
                     left.extend(self._behind(endpoint))
                 continue
@@ -268,7 +271,7 @@ class DataClient:
             try:
                 reply = self._stub(endpoint).Offsets(request, timeout=CALL_TIMEOUT_S)
             except grpc.RpcError as failure:
-                last = _problem_of(failure, endpoint)
+                last = self._problem_of(failure, endpoint)
                 for query in asked:
                     self._forget(topic.name, query.partition, last)
                 if not last.curable:
@@ -362,7 +365,7 @@ class DataClient:
                 data_pb2.PlanManyRangesRequest(partitions=asked), timeout=CALL_TIMEOUT_S
             )
         except grpc.RpcError as failure:
-            problem = _problem_of(failure, endpoint)
+            problem = self._problem_of(failure, endpoint)
             if not problem.method_unknown:
                 for request in asked:
                     self._forget(request.topic, request.partition, problem)
@@ -401,7 +404,7 @@ class DataClient:
                 try:
                     return ask(self._stub(leader.endpoint), leader.leader_epoch)
                 except grpc.RpcError as failure:
-                    problem = _problem_of(failure, leader.endpoint)
+                    problem = self._problem_of(failure, leader.endpoint)
                     self._forget(topic, partition, problem)
             if problem is not None and (not problem.curable or not patience.wait(topic_unknown=problem.topic_unknown)):
                 raise problem.error()
@@ -436,7 +439,7 @@ class DataClient:
                     return
                 yield chunk
         except grpc.RpcError as failure:
-            problem = _problem_of(failure, leader.endpoint)
+            problem = self._problem_of(failure, leader.endpoint)
             if watch.has_stalled:
                 problem = _Problem(
                     ErrorCode.REQUEST_TIMED_OUT, f"{leader.endpoint} was silent for {self._stall_timeout_s:g} s", curable=True
@@ -472,6 +475,12 @@ class DataClient:
         hint = problem.leader if problem.code not in _TOPIC_UNKNOWN else None
         if hint is not None and (known is None or hint.leader_epoch >= known.leader_epoch):
             self._leaders[topic, partition] = hint
+
+    def _problem_of(self, failure: grpc.RpcError, endpoint: str) -> _Problem:
+        problem = _problem_of(failure, endpoint)
+        if problem.code == ErrorCode.NETWORK_EXCEPTION and not problem.method_unknown:
+            self._unreachable.add(endpoint)
+        return problem
 
     def _stub(self, endpoint: str) -> data_pb2_grpc.DataStub:
         return data_pb2_grpc.DataStub(self._channels.to(endpoint))

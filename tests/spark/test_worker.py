@@ -1,0 +1,69 @@
+"""What a Spark worker keeps between tasks, and what it hands to Spark at once; without Spark itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from tidegate.spark import source
+from tidegate.spark.channels import Channels
+from tidegate.spark.source import TidegateSource, join_small_batches
+
+from .conftest import Partition, Script, numbered_batches
+
+
+@pytest.fixture
+def channels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Channels]:
+    """Those of a worker that has just begun."""
+    channels = Channels()
+    monkeypatch.setattr(source, "_worker_channels", channels)
+    yield channels
+    channels.close()
+
+
+def test_connections_stay_open_between_tasks(scripted: Script, channels: Channels) -> None:
+    scripted.partitions = {number: Partition(numbered_batches(2), leader=number % 2) for number in range(20)}
+    read = TidegateSource({"kafka.bootstrap.servers": scripted.endpoints[0], "subscribe": "flights"})
+    reader = read.reader(read.schema())
+    tasks = reader.partitions()
+    assert len(tasks) == 20
+    rows = [row for task in tasks for batch in reader.read(task) for row in batch.column(4).to_pylist()]
+    assert rows == [0, 1, 2, 3, 4, 5] * 20
+    assert channels.opened == 2
+
+
+def test_a_channel_to_a_node_that_is_away_does_not_outlive_its_task(scripted: Script, channels: Channels) -> None:
+    """gRPC would go on trying to connect, from every idle worker."""
+    read = TidegateSource({"bootstrap": f"127.0.0.1:1,{scripted.endpoints[1]}", "subscribe": "flights"})
+    reader = read.reader(read.schema())
+    assert sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task)) == 30
+    assert set(channels._open) == set(scripted.endpoints.values())
+
+
+def test_the_channel_that_was_not_used_for_longest_is_closed() -> None:
+    channels = Channels(channels_max=2)
+    first, second = channels.to("127.0.0.1:1"), channels.to("127.0.0.1:2")
+    assert channels.to("127.0.0.1:1") is first
+    channels.to("127.0.0.1:3")
+    assert channels.to("127.0.0.1:1") is first
+    assert channels.to("127.0.0.1:2") is not second
+    channels.close()
+
+
+def test_a_forked_process_opens_its_own_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    channels = Channels()
+    before = channels.to("127.0.0.1:1")
+    process = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: process + 1)
+    assert channels.to("127.0.0.1:1") is not before
+    channels.close()
+    before.close()
+
+
+def test_batches_are_joined_only_within_their_bound() -> None:
+    batch = pa.record_batch({"value": pa.array([bytes(1_000)] * 4)})
+    joined = list(join_small_batches([batch] * 20, 10_000))
+    assert sum(each.num_rows for each in joined) == 80
+    assert {each.num_rows for each in joined} == {8}
