@@ -204,7 +204,8 @@ class DataService(data_pb2_grpc.DataServicer):
             answer = reply.partitions.add(topic=each.topic, partition=each.partition, log_start_offset=-1)
             try:
                 answer.ranges.extend((await self._plan_ranges(each)).ranges)
-                await self._estimate_decompressed(each, answer.ranges)
+                if request.estimate_decompressed:
+                    await self._estimate_decompressed(each, answer.ranges)
             except (KafkaError, OSError) as failure:
                 error = _as_kafka_error(failure, each.topic, each.partition)
                 answer.error_code = error.code

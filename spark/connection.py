@@ -304,9 +304,16 @@ class DataClient:
         return _whole_split(request, self._of_leader(topic.name, partition, ask).ranges)
 
     def plan_many_ranges(
-        self, topics: Mapping[str, TopicView], wanted: Mapping[Key, tuple[int, int]], target_bytes: int
+        self,
+        topics: Mapping[str, TopicView],
+        wanted: Mapping[Key, tuple[int, int]],
+        target_bytes: int,
+        *,
+        estimate_decompressed: bool = False,
     ) -> dict[Key, list[SplitRange]]:
-        """As `plan_ranges`, for many partitions with one question to each leader; `wanted` holds their [start, end)."""
+        """As `plan_ranges`, for many partitions with one question to each leader; `wanted` holds their [start, end).
+
+        To estimate how much the ranges hold decompressed, the leaders read one batch of each partition."""
         left = {
             key: data_pb2.PlanRangesRequest(
                 topic=key[0], topic_id=topics[key[0]].topic_id, partition=key[1], start=start, end=end, target_bytes=target_bytes
@@ -317,7 +324,7 @@ class DataClient:
         patience = self.patience()
         while left:
             before = len(left)
-            problem = self._plan_once(topics, left, found)
+            problem = self._plan_once(topics, left, found, estimate_decompressed)
             if len(left) < before:
                 patience.renew()
             elif problem is not None and (not problem.curable or not patience.wait(topic_unknown=problem.topic_unknown)):
@@ -325,7 +332,11 @@ class DataClient:
         return {key: found[key] for key in wanted}
 
     def _plan_once(
-        self, topics: Mapping[str, TopicView], left: dict[Key, data_pb2.PlanRangesRequest], found: dict[Key, list[SplitRange]]
+        self,
+        topics: Mapping[str, TopicView],
+        left: dict[Key, data_pb2.PlanRangesRequest],
+        found: dict[Key, list[SplitRange]],
+        estimate_decompressed: bool,
     ) -> _Problem | None:
         """One round over all leaders; moves what was answered from `left` to `found`."""
         last: _Problem | None = None
@@ -340,7 +351,10 @@ class DataClient:
         for endpoint, keys in by_leader.items():
             for start in range(0, len(keys), PLANNED_AT_ONCE):
                 asked = keys[start : start + PLANNED_AT_ONCE]
-                problem = self._plan_at(endpoint, [left[key] for key in asked], left, found)
+                together = data_pb2.PlanManyRangesRequest(
+                    partitions=[left[key] for key in asked], estimate_decompressed=estimate_decompressed
+                )
+                problem = self._plan_at(endpoint, together, left, found)
                 if problem is not None and problem.method_unknown:
                     for key in asked:
                         request = left.pop(key)
@@ -356,22 +370,20 @@ class DataClient:
     def _plan_at(
         self,
         endpoint: str,
-        asked: Sequence[data_pb2.PlanRangesRequest],
+        together: data_pb2.PlanManyRangesRequest,
         left: dict[Key, data_pb2.PlanRangesRequest],
         found: dict[Key, list[SplitRange]],
     ) -> _Problem | None:
         try:
-            reply = self._stub(endpoint).PlanManyRanges(
-                data_pb2.PlanManyRangesRequest(partitions=asked), timeout=CALL_TIMEOUT_S
-            )
+            reply = self._stub(endpoint).PlanManyRanges(together, timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as failure:
             problem = self._problem_of(failure, endpoint)
             if not problem.method_unknown:
-                for request in asked:
+                for request in together.partitions:
                     self._forget(request.topic, request.partition, problem)
             return problem
         last: _Problem | None = None
-        for request, answer in zip(asked, reply.partitions, strict=False):  # a long answer may be cut short
+        for request, answer in zip(together.partitions, reply.partitions, strict=False):  # a long answer may be cut short
             if answer.error_code:
                 last = _partition_problem(request.topic, answer)
                 last.log_start_offset = answer.log_start_offset

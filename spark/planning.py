@@ -63,8 +63,8 @@ class Settled:
     end: int
 
 
-def plan(client: DataClient, options: ReadOptions) -> list[PlannedRange]:
-    """The ranges of one load(); partitions without records in their range have none."""
+def plan(client: DataClient, options: ReadOptions, *, reads_data: bool = True) -> list[PlannedRange]:
+    """The ranges of one load(); none for partitions without records in theirs.  Without `reads_data` they are only counted."""
     topics, keys = choose_partitions(options.selection, client.describe(topics_to_describe(options.selection)))
     for side, bound in (("starting", options.starting), ("ending", options.ending)):
         require_all_named(side, bound, keys)
@@ -73,7 +73,8 @@ def plan(client: DataClient, options: ReadOptions) -> list[PlannedRange]:
     ends = _ask(client, topics, keys, options.ending, options)
     settled = {key: settle(key, options, limits[key], starts.get(key), ends.get(key)) for key in keys}
     _warn_of_open_transactions(options, limits)
-    return _split(client, topics, {key: part for key, part in settled.items() if part.start < part.end}, options)
+    wanted = {key: (part.start, part.end) for key, part in settled.items() if part.start < part.end}
+    return _split(client, topics, wanted, options, reads_data=reads_data)
 
 
 def topics_to_describe(selection: Selection) -> tuple[str, ...]:
@@ -258,10 +259,14 @@ def _ask(
 
 
 def _split(
-    client: DataClient, topics: Mapping[str, TopicView], settled: Mapping[Key, Settled], options: ReadOptions
+    client: DataClient,
+    topics: Mapping[str, TopicView],
+    wanted: Mapping[Key, tuple[int, int]],
+    options: ReadOptions,
+    *,
+    reads_data: bool,
 ) -> list[PlannedRange]:
-    wanted = {key: (part.start, part.end) for key, part in settled.items()}
-    found = client.plan_many_ranges(topics, wanted, options.partition_bytes_max)
+    found = client.plan_many_ranges(topics, wanted, options.partition_bytes_max, estimate_decompressed=reads_data)
     limited = {
         key: limit_records(limit_decompressed(parts, options.partition_decompressed_max), options.partition_records_max)
         for key, parts in found.items()

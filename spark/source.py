@@ -86,7 +86,7 @@ class TidegateReader(DataSourceReader):
         if self._options.ignored:
             log.warning("options_without_meaning_here", options=", ".join(self._options.ignored))
         try:
-            return [RangePartition(part) for part in plan(client, self._options)]
+            return [RangePartition(part) for part in plan(client, self._options, reads_data=bool(self._columns))]
         finally:
             client.close()
 

@@ -169,8 +169,11 @@ def test_splits_know_how_much_their_records_are_when_decompressed(tmp_path: Path
     with ServedCluster(tmp_path, nodes=1) as cluster:
         cluster.fill("flights", 0, [Step(encode_batch(records, compression=codec), records, -1)] * 5, leader=1)
         client = DataClient([cluster.bootstrap], retry_timeout_ms=5_000)
-        (found,) = client.plan_many_ranges(client.describe(["flights"]), {("flights", 0): (0, 500)}, 1 << 20)["flights", 0]
+        topics, wanted = client.describe(["flights"]), {("flights", 0): (0, 500)}
+        (found,) = client.plan_many_ranges(topics, wanted, 1 << 20, estimate_decompressed=True)["flights", 0]
+        (unknown,) = client.plan_many_ranges(topics, wanted, 1 << 20)["flights", 0]
         client.close()
+    assert unknown.decompressed_estimated == 0
     assert 500_000 < found.decompressed_estimated < 520_000
     assert codec is Compression.NONE or found.bytes_estimated < 50_000
 
