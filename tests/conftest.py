@@ -2,10 +2,12 @@
 
 tidegate is imported before anything else can import grpc: the order that `tidegate/__init__.py` asks of every program.  No
 property has a deadline: how long an example takes says something about the machine only.  A test that runs a command in this
-process sets up logging as that command does; the next test finds it as it was.
+process sets up logging as that command does; the next test finds it as it was.  A shell starts what runs in its background with
+SIGINT ignored, and every process that a test starts would inherit that; a handler is not inherited, so that they get the default.
 """
 
 import logging
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,9 @@ import pytest
 import tidegate
 
 assert tidegate.__version__
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, lambda *_: None)  # ignored by the tests themselves as before
 
 sys.path.append(str(Path(__file__).parent))  # for what several folders share: certificates.py
 

@@ -19,10 +19,10 @@ def test_toy(number):
 '''
 
 
-def run_pytest(*arguments: object, **environment: str) -> str:
+def run_pytest(*arguments: object, before: tuple[str, ...] = (), **environment: str) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, arguments)],
+        [*before, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, arguments)],
         env=clean | environment, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
@@ -46,3 +46,9 @@ def test_two_workers_collect_the_same_tests() -> None:
     second = run_pytest("--collect-only", tests / "wire", tests / "storage", tests / "coordinator", PYTHONHASHSEED="2")
     names = [line for line in first.splitlines() if "::" in line]
     assert len(names) > 1000 and names == [line for line in second.splitlines() if "::" in line]
+
+
+def test_what_the_tests_signal_takes_signals_when_they_run_in_a_shells_background() -> None:
+    """A shell ignores SIGINT in what it starts with `&`, and that is inherited."""
+    tests = Path(__file__).parent.parent / "client" / "test_command_line.py"
+    run_pytest(tests, "-k", "ctrl_c", before=("sh", "-c", "trap '' INT; exec \"$@\"", "sh"))
