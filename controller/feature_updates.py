@@ -46,7 +46,7 @@ def _check_update(state: ClusterState, update: rpc.FeatureUpdate, present: int, 
     name, level = update.name, update.level
     ranges = shown_ranges()
     if name not in ranges:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown feature {name!r}: there are {', '.join(sorted(ranges))}")
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"unknown feature {name!r}: there are {', '.join(sorted(ranges))}")
     if level < present:
         if not update.downgrade:
             message = f"{name} is {present} already: {level} would be a downgrade, and the request does not ask for one"

@@ -2,6 +2,10 @@
 
 Every choice takes the broker with the fewest replicas (for the first replica: the fewest leaderships) so far, counting what the
 cluster has already, so small topics made one after the other fill the brokers as evenly as one large topic.
+
+Every registered broker counts, as in Kafka: one that is away, or is going, gets replicas where those that are present do not
+suffice, or where it alone keeps racks apart.  It never leads, stands last among the replicas and is not in the ISR
+(`topics.py`): it joins that when it is back and has a whole copy, and until then the partition is one with a replica away.
 """
 
 from __future__ import annotations
@@ -37,12 +41,15 @@ class Load:
 
 
 def place(partitions: int, replication_factor: int, brokers: Sequence[BrokerState], load: Load) -> list[tuple[int, ...]]:
-    """The replicas of each new partition, the preferred leader first.  Raises INVALID_REPLICATION_FACTOR."""
+    """The replicas of each new partition, the preferred leader first and those that are away last; `brokers`: all that are
+    registered.  Raises INVALID_REPLICATION_FACTOR."""
     if replication_factor < 1:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"a replication factor of {replication_factor} is not at least 1")
     if replication_factor > len(brokers):
-        message = f"a replication factor of {replication_factor} needs as many brokers, {len(brokers)} are available"
+        message = f"a replication factor of {replication_factor} needs as many brokers, {len(brokers)} are registered"
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+    if not any(broker.active for broker in brokers):
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "all brokers are fenced or shutting down: none can lead")
     placed = []
     for _ in range(partitions):
         replicas = _place_one(replication_factor, brokers, load)
@@ -56,7 +63,7 @@ def _place_one(replication_factor: int, brokers: Sequence[BrokerState], load: Lo
         node_id = broker.node_id
         return load.leaderships.get(node_id, 0), load.replicas.get(node_id, 0), node_id
 
-    leader = min(brokers, key=as_leader)
+    leader = min((broker for broker in brokers if broker.active), key=as_leader)
     chosen = [leader]
     # Equal loads: on in a circle, each time beginning one further from the leader, so that the leaderships of a lost broker fall
     # to all others and not to its neighbour.
@@ -66,11 +73,18 @@ def _place_one(replication_factor: int, brokers: Sequence[BrokerState], load: Lo
     for _ in range(replication_factor - 1):
         used_racks = {broker.rack for broker in chosen if broker.rack}
         left = [broker for broker in others if broker not in chosen]
-        ranked = [
-            (broker.rack in used_racks, load.replicas.get(broker.node_id, 0), circle[broker.node_id], broker) for broker in left
-        ]
-        chosen.append(min(ranked, key=lambda entry: entry[:3])[3])
-    return tuple(broker.node_id for broker in chosen)
+        chosen.append(
+            min(
+                left,
+                key=lambda broker: (
+                    broker.rack in used_racks,
+                    not broker.active,
+                    load.replicas.get(broker.node_id, 0),
+                    circle[broker.node_id],
+                ),
+            )
+        )
+    return tuple(broker.node_id for broker in sorted(chosen, key=lambda broker: not broker.active))
 
 
 def check_assignments(assignments: Sequence[Sequence[int]], brokers: Mapping[int, BrokerState]) -> list[tuple[int, ...]]:

@@ -166,6 +166,10 @@ class ClusterState:
         """The finalised feature levels; `transaction.version` = 2 is TV2 (SEMANTICS 31)."""
         return MappingProxyType(self._features)
 
+    def registered_brokers(self) -> list[BrokerState]:
+        """All brokers, those that are away too, by node id."""
+        return [self._brokers[node_id] for node_id in sorted(self._brokers)]
+
     def active_brokers(self) -> list[BrokerState]:
         """The brokers that are not fenced, by node id (those in a controlled shutdown are still among them)."""
         return [self._brokers[node_id] for node_id in sorted(self._brokers) if not self._brokers[node_id].fenced]

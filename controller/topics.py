@@ -89,7 +89,7 @@ def plan_creation(
 ) -> TopicPlans:
     """The next slice of the request, after what is `done` of it.  `fresh_id` gives an id that was never used.
 
-    Partition assignments are made here, over the brokers that are present, and travel in the command.
+    Partition assignments are made here, over the brokers that are registered, and travel in the command.
     """
     done = done or TopicPlans()
     plans, load = TopicPlans(), Load.of(state.topics.values())
@@ -176,7 +176,7 @@ def _new_partitions(state: ClusterState, config: ControllerConfig, wanted: rpc.N
         count = config.default_partitions if wanted.partitions == -1 else wanted.partitions
         factor = config.default_replication_factor if wanted.replication_factor == -1 else wanted.replication_factor
         _check_count(config, count)
-        assignments = place(count, factor, [broker for broker in state.active_brokers() if broker.active], load)
+        assignments = place(count, factor, state.registered_brokers(), load)
     _check_count(config, len(assignments))
     return [_new_partition(state, replicas) for replicas in assignments]
 
@@ -274,8 +274,7 @@ def _plan_more(
         assignments = check_assignments([list(a.replicas) for a in wanted.assignments], state.brokers)
     else:
         factor = len(topic.partitions[0].future_replicas)
-        brokers = [broker for broker in state.active_brokers() if broker.active]
-        assignments = place(wanted.total - present, factor, brokers, load)
+        assignments = place(wanted.total - present, factor, state.registered_brokers(), load)
     if request.validate_only:
         return TopicPlan(_success(topic, wanted.total))
     enlargement = pb.CreatePartitions(

@@ -74,7 +74,7 @@ async def test_a_client_software_that_is_no_name_is_refused(world: World, name: 
         ({"configs": [{"name": "segment.ms", "value": None}]}, ErrorCode.INVALID_CONFIG, "no value is given for segment.ms"),
         ({"configs": [{"name": "segment.mss", "value": "1"}]}, ErrorCode.INVALID_CONFIG, "did you mean 'segment.ms'"),
         ({"num_partitions": 0}, ErrorCode.INVALID_PARTITIONS, "0 partitions"),
-        ({"replication_factor": 2}, ErrorCode.INVALID_REPLICATION_FACTOR, "1 are available"),
+        ({"replication_factor": 2}, ErrorCode.INVALID_REPLICATION_FACTOR, "1 are registered"),
         ({"name": "bad name"}, ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII"),
         ({"name": "__consumer_offsets"}, ErrorCode.INVALID_TOPIC_EXCEPTION, "brokers"),
         ({"name": "world"}, ErrorCode.TOPIC_ALREADY_EXISTS, "already exists"),

@@ -191,7 +191,7 @@ async def _in_sync(admin: Admin, topic: str, node_id: int) -> bool:
 def test_a_foreign_client_raises_and_lowers_levels(roomy_cluster: LocalCluster) -> None:
     """kafka-python, as it is: what it may do it does, and each refusal is the error that it names."""
     from kafka.admin import KafkaAdminClient, UpdateFeatureType
-    from kafka.errors import FeatureUpdateFailedError, InvalidRequestError, InvalidUpdateVersionError
+    from kafka.errors import FeatureUpdateFailedError, InvalidUpdateVersionError
 
     client = KafkaAdminClient(bootstrap_servers=roomy_cluster.bootstrap)
 
@@ -219,7 +219,7 @@ def test_a_foreign_client_raises_and_lowers_levels(roomy_cluster: LocalCluster) 
             (lower(UpdateFeatureType.UNSAFE_DOWNGRADE), InvalidUpdateVersionError),
             ({"tidegate.metadata.version": (UpdateFeatureType.SAFE_DOWNGRADE, 1)}, InvalidUpdateVersionError),
             ({TRANSACTIONS: 9}, InvalidUpdateVersionError),
-            ({"no.such.feature": 1}, InvalidRequestError),
+            ({"no.such.feature": 1}, InvalidUpdateVersionError),
         ):
             with pytest.raises((error, FeatureUpdateFailedError)) as raised:
                 client.update_features(refused)

@@ -116,9 +116,9 @@ def old_broker(office: Office, node_id: int) -> None:
 
 
 REFUSED = [
-    ("nothing.such", 1, {}, ErrorCode.INVALID_REQUEST, "unknown feature"),
+    ("nothing.such", 1, {}, ErrorCode.INVALID_UPDATE_VERSION, "unknown feature"),
     (METADATA_VERSION, 9, {}, ErrorCode.INVALID_UPDATE_VERSION, "the controller knows 1 to 4"),
-    (FORMER_METADATA_VERSION, 2, {}, ErrorCode.INVALID_REQUEST, "unknown feature"),
+    (FORMER_METADATA_VERSION, 2, {}, ErrorCode.INVALID_UPDATE_VERSION, "unknown feature"),
     (METADATA_VERSION, 4, {"voters": {1: SUPPORTED, 2: RELEASED}}, ErrorCode.INVALID_UPDATE_VERSION, "controller 2 (3)"),
     (METADATA_VERSION, 2, {"voters": {1: SUPPORTED, 2: OLD}}, ErrorCode.INVALID_UPDATE_VERSION, "controller 2 (1)"),
     (METADATA_VERSION, 2, {"voters": {1: SUPPORTED, 2: {}}}, ErrorCode.INVALID_UPDATE_VERSION, "controller 2 (0)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 from uuid import uuid4
@@ -95,7 +96,7 @@ def test_one_request_adds_no_more_partitions_than_can_be_planned_in_one_go(offic
         (simple("t", 0, 1), ErrorCode.INVALID_PARTITIONS, "0 partitions"),
         (simple("t", 10**6, 1), ErrorCode.INVALID_PARTITIONS, "1000000"),
         (simple("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "at least 1"),
-        (simple("t", 1, 4), ErrorCode.INVALID_REPLICATION_FACTOR, "3 are available"),
+        (simple("t", 1, 4), ErrorCode.INVALID_REPLICATION_FACTOR, "3 are registered"),
         (simple("t", 1, 1, **{"retention.mss": "1"}), ErrorCode.INVALID_CONFIG, "retention.ms"),
         (simple("t", 1, 1, **{"min.insync.replicas": "x"}), ErrorCode.INVALID_CONFIG, "min.insync.replicas"),
         (simple("__consumer_offsets", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION, "brokers"),
@@ -355,8 +356,54 @@ def test_the_partitions_of_a_lost_leader_fall_to_different_brokers() -> None:
 
 
 def test_too_few_brokers_are_named_in_the_refusal() -> None:
-    with pytest.raises(KafkaError, match="needs as many brokers, 2 are available"):
+    with pytest.raises(KafkaError, match="needs as many brokers, 2 are registered"):
         place(1, 3, brokers(2), Load())
+
+
+def away(broker: BrokerState, *, going: bool = False) -> BrokerState:
+    return replace(broker, fenced=not going, shutting_down=going)
+
+
+@pytest.mark.parametrize("going", [False, True])
+def test_a_broker_that_is_away_never_leads_and_gets_what_the_others_cannot_hold(going: bool) -> None:
+    one, two, three, four = brokers(4)
+    for replicas in place(12, 3, [one, away(two, going=going), three, four], Load()):
+        assert 2 not in replicas, "the others suffice"
+    for replicas in place(12, 3, [one, away(two, going=going), three], Load()):
+        assert replicas[2] == 2 and set(replicas) == {1, 2, 3}
+    placed = place(12, 4, [one, away(two, going=going), three, away(four)], Load())
+    assert all(set(replicas[2:]) == {2, 4} for replicas in placed)
+    assert Counter(replicas[0] for replicas in placed) == {1: 6, 3: 6}
+
+
+def test_racks_are_kept_apart_also_with_a_broker_that_is_away() -> None:
+    """As in Kafka: it comes back, and where replicas are stays."""
+    found = [replace(each, rack="ab"[each.node_id == 3]) for each in brokers(3)]
+    for replicas in place(6, 2, [*found[:2], away(found[2])], Load()):
+        assert replicas[0] in (1, 2) and replicas[1] == 3
+
+
+def test_nothing_is_placed_while_no_broker_can_lead() -> None:
+    with pytest.raises(KafkaError, match="none can lead") as refused:
+        place(1, 1, [away(each) for each in brokers(2)], Load())
+    assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_topics_are_made_and_enlarged_with_a_replica_away_outside_the_isr(office: Office) -> None:
+    office.lose(3)
+    create(office, simple("t", 2, 3))
+    more = rpc.CreatePartitionsRequest(topics=[{"name": "t", "total": 4}])
+    plans = topics.plan_enlargement(office.state, office.config, more, applied_before=False)
+    office.carry_out(Plan(plans.operations))
+    partitions = office.state.topics["t"].partitions
+    assert len(partitions) == 4 and not office.state.violations()
+    for partition in partitions.values():
+        assert partition.replicas[2] == 3 and set(partition.isr) == {1, 2} and partition.leader in (1, 2) and not partition.elr
+    office.lose(1, 2)
+    (refused,) = create(office, simple("none", 1, 3), sequence=2)
+    assert refused.error == ErrorCode.INVALID_REPLICATION_FACTOR and "none can lead" in refused.message
+    (assigned,) = create(office, rpc.NewTopic(name="mine", assignments=[{"replicas": [3, 1]}]), sequence=3)
+    assert assigned.error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 def delete(office: Office, name: str) -> None:

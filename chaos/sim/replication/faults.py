@@ -322,14 +322,18 @@ class Faults:
         state = self._quorum.state
         if self._topic in state.topics:
             return True
-        active = [broker.node_id for broker in state.active_brokers() if broker.active]
-        if len(active) < self._options.replicas or self._truth.has_news_of_losses(state):
+        active = [broker.node_id for broker in state.registered_brokers() if broker.active]
+        away = [broker.node_id for broker in state.registered_brokers() if not broker.active]
+        enough = active and len(active) + len(away) >= self._options.replicas
+        if not enough or self._truth.has_news_of_losses(state):
             return False  # later, by whoever waits for it
         self._random.shuffle(active)
+        self._random.shuffle(away)
         create = pb.CreateTopic(name=self._topic, topic_id=UUID(int=self._random.getrandbits(128), version=4).bytes)
         for number in range(self._options.partitions):
-            replicas = (active[number % len(active) :] + active[: number % len(active)])[: self._options.replicas]
-            create.partitions.add(replicas=replicas, isr=replicas)
+            present = active[number % len(active) :] + active[: number % len(active)]
+            replicas = (present + away)[: self._options.replicas]  # as `placement.py` has them
+            create.partitions.add(replicas=replicas, isr=[node_id for node_id in replicas if node_id in active])
         for key, value in self._options.topic_config().items():
             create.config.add(key=key, value=value)
         return self._propose([pb.Operation(create_topic=create)])
