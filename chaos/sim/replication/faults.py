@@ -285,9 +285,9 @@ class Faults:
         if not self._propose([delete]):
             return False
         if self._random.random() < 0.5:
-            self.create_topic()
+            self.create_topic_with_nodes_away()
         else:
-            self._later(2.0, self.create_topic)
+            self._later(2.0, self.create_topic_with_nodes_away)
         return None
 
     def _move_replicas(self) -> bool | None:
@@ -317,13 +317,16 @@ class Faults:
         process.spawn(service.ReassignPartitions(pb_rpc.ReassignPartitionsRequest(partitions=[wanted]), None))
         return None
 
-    def create_topic(self) -> bool:
+    def create_topic_with_nodes_away(self) -> bool:
+        return self.create_topic(all_present=False)
+
+    def create_topic(self, *, all_present: bool = True) -> bool:
         """True when the topic is there."""
         state = self._quorum.state
         if self._topic in state.topics:
             return True
         active = [broker.node_id for broker in state.registered_brokers() if broker.active]
-        away = [broker.node_id for broker in state.registered_brokers() if not broker.active]
+        away = [] if all_present else [each.node_id for each in state.registered_brokers() if not each.active]
         enough = active and len(active) + len(away) >= self._options.replicas
         if not enough or self._truth.has_news_of_losses(state):
             return False  # later, by whoever waits for it
