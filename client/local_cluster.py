@@ -26,14 +26,16 @@ import asyncio
 import base64
 import json
 import os
+import re
 import signal
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..runtime.clock import Clock, SystemClock
 from ..runtime.disk import RealDisk
+from ..runtime.http import get
 from .local_ports import Hosts, LocalClusterError, Loopback, NodePorts, Reservations, ask_status, require_free
 from .node_process import NodeProcess, last_words, log_size
 
@@ -46,11 +48,22 @@ DEFAULT_NODES: Final = 3
 POLL_INTERVAL_S: Final = 0.05
 STATUS_TIMEOUT_S: Final = 2.0
 STOP_TIMEOUT_S: Final = 30.0
+STALL_TIMEOUT_S: Final = 60.0
+RECOVERING: Final = "recovering"  # as /readyz says it
 _DISK: Final = RealDisk()
 
 
 class ForeignNode(LocalClusterError):
     """The node's port is answered by another node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a node does before it is ready, in logs."""
+
+    doing: str = ""
+    opened: int = 0
+    of: int = 0
 
 
 class LocalNode:
@@ -66,6 +79,7 @@ class LocalNode:
         self.data_path = self.directory / "data"
         self.log_path = self.directory / "node.log"
         self._record = self.directory / "process.json"
+        self.progress = Progress()
         self._log_start = 0  # where its last start begins in the log
         self._process = NodeProcess.attach(self._record)
 
@@ -140,13 +154,14 @@ class LocalNode:
         """Waits for the end of the process; its exit code (negative: the signal), None when another process started it."""
         return await asyncio.wait_for(self._process.wait_exit(), timeout_s)
 
-    async def wait_ready(self, timeout_s: float = 60.0) -> StatusReply:
-        """Waits until the node is registered, unfenced and caught up.  Raises LocalClusterError when it ends or is late."""
+    async def wait_ready(self, timeout_s: float = STALL_TIMEOUT_S, *, within_s: float | None = None) -> StatusReply:
+        """Waits until the node is registered, unfenced and caught up.  Raises LocalClusterError when it ends, when nothing has
+        moved for `timeout_s`, or when it is not ready `within_s` seconds: a node that opens logs or fetches is waited for."""
         import grpc
 
         clock = self._cluster.clock
-        deadline = clock.monotonic() + timeout_s
-        last = "no answer yet"
+        began_s = moved_s = clock.monotonic()
+        last, seen = "no answer yet", None
         while True:
             if not self._process.running:
                 code = self._process.exit_code
@@ -156,15 +171,37 @@ class LocalNode:
             try:
                 status = await self.status()
                 if status.ready:
+                    self.progress = Progress()
                     return status
                 last = f"state {status.state}, not ready"
+                self.progress = Progress("catching up", status.replicas - status.under_replicated, status.replicas)
             except grpc.aio.AioRpcError as error:
                 last = str(error.code())
+                self.progress = await self._recovery() or self.progress
+                if self.recovering:
+                    last = f"{self.progress.opened} of {self.progress.of} logs are open"
             except ForeignNode as error:
                 last = str(error)  # ours will end: it cannot listen there
-            if clock.monotonic() >= deadline:
-                raise LocalClusterError(f"node {self.id} is not ready after {timeout_s:g} s ({last}): see {self.log_path}")
+            now_s = clock.monotonic()
+            if self.progress != seen:
+                seen, moved_s = self.progress, now_s
+            if within_s is not None and now_s - began_s >= within_s:
+                raise LocalClusterError(f"node {self.id} is not ready after {within_s:g} s ({last}): see {self.log_path}")
+            if now_s - moved_s >= timeout_s:
+                still = "" if moved_s - began_s < 1 else "and has got no further for as long, "
+                raise LocalClusterError(f"node {self.id} is not ready after {timeout_s:g} s ({still}{last}): see {self.log_path}")
             await asyncio.sleep(POLL_INTERVAL_S)
+
+    @property
+    def recovering(self) -> bool:
+        """It opens its logs: to stop it now is to begin anew."""
+        return self.running and self.progress.doing == RECOVERING
+
+    async def _recovery(self) -> Progress | None:
+        """How far the opening of its logs is; None while that cannot be known."""
+        said = await get(self.host, self.ports.metrics, "/readyz", STATUS_TIMEOUT_S) or ""
+        found = re.match(rf"{RECOVERING}: (\d+) of (\d+) logs", said)
+        return Progress(RECOVERING, int(found[1]), int(found[2])) if found else None
 
     async def status(self, timeout_s: float = STATUS_TIMEOUT_S) -> StatusReply:
         """What the node says of itself.  Raises grpc.aio.AioRpcError when it does not answer, ForeignNode when another node
@@ -243,6 +280,7 @@ class LocalCluster:
         self.settings = {key: value for key, value in {**stored, **(settings or {})}.items() if value is not None}
         self.settings_changed = description is not None and self.settings != stored
         self._nodes = {ports.node_id: LocalNode(self, ports) for ports in self._ports}
+        self.killed: list[int] = []  # by the last stop, because they did not end in time
         if description is not None and base_port is not None:
             self._move(base_port)
         self._write_description(self.settings)
@@ -307,20 +345,22 @@ class LocalCluster:
     async def __aexit__(self, *_: object) -> None:
         await self.down()
 
-    async def up(self, timeout_s: float = 60.0) -> None:
-        """Starts what does not run and waits until all are ready; on failure stops what it started and raises."""
+    async def up(self, timeout_s: float = STALL_TIMEOUT_S, *, within_s: float | None = None) -> None:
+        """Starts what does not run and waits until all are ready (`LocalNode.wait_ready`).  On failure it raises, and stops what
+        it started; of a detached cluster not the nodes that recover: the next `up` finds them further on."""
         absent = [node for node in self.nodes if not node.running]
         try:
             for node in absent:
                 await node.start()
-            await asyncio.gather(*(node.wait_ready(timeout_s) for node in self.nodes))
+            await asyncio.gather(*(node.wait_ready(timeout_s, within_s=within_s) for node in self.nodes))
         except BaseException:
-            await self._stop(absent, STOP_TIMEOUT_S)
+            left = [node.id for node in absent if self.detached and node.recovering]
+            await self._stop([node for node in absent if node.id not in left], STOP_TIMEOUT_S)
             self._write_description(self._kept_settings)  # a misspelt setting must not stay
             raise
 
     async def down(self, timeout_s: float = STOP_TIMEOUT_S) -> dict[int, int | None]:
-        """Stops all nodes: SIGTERM, and SIGKILL for one that does not end in time.  Exit codes by node id."""
+        """Stops all nodes: SIGTERM, and SIGKILL for one that does not end in time (`killed`).  Exit codes by node id."""
         codes = await self._stop(self.nodes, timeout_s)
         self.release()
         return codes
@@ -332,8 +372,10 @@ class LocalCluster:
                 return await node.terminate(timeout_s)
             except LocalClusterError:
                 node.kill()
+                self.killed.append(node.id)
                 return await node.wait_exit()
 
+        self.killed = []
         running = [node for node in nodes if node.running]
         codes = await asyncio.gather(*(stop(node) for node in running))
         return {node.id: code for node, code in zip(running, codes, strict=True)}

@@ -44,6 +44,7 @@ from ..storage.eraser import Eraser
 from ..storage.folder_owner import DirectoryRefused, bind_folders
 from ..storage.group_commit import GroupCommit
 from ..storage.log import Log
+from ..storage.opening_progress import OpeningStopped
 from ..storage.set_aside import DamagedRetention
 from ..wire.errors import ErrorCode, KafkaError
 from .admin_service import AdminService
@@ -57,6 +58,7 @@ from .group_coordination import GroupCoordination
 from .handlers import HANDLERS
 from .internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from .listener import listen
+from .log_recovery import RecoveryCollector, open_logs, page_while_opening
 from .log_upkeep import LogUpkeep
 from .membership import Membership, metadata_silence_s
 from .metrics import Metrics, NodeView
@@ -99,6 +101,7 @@ class Node:
         self._housekeeping: asyncio.Task[None] | None = None
         self._recovered_logs = 0
         self._caught_up = False
+        self._parts_made = False
 
     async def run(self) -> int:
         """Starts, serves until SIGTERM or SIGINT, stops.  Returns the exit code; raises StartError."""
@@ -108,9 +111,16 @@ class Node:
         configuration = self._configuration
         log.info("node_starting", node=configuration.node_id, version=__version__, roles=configuration.values["roles"])
         try:
+            await self._open_logs()
             self._make_parts()
-        except (OSError, DirectoryRefused) as error:
+        except OpeningStopped:
+            log.info("node_stopped", node=configuration.node_id, clean=False, reason="stopped while logs were opened")
+            return UNCLEAN_STOP_EXIT_CODE
+        except (OSError, DirectoryRefused, StartError) as error:
             raise StartError(_reason(error)) from error
+        finally:
+            if self._pages is not None and not self._parts_made:
+                await self._pages.close()
         try:
             await self._start()
         except (OSError, KafkaError, MetadataLogUnusable, StartError) as error:
@@ -124,7 +134,8 @@ class Node:
 
     # --- putting together -------------------------------------------------------------------------------------------------
 
-    def _make_parts(self) -> None:
+    async def _open_logs(self) -> None:
+        """How far that is can be asked meanwhile (`log_recovery.py`)."""
         configuration = self._configuration
         self._directory = DataFolders(
             self._disk,
@@ -138,8 +149,13 @@ class Node:
             now_s=self._clock.monotonic,
             essential=(configuration.data_dirs[0], "it is the metadata quorum's") if configuration.is_controller else None,
         )
-        report = self._directory.open_all(now_ms=self._clock.wall_ms())
+        with _opening("listeners.metrics", configuration.metrics):
+            self._pages = await serve_pages(configuration.metrics.host, configuration.metrics.port, self._page)
+        report = await open_logs(self._directory, self._clock, self._stop_wanted.wait())
         self._recovered_logs = len(report.recovered)
+
+    def _make_parts(self) -> None:
+        configuration = self._configuration
         self._reserves = DiskReserves(self._disk, configuration.data_dirs, configuration.integer("metadata.reserve.bytes"))
         self._reserves.restore(self._usable_folders)
         self._directory.make_room = self._reserves.make_room
@@ -167,8 +183,10 @@ class Node:
         broker.groups = GroupCoordination(broker)
         broker.enlistment = TransactionEnlistment(broker, self._peers)
         broker.metrics = Metrics(configuration.node_id, __version__, self._view)
+        broker.metrics.registry.register(RecoveryCollector(self._directory))
         self._grpc = grpc_server()
         self._data_service = DataService(broker.replicas, lambda: broker.state, self._group_commit.request)
+        self._parts_made = True
 
     def _membership(self) -> Membership:
         configuration = self._configuration
@@ -259,8 +277,6 @@ class Node:
 
     async def _start(self) -> None:
         configuration, broker = self._configuration, self._broker
-        with _opening("listeners.metrics", configuration.metrics):
-            self._pages = await serve_pages(configuration.metrics.host, configuration.metrics.port, self._page)
         controller = self._make_controller() if configuration.is_controller else None
         if controller is not None:
             controller.add_to_server(self._grpc)
@@ -520,6 +536,8 @@ class Node:
         return self._controller_node is not None and self._controller_node.is_active
 
     def _page(self, path: str) -> Page:
+        if not self._parts_made:
+            return page_while_opening(self._directory, path)
         if path == "/metrics":
             return Page(200, "text/plain; version=0.0.4; charset=utf-8", self._broker.metrics.page())
         if path == "/livez":

@@ -111,3 +111,18 @@ def _encode(page: Page, *, with_body: bool) -> bytes:
         f"Content-Type: {page.content_type}\r\nContent-Length: {len(page.body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + (page.body if with_body else b"")
+
+
+async def get(host: str, port: int, path: str, timeout_s: float) -> str | None:
+    """The body of the page; None when it does not come."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+                answer = await reader.read(HEAD_BYTES_MAX)
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return None
+    return answer.partition(b"\r\n\r\n")[2].decode(errors="replace")

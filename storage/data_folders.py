@@ -32,6 +32,7 @@ from .folder_notes import PartitionKey
 from .log import CorruptLog, Log, LogConfig
 from .log_directory import DirectoryRefused, LogDirectory, OpenReport, parse_name
 from .open_files import OPEN_FILES_MAX
+from .opening_progress import OpeningProgress
 from .set_aside import DamagedRetention, remove_old_damaged
 
 DATA_FOLDERS = "data-folders"
@@ -85,6 +86,7 @@ class DataFolders:
         self._disk = disk
         self._fresh_id = fresh_id
         self._eraser = eraser
+        self.progress = OpeningProgress()
         self.folders = [
             LogDirectory(
                 disk,
@@ -104,6 +106,7 @@ class DataFolders:
             folder.on_offline = self._folder_failed
             folder.on_corrupt = self._log_damaged
             folder.make_room = lambda path: self.make_room(path)
+            folder.progress = self.progress
         self.directory_id = ""
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
         self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None
@@ -182,6 +185,7 @@ class DataFolders:
                         "Move one of them away."
                     )
                 places[key] = folder.path
+        self.progress.found = len(places)
 
     def _settle_identity(self, opened: Sequence[LogDirectory]) -> None:
         """The node's identity by the rule of the module's text; every folder is told of all when that changed."""

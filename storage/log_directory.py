@@ -41,6 +41,7 @@ from .health import DISK_FAILED, ReadErrors, unreadable
 from .late_opening import LateOpening
 from .log import CorruptLog, Log, LogConfig
 from .open_files import OPEN_FILES_MAX, OpenFiles
+from .opening_progress import OpeningProgress
 from .removal import Removal
 from .set_aside import DAMAGED_SUFFIX, note_set_aside
 from .stored_config import LOG_CONFIG, encode_config
@@ -94,15 +95,13 @@ class LogDirectory:
         self.damaged: dict[PartitionKey, UUID | None] = {}
         """Logs that are not in use because data that had been flushed is damaged, with their topics' ids; or their very identity
         is (None)."""
-        self.unusable: dict[PartitionKey, str] = {}
-        """Logs that could not be opened at the start, for any reason, and which."""
+        self.unusable: dict[PartitionKey, str] = {}  # logs that could not be opened at the start, for any reason, and which
         self.previous_broker_epoch: int | None = None
         """Broker epoch of the last clean stop; None when the last stop was unclean (KIP-966)."""
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
-        self.make_room: Callable[[Path], None] = lambda _folder: None
-        """See `DataFolders`."""
-        self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None
-        """One log is damaged, and offline; the others are not concerned."""
+        self.make_room: Callable[[Path], None] = lambda _folder: None  # see `DataFolders`
+        self.progress = OpeningProgress()
+        self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None  # one log is damaged, and offline; the others are not
         self._disk = disk
         self._files = OpenFiles(disk, files_max)
         self._lock: FileLock | None = None
@@ -201,10 +200,11 @@ class LogDirectory:
         """Opens logs in parallel: most of the time goes by waiting for the disk and computing checksums."""
 
         def load(entry: FoundLog) -> Log | KafkaError | OSError:
-            try:
-                return self._load_found(entry, clean=report.clean)
-            except (KafkaError, OSError) as error:
-                return error
+            with self.progress.one():
+                try:
+                    return self._load_found(entry, clean=report.clean)
+                except (KafkaError, OSError) as error:
+                    return error
 
         if self._recovery_threads > 1 and len(found) > 1:
             with self._recovery_pool(self._recovery_threads) as executor:

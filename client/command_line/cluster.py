@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,8 @@ CLUSTER_FOLDER = Path("tidegate-cluster")
 DEV_FOLDER = Path("tidegate-dev")
 DEFAULT_PORT = 9092
 BASE_PORT_MAX = 65_000
+BAR_INTERVAL_S = 0.2
+TOLD_EVERY = 25  # of these intervals, where there is no terminal
 
 
 def dev(
@@ -89,25 +92,68 @@ def up(
         typer.Option(min=1, max=BASE_PORT_MAX, help="The first node's Kafka port, the others follow; 9092, or the folder's."),
     ] = None,
     settings: Settings = [],  # noqa: B006
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=1, help="Seconds after which to wait no longer.  By default: as long as the nodes get on."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Start the nodes in the background and wait until they are ready."""
-    run(_up(nodes, data, base_port, settings, json))
+    """Start the nodes in the background and wait until they are ready.
+
+    Nodes that recover their logs are waited for, and are never stopped: when the waiting ends early they go on, and the next `up`
+    waits for them again.
+    """
+    run(_up(nodes, data, base_port, settings, timeout, json))
 
 
-async def _up(nodes: int | None, data: Path, base_port: int | None, settings: list[str], json: bool) -> None:
-    from ..local_cluster import LocalCluster
+async def _up(
+    nodes: int | None, data: Path, base_port: int | None, settings: list[str], timeout_s: float | None, json: bool
+) -> None:
+    from ..local_cluster import LocalCluster, LocalClusterError
 
     chosen = base_port if base_port is not None or LocalCluster.exists(data) else DEFAULT_PORT
     cluster = LocalCluster(data, nodes=nodes, settings=_typed(settings), detached=True, base_port=chosen)
     running = [str(node.id) for node in cluster.nodes if node.running]
-    await cluster.up()
+    showing = asyncio.create_task(_show_progress(cluster))
+    try:
+        await cluster.up(within_s=timeout_s)
+    except LocalClusterError as error:
+        left = [str(node.id) for node in cluster.nodes if node.recovering]
+        if left:
+            more = f"{error}; node {', '.join(left)} goes on recovering: `tidegate cluster up --data {data}` waits again"
+            raise LocalClusterError(more) from None
+        raise
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
     if running and cluster.settings_changed:
         which = f"node {running[0]} was" if len(running) == 1 else f"nodes {', '.join(running)} were"
         warn(f"{which} running: --set counts there from the next start (`tidegate cluster down`, then `up`)")
     await _show(cluster, json)
     if not json:
         print(f"bootstrap: {cluster.bootstrap}")
+
+
+async def _show_progress(cluster: LocalCluster) -> None:
+    """A bar for each node that opens logs or catches up, on stderr; where there is no terminal, a line from time to time."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    console, told = Console(stderr=True), dict[int, str]()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("logs"), TimeElapsedColumn())
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks = {node.id: bars.add_task(f"node {node.id}", visible=False, total=None) for node in cluster.nodes}
+        for turn in itertools.count():
+            for node in cluster.nodes:
+                now = node.progress
+                shown = {"completed": now.opened, "total": now.of or None, "visible": bool(now.of)}
+                bars.update(tasks[node.id], description=f"node {node.id} {now.doing}", **shown)  # type: ignore[arg-type]
+                said = f"node {node.id} {now.doing}: {now.opened} of {now.of} logs"
+                if not console.is_terminal and now.of and turn % TOLD_EVERY == TOLD_EVERY - 1 and told.get(node.id) != said:
+                    told[node.id] = said
+                    console.print(said, soft_wrap=True)
+            await asyncio.sleep(BAR_INTERVAL_S)
 
 
 @cluster.command()
@@ -123,18 +169,24 @@ async def _status(data: Path, json: bool) -> None:
 
 
 @cluster.command()
-def down(data: Data = CLUSTER_FOLDER, json: Json = False) -> None:
+def down(
+    data: Data = CLUSTER_FOLDER,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a node that does not end is killed.")] = 30.0,
+    json: Json = False,
+) -> None:
     """Stop the nodes; the data stays for the next `up`."""
-    run(_down(data, json))
+    run(_down(data, timeout, json))
 
 
-async def _down(data: Path, json: bool) -> None:
+async def _down(data: Path, timeout_s: float, json: bool) -> None:
     from ..local_cluster import LocalCluster
 
     cluster = LocalCluster.attach(data)
-    stopped = sorted(await cluster.down())
+    stopped = sorted(await cluster.down(timeout_s))
+    for node_id in cluster.killed:
+        warn(f"node {node_id} did not end within {timeout_s:g} s and was killed: its next start recovers its logs")
     if json:
-        show_json({"stopped": stopped})
+        show_json({"stopped": stopped, "killed": cluster.killed})
     else:
         print(f"stopped: {', '.join(f'node {node_id}' for node_id in stopped)}" if stopped else "no node was running")
 

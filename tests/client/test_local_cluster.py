@@ -14,9 +14,13 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
+from tidegate.client import local_cluster
 from tidegate.client.local_cluster import ForeignNode, LocalCluster, LocalClusterError, LocalNode
 from tidegate.client.node_process import NodeProcess, ProcessIdentity, last_words, log_tail
+from tidegate.proto.admin_pb2 import StatusReply
+from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -342,3 +346,84 @@ def test_the_command_refuses_taken_ports_and_applies_what_is_set(tmp_path: Path)
         assert 'num.partitions" = 5' in (tmp_path / "a/node-1/config.toml").read_text()
     finally:
         tidegate("cluster", "down", *data)
+
+
+class StepClock(SystemClock):
+    """Each question about a node's progress takes 50 s."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def recovering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LocalNode, list[int]]]:
+    """A node whose process runs and answers nothing but how many of its ten logs are open: the numbers of the list, in turn;
+    when there are none left, it is ready."""
+    clock, opened = StepClock(), list[int]()
+    node = LocalCluster(tmp_path, nodes=1, clock=clock).node(1)
+    child = subprocess.Popen(SLEEPER)
+    node._process = NodeProcess(ProcessIdentity.of(child.pid), child, tmp_path / "record")
+
+    async def status(*_: object) -> StatusReply:
+        if opened:
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata())
+        return StatusReply(ready=True)
+
+    async def readyz(*_: object) -> str:
+        clock.now_s += 50
+        return f"recovering: {opened.pop(0)} of 10 logs are open\n"
+
+    monkeypatch.setattr(local_cluster, "POLL_INTERVAL_S", 0)
+    monkeypatch.setattr(local_cluster, "get", readyz)
+    monkeypatch.setattr(node, "status", status)
+    yield node, opened
+    child.kill()
+    child.wait()
+
+
+async def test_a_node_that_gets_on_is_waited_for(recovering: tuple[LocalNode, list[int]]) -> None:
+    node, opened = recovering
+    opened += range(10)
+    assert (await node.wait_ready()).ready, "500 s, and never 60 without another log"
+
+
+async def test_a_node_that_gets_no_further_is_not_waited_for(recovering: tuple[LocalNode, list[int]]) -> None:
+    node, opened = recovering
+    opened += [1, 2, 3, 3, 3, 3, 3]
+    with pytest.raises(LocalClusterError, match=r"not ready after 60 s .*got no further.*3 of 10 logs are open"):
+        await node.wait_ready()
+    assert node.recovering, "it is left alone"
+
+
+async def test_the_waiting_ends_when_it_is_told_to(recovering: tuple[LocalNode, list[int]]) -> None:
+    node, opened = recovering
+    opened += range(10)
+    with pytest.raises(LocalClusterError, match=r"not ready after 120 s .*2 of 10 logs are open"):
+        await node.wait_ready(within_s=120)
+
+
+@pytest.mark.parametrize("detached", [True, False])
+async def test_a_node_that_recovers_is_not_stopped_when_the_waiting_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, detached: bool
+) -> None:
+    cluster, stopped = LocalCluster(tmp_path, nodes=2, detached=detached), list[int]()
+    cluster.node(1).progress = local_cluster.Progress(local_cluster.RECOVERING, 3, 10)
+    monkeypatch.setattr(LocalNode, "recovering", property(lambda self: bool(self.progress.of)))
+
+    async def nothing(*_: object, **__: object) -> None:
+        pass
+
+    async def late(*_: object, **__: object) -> None:
+        raise LocalClusterError("not ready")
+
+    async def stop(nodes: list[LocalNode], _timeout_s: float) -> None:
+        stopped.extend(node.id for node in nodes)
+
+    monkeypatch.setattr(LocalNode, "start", nothing)
+    monkeypatch.setattr(LocalNode, "wait_ready", late)
+    monkeypatch.setattr(cluster, "_stop", stop)
+    with pytest.raises(LocalClusterError):
+        await cluster.up()
+    assert stopped == ([2] if detached else [1, 2])

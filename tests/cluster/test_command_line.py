@@ -235,7 +235,7 @@ def test_a_cluster_comes_up_in_the_background_and_ends_at_down(tmp_path: Path) -
         assert [node["pid"] for node in again["nodes"]] == [node["pid"] for node in status["nodes"]]
     finally:
         stopped = json.loads(tidegate("cluster", "down", "--data", folder, "--json"))
-    assert stopped == {"stopped": [1, 2]}
+    assert stopped == {"stopped": [1, 2], "killed": []}
     assert not any(NodeProcess.attach(record).running for record in records)
     assert "stopped" in tidegate("cluster", "status", "--data", folder)
     assert tidegate("cluster", "down", "--data", folder) == "no node was running\n"

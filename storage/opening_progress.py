@@ -1,0 +1,36 @@
+"""How far the opening of a node's logs is: counted by the threads that open them, read by whoever waits.
+
+A node can be told to stop meanwhile: then no further log is opened, and `open_all` raises OpeningStopped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class OpeningStopped(Exception):
+    """The node was told to stop before all logs were open; those that were are closed again."""
+
+
+class OpeningProgress:
+    """`found`: all logs; `opened`: those that were looked at, also those that could not be opened."""
+
+    def __init__(self) -> None:
+        self.found = 0
+        self.opened = 0
+        self._stop_wanted = False
+        self._lock = threading.Lock()
+
+    def stop(self) -> None:
+        self._stop_wanted = True
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Around the opening of one log.  Raises OpeningStopped."""
+        if self._stop_wanted:
+            raise OpeningStopped("told to stop while logs were opened")
+        yield
+        with self._lock:
+            self.opened += 1
