@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install foreign-clients test lint demo proto clean
+.PHONY: help install foreign-clients foreign-systems test lint demo proto clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -22,8 +22,12 @@ install: $(BIN)/.installed ## make .venv and install everything into it
 demo: install ## run the main job on three nodes, with two kills, and check every record
 	$(BIN)/tidegate demo
 
-foreign-clients: install ## fetch and build the Kafka clients of other languages that the tests use (Maven, npm)
+foreign-clients: install ## fetch and build the Kafka clients of other languages that the tests use (Maven, npm, Go)
 	$(BIN)/python tests/foreign_clients.py
+
+foreign-systems: install ## run Kafka Streams, Flink and Kafka's own copier on three nodes that are killed (Maven; minutes)
+	$(BIN)/python tests/foreign_clients.py systems
+	$(BIN)/python -m pytest tests/systems
 
 test: install ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

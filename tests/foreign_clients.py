@@ -1,8 +1,9 @@
 """Kafka clients that are not Python, for tests: where they are, how they get there, how a test asks them what they saw.
 
-`make foreign-clients` runs this file.  It fetches the libraries with Maven and npm, compiles the Java program, and does nothing
-for what is current.  Everything lies in FOLDER, which git ignores.  Where a tool or its registry is missing it says so, and so
-does every test that then skips; a program of ours that does not compile is an error in both places.
+`make foreign-clients` runs this file.  It fetches the libraries with Maven, npm and Go, compiles the programs in Java and Go, and
+does nothing for what is current; `make foreign-systems` has it do the same for whole systems that work on Kafka (tests/systems).
+Everything lies in FOLDER, which git ignores.  Where a tool or its registry is missing it says so, and so does every test that
+then skips; a program of ours that does not compile is an error in both places.
 
 A program is started once for many cases: `PROGRAM bootstrap-servers case ...`.  It runs the cases side by side and prints one
 line of JSON for each, `{"case": name, "saw": {...}}` or `{"case": name, "failed": "stack trace"}`; what it saw is judged by the
@@ -31,6 +32,7 @@ SOURCES = ROOT / "tests" / "clients"
 FETCH_TIMEOUT_S = 600
 COMPILE_TIMEOUT_S = 120
 END_TIMEOUT_S = 15
+MANIFESTS = ("pom.xml", "package.json", "go.mod")
 HOW_TO_INSTALL = "make foreign-clients"
 
 
@@ -44,10 +46,10 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Client:
-    """One client, in one range of versions.  `tools` are the commands it needs."""
+    """One client, in one range of versions.  `program` is the folder of its sources; `tools` are the commands it needs."""
 
     name: str
-    language: str
+    program: str
     versions: str
     tools: tuple[str, ...]
 
@@ -56,21 +58,38 @@ class Client:
         return FOLDER / self.name
 
     @property
+    def manifest(self) -> str:
+        """What names the libraries, and so the language."""
+        return next(name for name in MANIFESTS if (SOURCES / self.program / name).is_file())
+
+    @property
     def reason(self) -> Path:
         """Why the last installation failed."""
         return FOLDER / f"{self.name}.missing"
 
     def sources(self) -> list[Path]:
-        return sorted(path for path in (SOURCES / self.language).rglob("*") if path.is_file())
+        return sorted(path for path in (SOURCES / self.program).rglob("*") if path.is_file())
 
 
+_MAVEN = ("mvn", "java", "javac")
 # What is not released yet sorts before the release: the ranges end before the first alpha of what they leave out.
 CLIENTS = {
     client.name: client
     for client in (
-        Client("java-3.9", "java", "[3.9,3.10-alpha)", ("mvn", "java", "javac")),
-        Client("java-4", "java", "[4,5-alpha)", ("mvn", "java", "javac")),
+        Client("java-3.9", "java", "[3.9,3.10-alpha)", _MAVEN),
+        Client("java-4", "java", "[4,5-alpha)", _MAVEN),
         Client("kafkajs", "kafkajs", "", ("npm", "node")),
+        Client("platformatic", "platformatic", "", ("npm", "node")),
+        Client("sarama", "go", "", ("go",)),
+        Client("kafka-go", "go", "", ("go",)),
+    )
+}
+SYSTEMS = {
+    client.name: client
+    for client in (
+        Client("streams", "streams", "4.1.1", _MAVEN),
+        Client("flink", "flink", "2.2.0", _MAVEN),
+        Client("kafka-tools", "kafka-tools", "4.1.1", _MAVEN),
     )
 }
 
@@ -83,7 +102,7 @@ def install(client: Client) -> str:
     done = [
         what
         for what, step, inputs in (
-            ("fetched", _fetch, [path for path in client.sources() if path.name in ("pom.xml", "package.json")]),
+            ("fetched", _fetch, [path for path in client.sources() if path.name in MANIFESTS]),
             ("built", _build, client.sources()),
         )
         if _unless_current(client, what, inputs, step)
@@ -116,22 +135,38 @@ def _fetch(client: Client) -> None:
             raise Missing(f"{tool} is not installed")
     shutil.rmtree(client.folder, ignore_errors=True)
     client.folder.mkdir(parents=True)
-    if client.language == "java":
-        pom = SOURCES / "java" / "pom.xml"
-        options = [f"-Dclients={client.versions}", f"-Dfolder={client.folder}"]
-        _run(["mvn", "-B", "-q", "-f", str(pom), *options, "dependency:copy-dependencies"], FETCH_TIMEOUT_S, Missing)
-    else:
-        shutil.copy(SOURCES / client.language / "package.json", client.folder)
-        command = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"]
-        _run([*command, "--prefix", str(client.folder)], FETCH_TIMEOUT_S, Missing)
+    match client.manifest:
+        case "pom.xml":
+            pom = SOURCES / client.program / "pom.xml"
+            options = [f"-Dclients={client.versions}", f"-Dfolder={client.folder}"]
+            _run(["mvn", "-B", "-q", "-f", str(pom), *options, "dependency:copy-dependencies"], FETCH_TIMEOUT_S, Missing)
+        case "package.json":
+            shutil.copy(SOURCES / client.program / "package.json", client.folder)
+            command = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"]
+            _run([*command, "--prefix", str(client.folder)], FETCH_TIMEOUT_S, Missing)
+        case "go.mod":
+            # The checksums of the modules are not kept here: Go's own checksum database vouches for them.
+            _copy(client, ".mod", ".go")
+            _run(["go", "-C", str(client.folder), "mod", "tidy"], FETCH_TIMEOUT_S, Missing)
+
+
+def _copy(client: Client, *suffixes: str) -> None:
+    for path in client.sources():
+        if path.suffix in suffixes:
+            shutil.copy(path, client.folder)
 
 
 def _build(client: Client) -> None:
-    if client.language == "java":
-        shutil.rmtree(client.folder / "classes", ignore_errors=True)
-        sources = [str(path) for path in client.sources() if path.suffix == ".java"]
-        libraries, classes = client.folder / "dependency" / "*", client.folder / "classes"
-        _run(["javac", "--release", "17", "-cp", str(libraries), "-d", str(classes), *sources], COMPILE_TIMEOUT_S, Broken)
+    match client.manifest:
+        case "pom.xml":
+            shutil.rmtree(client.folder / "classes", ignore_errors=True)
+            sources = [str(path) for path in client.sources() if path.suffix == ".java"]
+            libraries, classes = client.folder / "dependency" / "*", client.folder / "classes"
+            if sources:  # the tools of Kafka itself need no program of ours
+                _run(["javac", "--release", "17", "-cp", str(libraries), "-d", str(classes), *sources], COMPILE_TIMEOUT_S, Broken)
+        case "go.mod":
+            _copy(client, ".go")
+            _run(["go", "-C", str(client.folder), "build", "-mod=mod", "-o", "program", "."], COMPILE_TIMEOUT_S, Broken)
 
 
 def _run(command: Sequence[str], timeout_s: float, failure: type[Exception]) -> None:
@@ -143,10 +178,10 @@ def _run(command: Sequence[str], timeout_s: float, failure: type[Exception]) -> 
         raise failure(f"{command[0]} ended with {done.returncode}:\n{(done.stdout + done.stderr).strip()[-2000:]}")
 
 
-def main() -> int:
-    """0 when every client is there."""
+def main(wanted: str = "clients") -> int:
+    """0 when every client, or every system, is there."""
     code = 0
-    for client in CLIENTS.values():
+    for client in (SYSTEMS if wanted == "systems" else CLIENTS).values():
         try:
             print(f"{client.name}: {install(client)}")
         except (Missing, Broken) as error:
@@ -162,7 +197,7 @@ def main() -> int:
 
 def command_for(name: str) -> tuple[list[str], dict[str, str]]:
     """The command that starts the client's program, and its environment.  Raises Missing, with how to mend it, or Broken."""
-    client = CLIENTS[name]
+    client = (CLIENTS | SYSTEMS)[name]
     built = client.folder / "built"
     if not built.is_file():
         why = client.reason.read_text().strip() if client.reason.is_file() else "it was not asked for"
@@ -171,11 +206,15 @@ def command_for(name: str) -> tuple[list[str], dict[str, str]]:
         raise Missing(f"the client {name} is not installed ({why.splitlines()[0]}): {HOW_TO_INSTALL}")
     if built.read_text() != fingerprint(client, client.sources()):
         raise Broken(f"the program for {name} is older than its sources: {HOW_TO_INSTALL}")
-    if client.language == "java":
-        classes = f"{client.folder / 'classes'}{os.pathsep}{client.folder / 'dependency' / '*'}"
-        lean = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
-        return ["java", *lean, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classes, "Main"], {}
-    return ["node", str(SOURCES / client.language / "main.js")], {"NODE_PATH": str(client.folder / "node_modules")}
+    match client.manifest:
+        case "pom.xml":
+            classes = f"{client.folder / 'classes'}{os.pathsep}{client.folder / 'dependency' / '*'}"
+            lean = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
+            return ["java", *lean, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classes, "Main"], {}
+        case "package.json":
+            return ["node", str(SOURCES / client.program / "main.js")], {"NODE_PATH": str(client.folder / "node_modules")}
+        case _:
+            return [str(client.folder / "program"), client.name], {}
 
 
 class Program:
@@ -241,4 +280,4 @@ class Program:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -1,9 +1,9 @@
-"""Programs of foreign clients, at work on the cases of a whole test module."""
+"""Programs of foreign clients, at work on the cases of a whole test module or class."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,10 +16,9 @@ CASE_TIMEOUT_S = 90
 
 @contextmanager
 def at_work(
-    name: str, cluster: LocalCluster, request: pytest.FixtureRequest, folders: pytest.TempPathFactory
+    name: str, cluster: LocalCluster, cases: Sequence[str], folders: pytest.TempPathFactory
 ) -> Iterator[Program]:
-    """One process for all tests of the module that were chosen.  Skips them when the client is not there, and says why."""
-    cases = sorted({case_of(item) for item in request.session.items if item.module is request.module})
+    """One process for all these cases.  Skips their tests when the client is not there, and says why."""
     try:
         program = Program(name, cluster.bootstrap, cases, folders.mktemp(name) / "program.log")
     except Missing as reason:
@@ -28,6 +27,11 @@ def at_work(
         pytest.fail(str(error))
     yield program
     program.close()
+
+
+def cases_of_module(request: pytest.FixtureRequest) -> list[str]:
+    """Of all tests of the module that were chosen."""
+    return sorted({case_of(item) for item in request.session.items if item.module is request.module})
 
 
 def case_of(item: Any) -> str:

@@ -12,7 +12,7 @@ import pytest
 from foreign_clients import Program
 from tidegate.client.local_cluster import LocalCluster
 
-from .programs import at_work, numbered
+from .programs import at_work, cases_of_module, numbered
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("java-clients"), pytest.mark.timeout(180)]
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("java-clients"), pyte
 def program(
     request: pytest.FixtureRequest, shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Program]:
-    with at_work(request.param, shared_cluster, request, tmp_path_factory) as program:
+    with at_work(request.param, shared_cluster, cases_of_module(request), tmp_path_factory) as program:
         yield program
 
 

@@ -13,7 +13,7 @@ import pytest
 from foreign_clients import Program
 from tidegate.client.local_cluster import LocalCluster
 
-from .programs import at_work, numbered
+from .programs import at_work, cases_of_module, numbered
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("kafkajs-client"), pytest.mark.timeout(180)]
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("kafkajs-client"), py
 def program(
     request: pytest.FixtureRequest, shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Program]:
-    with at_work("kafkajs", shared_cluster, request, tmp_path_factory) as program:
+    with at_work("kafkajs", shared_cluster, cases_of_module(request), tmp_path_factory) as program:
         yield program
 
 

@@ -1,0 +1,84 @@
+"""@platformatic/kafka, unmodified, against three nodes.
+
+What it does is in tests/clients/platformatic, a case for each test here, of the same name; what it must see is here.  It knows
+only the newer versions of the requests: topics go by their ids when it fetches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from foreign_clients import Program
+from tidegate.client.local_cluster import LocalCluster
+
+from .programs import at_work, cases_of_module, numbered
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("platformatic-client"), pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def program(
+    request: pytest.FixtureRequest, shared_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Program]:
+    with at_work("platformatic", shared_cluster, cases_of_module(request), tmp_path_factory) as program:
+        yield program
+
+
+def test_what_is_written_is_read(saw: dict[str, Any]) -> None:
+    assert saw == {"read": numbered("value", 60)}
+
+
+def test_every_codec_passes(saw: dict[str, Any]) -> None:
+    assert saw == dict.fromkeys(("none", "gzip", "snappy", "lz4", "zstd"), 50)
+
+
+class TestTransactions:
+    def test_aborted_records_are_never_read(self, saw: dict[str, Any]) -> None:
+        committed = [value for each in range(3) for value in numbered(f"committed-{each}", 5)]
+        aborted = [value for each in range(3) for value in numbered(f"aborted-{each}", 5)]
+        assert saw == {"committed": committed, "everything": aborted + committed}
+
+    def test_a_second_instance_fences_the_first(self, saw: dict[str, Any]) -> None:
+        assert saw == {"refused": True, "committed": ["second"]}
+
+    def test_offsets_move_with_the_output(self, saw: dict[str, Any]) -> None:
+        """Consume, transform, produce; some transactions are aborted and done again."""
+        assert saw == {"offset": 20, "committed": numbered("out", 20)}
+
+
+class TestGroups:
+    def test_members_share_and_hand_over(self, saw: dict[str, Any]) -> None:
+        assert saw == {"parts": [4, 2, 2, 4], "read": 20}
+
+    def test_members_of_the_new_protocol_share_and_hand_over(self, saw: dict[str, Any]) -> None:
+        """KIP-848."""
+        assert saw == {"parts": [4, 2, 2, 4], "read": 20}
+
+    def test_committed_offsets_are_found_by_the_next_reader(self, saw: dict[str, Any]) -> None:
+        assert saw == {"rest": sorted(numbered("value", 20)[6::2] + numbered("value", 20)[15::2])}
+
+
+def test_offsets_are_found_by_time(saw: dict[str, Any]) -> None:
+    assert saw == {"0": 0, "1003000": 3, "1003001": 4, "1009001": -1, "-1": 10, "-2": 0}
+
+
+class TestAdministration:
+    def test_topics_are_made_grown_and_deleted(self, saw: dict[str, Any]) -> None:
+        assert saw == {"again": "TOPIC_ALREADY_EXISTS", "deleted again": "UNKNOWN_TOPIC_OR_PARTITION"}
+
+    def test_groups_are_listed_described_and_deleted(self, saw: dict[str, Any]) -> None:
+        assert saw == {
+            "state": "STABLE",
+            "members": 1,
+            "listed": True,
+            "delete a live one": "NON_EMPTY_GROUP",
+            "listed after that": False,
+        }
+
+    def test_settings_are_described_and_changed(self, saw: dict[str, Any]) -> None:
+        assert saw == {"made": "604800000", "bad value": "INVALID_CONFIG"}
+
+    def test_records_are_deleted(self, saw: dict[str, Any]) -> None:
+        assert saw == {"read": numbered("value", 10)[4:]}
