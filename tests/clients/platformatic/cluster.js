@@ -9,18 +9,8 @@ const PATIENCE_MS = 30_000
 
 class Cluster {
   constructor(bootstrap) {
-    this.base = { bootstrapBrokers: bootstrap.split(','), clientId: 'platformatic', retries: 20, retryDelay: 200 }
-    this.open = []
-    this.admin = this.opened(new Admin(this.base))
-  }
-
-  opened(client) {
-    this.open.push(client)
-    return client
-  }
-
-  async close() {
-    await Promise.allSettled(this.open.map(client => client.close(true)))
+    this.base = { bootstrapBrokers: bootstrap.split(','), clientId: 'platformatic', retries: 100, retryDelay: 200 }
+    this.admin = new Admin(this.base)
   }
 
   // A new topic of three replicas.
@@ -40,12 +30,12 @@ class Cluster {
   }
 
   producer(settings = {}) {
-    return this.opened(new Producer({ ...this.base, serializers: stringSerializers, acks: -1, ...settings }))
+    return new Producer({ ...this.base, serializers: stringSerializers, acks: -1, ...settings })
   }
 
   consumer(groupId, settings = {}) {
     const options = { groupId, deserializers: stringDeserializers, maxWaitTime: 100, heartbeatInterval: 300, ...settings }
-    return this.opened(new Consumer({ ...this.base, ...options }))
+    return new Consumer({ ...this.base, ...options })
   }
 
   async fill(topic, partitions, values, settings = {}) {

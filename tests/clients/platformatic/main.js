@@ -1,11 +1,12 @@
 'use strict'
 // Runs cases side by side: `main.js bootstrap-servers case ...`.  A case is a function that cases.js exports; it is given the
-// cluster and returns what the client saw, which is printed as one line of JSON.
+// cluster and returns what the client saw, which is printed as one line of JSON.  Its clients end with the process: one that is
+// closed while it connects would take the process with it.
 
 const CASES = require('./cases')
 const { Cluster } = require('./cluster')
 
-const causes = error => [error, ...(error.errors || []), error.cause].filter(Boolean).map(each => each.stack).join('\n')
+const causes = error => [error.stack, ...[...(error.errors || []), error.cause].filter(Boolean).map(causes)].join('\n')
 
 const report = async (name, bootstrap) => {
   const cluster = new Cluster(bootstrap)
@@ -14,8 +15,6 @@ const report = async (name, bootstrap) => {
     return { case: name, saw: await CASES[name](cluster) }
   } catch (error) {
     return { case: name, failed: causes(error) }
-  } finally {
-    await cluster.close()
   }
 }
 
