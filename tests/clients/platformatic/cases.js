@@ -57,7 +57,7 @@ exports.offsetsMoveWithTheOutput = async cluster => {
   await until('the last commit is visible', async () => { // it is acknowledged before its markers are written
     const offsets = await consumer.listCommittedOffsets({ topics: [{ topic: source, partitions: [0] }] })
     offset = Number(offsets.get(source)[0])
-    return offset >= 19
+    return offset >= 20
   })
   return { topic: target, offset }
 }

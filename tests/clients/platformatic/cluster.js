@@ -30,7 +30,7 @@ class Cluster {
   }
 
   producer(settings = {}) {
-    return new Producer({ ...this.base, serializers: stringSerializers, acks: -1, ...settings })
+    return new Producer({ ...this.base, serializers: stringSerializers, ...settings })
   }
 
   consumer(groupId, settings = {}) {
@@ -40,7 +40,7 @@ class Cluster {
 
   async fill(topic, partitions, values, settings = {}) {
     const producer = this.producer(settings)
-    await producer.send({ messages: messages(topic, partitions, values) })
+    await producer.send({ acks: -1, messages: messages(topic, partitions, values) }) // it forgets the producer's own setting
     await producer.close()
   }
 
