@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..coordinator.group.consumer.assignors import ASSIGNORS
+from ..coordinator.group.policy import MigrationPolicy
 from ..runtime.tls import TlsFiles
 
 ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
@@ -111,6 +112,10 @@ SETTINGS: Final[dict[str, Setting]] = {
     "group.consumer.heartbeat.interval.ms": _int(5000, "How often a consumer group's members are to say that they live.", 1),
     "group.consumer.max.size": _int(2**31 - 1, "Most members of one consumer group.", 1),
     "group.consumer.assignors": Setting(list, ["uniform", "range"], "Who assigns; the first for groups whose members name none."),
+    "group.consumer.migration.policy": Setting(
+        str, "bidirectional",
+        "Which ways a group with members may move between the protocols: bidirectional, upgrade, downgrade or disabled.",
+    ),
     "group.consumer.assignment.interval.ms": _int(1000, "Members of a consumer group that join within it are assigned together."),
     "log.retention.check.interval.ms": _int(300000, "How often segments are looked at that may be too old or too many.", 10),
     "log.damaged.retention.ms": _int(604800000, "How long a damaged log is kept that was set aside; -1: for ever.", -1),
@@ -338,6 +343,10 @@ def _resolve(values: dict[str, Any], hostname: str) -> Configuration:
 
 
 def _check_consumer_groups(values: Mapping[str, Any]) -> None:
+    policies = [policy.value for policy in MigrationPolicy]
+    if values["group.consumer.migration.policy"].lower() not in policies:
+        policy = values["group.consumer.migration.policy"]
+        raise ConfigurationError(f"group.consumer.migration.policy = {policy!r}: choose from {', '.join(policies)}")
     assignors = values["group.consumer.assignors"]
     if not assignors or any(not isinstance(name, str) or name not in ASSIGNORS for name in assignors):
         raise ConfigurationError(f"group.consumer.assignors = {assignors!r}: choose from {', '.join(sorted(ASSIGNORS))}")

@@ -10,6 +10,7 @@ from ..controller.model import GROUP_VERSION, RESOURCES_LEVEL, metadata_level
 from ..coordinator.group.consumer.events import ConsumerGroupConfig, TopicShape
 from ..coordinator.group.consumer.patterns import PATTERNS_MAX, MatchedTopics, UnsupportedPattern, is_former_pattern
 from ..coordinator.group.events import GroupConfig, GroupEvent, GroupReply, TopicsDeleted
+from ..coordinator.group.policy import MigrationPolicy
 from ..coordinator.group.shard import GroupShard
 from ..coordinator.runtime import CoordinatorRuntime, Phase, ProducerIdentity, RuntimeConfig, ShardView
 from ..storage.log import Log
@@ -80,6 +81,7 @@ class GroupCoordination:
             max_size=configuration.integer("group.max.size"),
             offset_metadata_max_bytes=configuration.integer("offset.metadata.max.bytes"),
             offsets_retention_ms=configuration.integer("offsets.retention.minutes") * 60_000,
+            migration_policy=MigrationPolicy(configuration.text("group.consumer.migration.policy").lower()),
             consumer=ConsumerGroupConfig(
                 session_timeout_ms=configuration.integer("group.consumer.session.timeout.ms"),
                 heartbeat_interval_ms=configuration.integer("group.consumer.heartbeat.interval.ms"),
@@ -91,7 +93,7 @@ class GroupCoordination:
         self._topics = ClusterTopics(broker)
         runtime: CoordinatorRuntime[GroupEvent, GroupReply, None] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
-            lambda _partition, _epoch: GroupShard(self._config, self._topics),
+            lambda _partition, _epoch: GroupShard(self._config, self._topics, self._knows_classic_members),
             ReplicatedStateLog(CONSUMER_OFFSETS, broker.replicas),
             lambda _partition, _epoch, _effect: None,  # groups have no effects outside their log
             config=RuntimeConfig(),
@@ -129,11 +131,14 @@ class GroupCoordination:
         self._host.require_taken_up(partition)
         return partition
 
+    def _knows_classic_members(self) -> bool:
+        return metadata_level(self._broker.state.features) >= RESOURCES_LEVEL
+
     async def learn_pattern(self, pattern: str) -> None:
         """Before a heartbeat with a pattern is handled, so that its answer already holds what the pattern matches.  The shard
         judges the pattern itself.  Raises INVALID_REGULAR_EXPRESSION for one that a coordinator of an older version, which may
         take the group over, would not understand."""
-        if metadata_level(self._broker.state.features) < RESOURCES_LEVEL and not is_former_pattern(pattern):
+        if not self._knows_classic_members() and not is_former_pattern(pattern):
             message = f"{pattern!r} cannot be used before the cluster's upgrade is finished: `tidegate features upgrade`"
             raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
         try:

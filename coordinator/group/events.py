@@ -9,6 +9,7 @@ from enum import Enum
 from ...wire.errors import ErrorCode
 from .consumer.events import ConsumerGroupConfig, ConsumerGroupEvent, ConsumerGroupReply
 from .consumer.state import ConsumerGroupState
+from .policy import MigrationPolicy
 from .state import GroupState
 
 TopicPartition = tuple[str, int]
@@ -321,4 +322,5 @@ class GroupConfig:
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000
     offsets_retention_check_interval_ms: int = 600_000
     expiration_batch_max: int = 1_000
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
     consumer: ConsumerGroupConfig = field(default_factory=ConsumerGroupConfig)

@@ -11,11 +11,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from .events import TopicPartition
-from .records import OffsetKey, OffsetValue
+from ...wire.errors import ErrorCode
+from ..outcome import CoordinatorRecord
+from .events import FetchedOffset, GroupConfig, OffsetToCommit, TopicPartition
+from .records import OffsetKey, OffsetValue, encode_offset_key, encode_offset_value
 
 
 class CommittedOffset(NamedTuple):
@@ -23,6 +25,24 @@ class CommittedOffset(NamedTuple):
 
     value: OffsetValue
     record_offset: int
+
+
+def offset_records(
+    group_id: str, offsets: Iterable[OffsetToCommit], config: GroupConfig, now_ms: int, expire_ms: int
+) -> tuple[list[CoordinatorRecord], dict[TopicPartition, ErrorCode]]:
+    """What is written of a commit, and the code for each partition."""
+    written: list[CoordinatorRecord] = []
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for offset in offsets:
+        place = (offset.topic, offset.partition)
+        if len(offset.metadata.encode()) > config.offset_metadata_max_bytes:
+            errors[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            continue
+        errors[place] = ErrorCode.NONE
+        value = OffsetValue(offset.offset, offset.leader_epoch, offset.metadata, now_ms, expire_ms)
+        key = encode_offset_key(group_id, offset.topic, offset.partition)
+        written.append(CoordinatorRecord(key, encode_offset_value(value)))
+    return written, errors
 
 
 class OffsetStore:
@@ -90,6 +110,14 @@ class OffsetStore:
 
     def get(self, group_id: str, place: TopicPartition) -> CommittedOffset | None:
         return self._committed.get(group_id, {}).get(place)
+
+    def fetch(self, group_id: str, place: TopicPartition, require_stable: bool) -> FetchedOffset:
+        if require_stable and self.is_undecided(group_id, place):
+            return FetchedOffset(error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        committed = self.get(group_id, place)
+        if committed is None:
+            return FetchedOffset()
+        return FetchedOffset(committed.value.offset, committed.value.leader_epoch, committed.value.metadata)
 
     def of_group(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
         return self._committed.get(group_id, {})

@@ -233,6 +233,15 @@ def prepare(group: ClassicGroup, now_ms: int, config: GroupConfig, change: Chang
     group.enter(GroupState.PREPARING_REBALANCE)
 
 
+def dissolve(group: ClassicGroup, change: Change) -> None:
+    """The group becomes a consumer group: whoever waits here joins that one."""
+    for member in group.members.values():
+        for token in (member.join_token, member.sync_token):
+            if token != NO_TOKEN:
+                change.deferred.append((token, _rebalancing("the group is a consumer group now")))
+        member.join_token = member.sync_token = NO_TOKEN
+
+
 def _complete_if_all_joined(group: ClassicGroup, now_ms: int, change: Change) -> None:
     if group.state is GroupState.PREPARING_REBALANCE and group.initial_window_ms < 0 and group.all_joined:
         next_generation(group, now_ms, change)

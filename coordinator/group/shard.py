@@ -1,8 +1,8 @@
 """The group shard: the groups and offsets of one partition of __consumer_offsets (SEMANTICS 32-35).
 
 A group is of one kind at a time: kept by the classic protocol here, or a consumer group in `consumer/` (KIP-848).  One without
-members changes its kind when the first member of the other comes; nobody takes part in both, and no member moves from one to the
-other while the group lives (Kafka's online migration).
+members changes its kind when the first member of the other comes; one with members moves from the one to the other as
+`migration.py` says, and a consumer group may have members of both protocols.
 
 Offsets and the outcome of each generation are durable: written by `handle`, applied by `replay`.  Who waits for a rebalance is
 volatile and changed by `handle` itself (`membership.py`, `rebalance.py`); when an append is refused, the waiting members get the
@@ -14,18 +14,18 @@ that carries them is committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
 from ...wire.errors import ErrorCode, KafkaError
 from ..outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
-from . import rebalance, records, silence, views
+from . import migration, rebalance, records, silence, views
+from .consumer import classic_members
 from .consumer.events import ConsumerGroupHeartbeat, ConsumerGroupTimer, DescribeConsumerGroup, TopicCatalog
-from .consumer.groups import ConsumerGroups
-from .consumer.records import Kind
-from .consumer.records import decode_key as consumer_key
-from .consumer.state import MemberRequest
+from .consumer.group import ConsumerGroup, Draft
+from .consumer.groups import ConsumerGroups, NoTopics, check_heartbeat
+from .consumer.state import JOINING_EPOCH, MemberRequest
 from .events import (
     Acknowledged,
     DeleteGroup,
@@ -33,7 +33,6 @@ from .events import (
     DescribeGroup,
     DescribeGroupReply,
     ExpireOffsets,
-    FetchedOffset,
     GroupConfig,
     GroupEvent,
     GroupReply,
@@ -48,7 +47,6 @@ from .events import (
     OffsetFetch,
     OffsetFetchReply,
     OffsetsReply,
-    OffsetToCommit,
     SilenceTimer,
     SyncGroup,
     TopicPartition,
@@ -56,7 +54,7 @@ from .events import (
     TxnOffsetCommit,
 )
 from .membership import FOREVER_MS, ClassicGroup
-from .offsets import CommittedOffset, OffsetStore
+from .offsets import CommittedOffset, OffsetStore, offset_records
 from .rebalance import Change
 from .state import RULES, GroupAction, GroupRequest, GroupState
 
@@ -65,15 +63,17 @@ GroupOutcome = Outcome[GroupReply, None]
 TOMBSTONES_BYTES_MAX: Final = 500_000
 """Of keys in one batch: with what every record adds, well below the 1 MiB of `max.message.bytes`."""
 TOPIC_NAME_MAX: Final = 249
-CHANCE_EXTRA_MS: Final = 1_000
-"""To find a new coordinator, beside the time in which a member sends its next heartbeat: at most a third of its session."""
 
 
 class GroupShard:
     """One partition's groups."""
 
-    def __init__(self, config: GroupConfig, catalog: TopicCatalog | None = None) -> None:
-        """`catalog` knows the topics at least as of this election; without one there are none, and none is taken for deleted."""
+    def __init__(
+        self, config: GroupConfig, catalog: TopicCatalog | None = None, knows_classic_members: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`catalog` knows the topics at least as of this election; without one there are none, and none is taken for deleted.
+        `knows_classic_members()`: every node that may coordinate knows of classic members in consumer groups."""
+        self._knows_classic_members = knows_classic_members
         self.config = config
         self._catalog = catalog
         self.groups: dict[str, ClassicGroup] = {}
@@ -82,6 +82,7 @@ class GroupShard:
         self.silences = silence.Silences()
         self._is_live = False
         self._deadlines: dict[str, int] = {}
+        self._downgrades: dict[str, ClassicGroup] = {}  # those whose record is being appended
         self._deleted_topics: dict[str, int] = {}
         self._next_expiration_scan_ms = -1
 
@@ -109,6 +110,10 @@ class GroupShard:
             self.groups.pop(group_id, None)
             self._deadlines.pop(group_id, None)
             return
+        made = self._downgrades.pop(group_id, None)
+        if made is not None:
+            self.groups[group_id] = made
+            self._deadlines[group_id] = made.next_deadline_ms()
         group = self.groups.setdefault(group_id, ClassicGroup(group_id))
         if self._is_live:
             group.confirm(records.decode_group_value(data))
@@ -136,13 +141,14 @@ class GroupShard:
         """Everybody has a full session to find this coordinator; whoever left under the last one is removed, and the others join
         again."""
         for member in group.members.values():
-            chance_ms = member.session_timeout_ms // 3 + CHANCE_EXTRA_MS
-            member.session_deadline_ms = self.silences.give_chance(
-                group.group_id, member.member_id, chance_ms, member.session_timeout_ms, now_ms
-            )
+            session_ms = member.session_timeout_ms
+            member.session_deadline_ms = self.silences.give_classic_chance(group.group_id, member.member_id, session_ms, now_ms)
         change = Change()
-        for member_id in [name for name in group.members if self.silences.has_left(group.group_id, name)]:
+        left = self.silences.who_left(group.group_id)
+        for member_id in left:
             rebalance.remove_member(group, member_id, now_ms, self.config, change)
+        if left and group.state is GroupState.STABLE:  # they were members of the consumer group that this one was
+            rebalance.prepare(group, now_ms, self.config, change)
         self._keep(group)
         return self._written(group, change, now_ms)
 
@@ -171,6 +177,7 @@ class GroupShard:
     # --- handle ------------------------------------------------------------------------------------------------------------
 
     def handle(self, event: GroupEvent, context: Context) -> GroupOutcome:
+        self._downgrades.clear()  # of an append that was refused
         match event:
             case JoinGroup() | SyncGroup() | Heartbeat() | LeaveGroup() | GroupTimer():
                 return self._membership(event, context)
@@ -195,8 +202,8 @@ class GroupShard:
             case ConsumerGroupHeartbeat():
                 return self._consumer_heartbeat(event, context)
             case ConsumerGroupTimer():
-                written = self._and_notes(event.group_id, self.consumers.on_timer(event, context))
-                return Outcome(records=written, reply=Acknowledged())
+                draft = self.consumers.on_timer(event, context)
+                return Outcome(records=self._settled(draft, context.now_ms, joined=False), reply=Acknowledged())
             case SilenceTimer():
                 return Outcome(records=self.silences.on_timer(context.now_ms, self._is_member), reply=Acknowledged())
             case DescribeConsumerGroup():
@@ -209,10 +216,10 @@ class GroupShard:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         if isinstance(event, JoinGroup):
             self._check_join(event)
-        if isinstance(event, LeaveGroup) and self._is_consumer_kind(event.group_id):
-            return self._remove_instances(event)
-        kind_before = self._leave_consumer_kind(event)
         group = self.groups.get(event.group_id)
+        if group is None and self._has_consumers(event.group_id) and not isinstance(event, GroupTimer):
+            return self._classic_member(event, context)
+        kind_before = self.consumers.tombstones(event.group_id)  # of a consumer group that has no members any more
         if group is None:
             if isinstance(event, JoinGroup) and not event.member_id:
                 group = ClassicGroup(event.group_id)
@@ -239,13 +246,6 @@ class GroupShard:
         generation = CoordinatorRecord(records.encode_group_key(group.group_id), value)
         return [generation, *self.silences.forget_all_but(group.group_id, group.members)]
 
-    def _and_notes(self, group_id: str, written: list[CoordinatorRecord]) -> list[CoordinatorRecord]:
-        """With tombstones for the notes of members of a consumer group that are removed by these records."""
-        if group_id not in self.silences.notes:
-            return written
-        gone = (consumer_key(record.key) for record in written if record.value is None)
-        return written + self.silences.forget(group_id, [key.member_id for key in gone if key and key.kind is Kind.MEMBER])
-
     def _is_member(self, group_id: str, member_id: str) -> bool:
         group, consumers = self.groups.get(group_id), self.consumers.groups.get(group_id)
         return (group is not None and member_id in group.members) or (consumers is not None and member_id in consumers.members)
@@ -270,30 +270,77 @@ class GroupShard:
                 rebalance.advance(group, context.now_ms, self.config, change)
                 change.reply = Acknowledged()
 
-    def _leave_consumer_kind(self, event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup | GroupTimer) -> list[CoordinatorRecord]:
-        """Tombstones of a consumer group that has no members any more.  One that has some is not for classic members."""
-        if not self._has_consumers(event.group_id):
-            return self.consumers.tombstones(event.group_id)
-        if isinstance(event, JoinGroup):
-            message = f"{event.group_id} is a consumer group with members: set group.protocol=consumer, or use another group"
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
-        return []
+    # --- both protocols in one group (migration.py) ------------------------------------------------------------------------
 
-    def _remove_instances(self, event: LeaveGroup) -> GroupOutcome:
-        """What an administrator may do to a consumer group by LeaveGroup; its members leave by their heartbeat."""
-        instances = self.consumers.groups[event.group_id].instances
-        named = {m: m.group_instance_id for m in event.members if not m.member_id and m.group_instance_id in instances}
-        results = tuple((m, ErrorCode.NONE if m in named else ErrorCode.UNKNOWN_MEMBER_ID) for m in event.members)
-        written = self.consumers.remove_instances(event.group_id, [name for name in named.values() if name is not None])
-        return Outcome(records=self._and_notes(event.group_id, written), reply=LeaveReply(results))
+    def _classic_member(self, event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup, context: Context) -> GroupOutcome:
+        """A member of the classic protocol asks a consumer group."""
+        draft = Draft(self.consumers.groups[event.group_id])
+        reply: GroupReply | KafkaError
+        heard = [] if isinstance(event, LeaveGroup) else self.silences.heard(event.group_id, event.member_id)
+        try:
+            match event:
+                case JoinGroup():
+                    if not self._may_migrate():
+                        message = f"{event.group_id} is a consumer group with members: set group.protocol=consumer"
+                        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
+                    draft, reply = classic_members.join(self.consumers, self._catalog or NoTopics(), event, context)
+                case SyncGroup():
+                    reply = classic_members.sync(self.consumers, event, context)
+                case Heartbeat():
+                    classic_members.heartbeat(self.consumers, event, context)
+                    reply = Acknowledged()
+                case LeaveGroup():
+                    draft, reply = classic_members.leave(self.consumers, event)
+        except KafkaError as error:
+            reply = error
+        joined = isinstance(event, JoinGroup)
+        return Outcome(records=self._settled(draft, context.now_ms, joined=joined) + heard, reply=reply)
+
+    def _settled(self, draft: Draft, now_ms: int, *, joined: bool) -> list[CoordinatorRecord]:
+        """What is written of a draft; or instead the classic group that it becomes, when the last member of the consumer protocol
+        left, or (joined) became a classic one and nobody has to move."""
+        group, group_id = draft.group, draft.group.group_id
+        written = draft.records
+        if written and group.is_all_classic and (group.is_settled or not joined) and self._may_downgrade(group):
+            present = self.consumers.groups[group_id]
+            made = migration.downgraded(group, group.epoch if joined else present.epoch, now_ms)
+            value = CoordinatorRecord(records.encode_group_key(group_id), records.encode_group_value(made.to_value(now_ms, None)))
+            notes = self.silences.forget_all_but(group_id, made.members)
+            if not joined:  # the next coordinator, should there be one soon, finds by the notes that the others must join again
+                rebalance.prepare(made, now_ms, self.config, Change())
+                notes += self.silences.left(group_id, present.members.keys() - made.members.keys(), now_ms)
+            self._downgrades[group_id] = made
+            return [*self.consumers.tombstones(group_id), value, *notes]
+        if group_id in self.silences.notes:
+            written = written + self.silences.forget_all_but(group_id, group.members)
+        return written
+
+    def _may_migrate(self) -> bool:
+        return self._knows_classic_members()
+
+    def _may_downgrade(self, group: ConsumerGroup) -> bool:
+        return self.config.migration_policy.goes_down and len(group.members) <= self.config.max_size
 
     def _consumer_heartbeat(self, event: ConsumerGroupHeartbeat, context: Context) -> GroupOutcome:
+        check_heartbeat(event, self.config.consumer)
         group = self.groups.get(event.group_id)
         classic = group is not None and bool(group.members or group.pending_members)
-        written, reply = self.consumers.heartbeat(event, context, classic=classic)
+        converted: Draft | None = None
+        change = Change()
+        if classic and group is not None and event.member_epoch == JOINING_EPOCH:
+            if self.config.migration_policy.goes_up and self._may_migrate():
+                converted = migration.upgraded(group, self._catalog or NoTopics(), self.config.consumer.max_size)
+                classic = False
+        draft, reply = self.consumers.heartbeat(event, context, classic=classic, converted=converted)
+        if converted is not None and group is not None:
+            rebalance.dissolve(group, change)
+            for member_id in group.members:
+                if member_id in draft.group.members:
+                    self.consumers.watch(draft.group, member_id, context.now_ms)
+        tombstone = self._classic_tombstone(event.group_id) if draft.records else []
         heard = self.silences.heard(event.group_id, event.member_id)
-        tombstone = self._classic_tombstone(event.group_id) if written else []
-        return Outcome(records=[*tombstone, *written, *heard], reply=reply)
+        written = [*tombstone, *self._settled(draft, context.now_ms, joined=False), *heard]
+        return Outcome(records=written, reply=reply, deferred=change.deferred)
 
     def _check_join(self, event: JoinGroup) -> None:
         low, high = self.config.min_session_timeout_ms, self.config.max_session_timeout_ms
@@ -346,7 +393,7 @@ class GroupShard:
         else:
             self._check_classic_committer(event, context.now_ms)
         expire_ms = context.now_ms + event.retention_ms if event.retention_ms >= 0 else -1
-        written, errors = self._offset_records(event.group_id, event.offsets, context.now_ms, expire_ms)
+        written, errors = offset_records(event.group_id, event.offsets, self.config, context.now_ms, expire_ms)
         return Outcome(records=written, reply=OffsetsReply(errors))
 
     def _check_consumer(self, event: OffsetCommit) -> None:
@@ -354,7 +401,8 @@ class GroupShard:
         if event.generation < 0 and not self._has_consumers(event.group_id):
             return
         self.consumers.judge(MemberRequest.COMMIT, event.group_id, event.member_id, event.generation)
-        if not event.knows_member_epochs:
+        member = self.consumers.groups[event.group_id].members[event.member_id]
+        if not event.knows_member_epochs and member.classic is None:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "members of a consumer group commit by OffsetCommit version 9")
 
     def _check_classic_committer(self, event: OffsetCommit, now_ms: int) -> None:
@@ -379,7 +427,7 @@ class GroupShard:
             group.check_member(event.member_id, event.group_instance_id)
             group.check_generation(event.generation)
         self._refuse(self.state_of(event.group_id), GroupRequest.COMMIT_TRANSACTION, event.group_id)
-        written, errors = self._offset_records(event.group_id, event.offsets, context.now_ms, -1)
+        written, errors = offset_records(event.group_id, event.offsets, self.config, context.now_ms, -1)
         producer = ProducerIdentity(event.producer_id, event.producer_epoch)
         return Outcome(records=written, reply=OffsetsReply(errors), producer=producer, guard=event.guard)
 
@@ -400,22 +448,6 @@ class GroupShard:
             raise error
         return action
 
-    def _offset_records(
-        self, group_id: str, offsets: Iterable[OffsetToCommit], now_ms: int, expire_ms: int
-    ) -> tuple[list[CoordinatorRecord], dict[TopicPartition, ErrorCode]]:
-        written: list[CoordinatorRecord] = []
-        errors: dict[TopicPartition, ErrorCode] = {}
-        for offset in offsets:
-            place = (offset.topic, offset.partition)
-            if len(offset.metadata.encode()) > self.config.offset_metadata_max_bytes:
-                errors[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                continue
-            errors[place] = ErrorCode.NONE
-            value = records.OffsetValue(offset.offset, offset.leader_epoch, offset.metadata, now_ms, expire_ms)
-            key = records.encode_offset_key(group_id, offset.topic, offset.partition)
-            written.append(CoordinatorRecord(key, records.encode_offset_value(value)))
-        return written, errors
-
     # --- reading offsets ---------------------------------------------------------------------------------------------------
 
     def _fetch(self, event: OffsetFetch) -> GroupOutcome:
@@ -427,16 +459,8 @@ class GroupShard:
         else:
             undecided = self.offsets.undecided(event.group_id) if event.require_stable else ()
             places = dict.fromkeys([*self.offsets.of_group(event.group_id), *undecided])
-        found = {place: self._fetched(event.group_id, place, event.require_stable) for place in places}
+        found = {place: self.offsets.fetch(event.group_id, place, event.require_stable) for place in places}
         return Outcome(reply=OffsetFetchReply(found))
-
-    def _fetched(self, group_id: str, place: TopicPartition, require_stable: bool) -> FetchedOffset:
-        if require_stable and self.offsets.is_undecided(group_id, place):
-            return FetchedOffset(error=ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        committed = self.offsets.get(group_id, place)
-        if committed is None:
-            return FetchedOffset()
-        return FetchedOffset(committed.value.offset, committed.value.leader_epoch, committed.value.metadata)
 
     # --- deleting ----------------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ LEFT: Final = -1
 NOTES_MAX: Final = 1_000
 """In one batch; the others follow with the next tick."""
 RETRY_MS: Final = 1_000
+CHANCE_EXTRA_MS: Final = 1_000
+"""To find a new coordinator, beside the time in which a member sends its next heartbeat."""
 _VERSION: Final = 0
 
 
@@ -116,9 +118,16 @@ class Silences:
             return now_ms + session_ms
         return max(now_ms + min(chance_ms, session_ms), min(now_ms, note.since_ms) + session_ms)
 
+    def give_classic_chance(self, group_id: str, member_id: str, session_ms: int, now_ms: int) -> int:
+        """To a member whose heartbeat interval is its own choice: a third of its session at most, as its client makes sure."""
+        return self.give_chance(group_id, member_id, session_ms // 3 + CHANCE_EXTRA_MS, session_ms, now_ms)
+
     def has_left(self, group_id: str, member_id: str) -> bool:
         note = self.notes.get(group_id, {}).get(member_id)
         return note is not None and note.missed == LEFT
+
+    def who_left(self, group_id: str) -> list[str]:
+        return [member_id for member_id, note in self.notes.get(group_id, {}).items() if note.missed == LEFT]
 
     def resumed(self, away_ms: int) -> None:
         """Nobody could be heard for so long."""

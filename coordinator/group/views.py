@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..fields import FieldReader, RecordFormatError
+from ..fields import RecordFormatError
+from . import consumer_protocol
 from .consumer.state import ConsumerGroupState
 from .events import DescribeGroupReply, GroupListing, GroupType, ListGroups
 from .membership import ClassicGroup
@@ -43,9 +44,7 @@ def subscribed_topics(group: ClassicGroup) -> set[str] | None:
     for member in group.members.values():
         protocol = group.protocol or next(iter(member.protocol_names), None)
         try:
-            reader = FieldReader(member.metadata(protocol))
-            reader.int16()
-            read.update([reader.string() for _ in range(reader.array())])
+            read.update(consumer_protocol.read_topics(member.metadata(protocol)))
         except RecordFormatError:
             return None
     return read

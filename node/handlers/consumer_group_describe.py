@@ -14,6 +14,7 @@ from ..group_coordination import check_consumer_groups_enabled
 from ..requests import Fields, RequestContext
 from .authorized_operations import NOT_ASKED_FOR, ON_GROUP, when_asked
 
+_CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
 
 
@@ -63,7 +64,7 @@ def _member(member: DescribedConsumer, names: Mapping[UUID, str]) -> dict[str, A
         "subscribed_topic_regex": member.topic_regex,
         "assignment": {"topic_partitions": _topics(member.assignment, names)},
         "target_assignment": {"topic_partitions": _topics(member.target, names)},
-        "member_type": _CONSUMER_MEMBER,
+        "member_type": _CLASSIC_MEMBER if member.is_classic else _CONSUMER_MEMBER,
     }
 
 

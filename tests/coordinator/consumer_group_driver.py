@@ -37,8 +37,11 @@ class Consumers(Driver):
     ) -> None:
         self.catalog = catalog or Catalog(flights=4)
         settings = GroupConfig(initial_rebalance_delay_ms=0, consumer=ConsumerGroupConfig(**config))
-        super().__init__(lambda partition, epoch: GroupShard(settings, self.catalog), log=log, now_ms=now_ms)
+        super().__init__(lambda partition, epoch: self.make_shard(settings), log=log, now_ms=now_ms)
         self.load(epoch=1 if log is None else log.epochs[0] + 1)
+
+    def make_shard(self, settings: GroupConfig) -> GroupShard:
+        return GroupShard(settings, self.catalog)
 
     def beat(self, member_id: str, epoch: int, group_id: str = G, **fields: Any) -> Any:
         return self.ask(ConsumerGroupHeartbeat(group_id, member_id, epoch, **fields))

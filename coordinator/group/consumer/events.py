@@ -95,6 +95,7 @@ class DescribedConsumer:
     topic_regex: str | None
     assignment: Partitions
     target: Partitions
+    is_classic: bool = False
 
 
 @dataclass(slots=True, frozen=True)

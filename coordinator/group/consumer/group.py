@@ -112,6 +112,20 @@ class ConsumerGroup:
         current = self.current_of(member_id)
         return current.state is MemberState.STABLE and current.epoch == self.target_epoch
 
+    def is_classic(self, member_id: str) -> bool:
+        """Whether the member speaks the classic protocol."""
+        member = self.members.get(member_id)
+        return member is not None and member.classic is not None
+
+    @property
+    def is_all_classic(self) -> bool:
+        return bool(self.members) and all(member.classic is not None for member in self.members.values())
+
+    @property
+    def is_settled(self) -> bool:
+        """Every member has what the newest epoch's target gives it."""
+        return self.epoch == self.target_epoch and all(self._is_reconciled(member_id) for member_id in self.members)
+
     def subscribed_topics(self) -> set[str]:
         """The names in the subscriptions, and what the regular expressions were last found to match."""
         return {name for member in self.members.values() for name in member.topic_names} | self.topics.keys()
@@ -130,10 +144,13 @@ class ConsumerGroup:
         if instance_id is not None:
             holder = self.instances.get(instance_id, member_id)
             left = self.current_of(holder).epoch == STATIC_LEAVING_EPOCH
-            if holder != member_id and not (left and request is MemberRequest.JOIN):
+            replaceable = left or self.is_classic(holder)
+            if holder != member_id and not (replaceable and request is MemberRequest.JOIN):
                 return Situation.INSTANCE_HELD
             if holder in self.members and left:
                 return Situation.INSTANCE_LEFT
+            if holder != member_id:
+                return Situation.INSTANCE_LEFT  # a classic member, which says nothing when it leaves for a while
         if member_id not in self.members:
             return Situation.STRANGER
         current = self.current_of(member_id)

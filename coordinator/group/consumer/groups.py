@@ -16,8 +16,9 @@ of the metadata a group's topics were looked up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from uuid import UUID
 
 from ....wire.errors import ErrorCode, KafkaError
@@ -55,6 +56,13 @@ from .state import (
 _FOREVER_MS = 2**63
 
 
+class ClassicRequest(Enum):
+    """What a member of the classic protocol is awaited for."""
+
+    JOIN = "join"
+    SYNC = "sync"
+
+
 class NoTopics:
     """A catalog without topics."""
 
@@ -74,12 +82,14 @@ class _Volatile:
 
     sessions: dict[str, int] = field(default_factory=dict)
     revocations: dict[str, tuple[int, int]] = field(default_factory=dict)
+    awaited: dict[str, tuple[ClassicRequest, int]] = field(default_factory=dict)
     topics_seen: int = -1
     assign_from_ms: int = 0
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """The next one that is still to come."""
         untils = [*self.sessions.values(), *(until_ms for _, until_ms in self.revocations.values())]
+        untils += [until_ms for _, until_ms in self.awaited.values()]
         return min((until_ms for until_ms in untils if until_ms > now_ms), default=None)
 
 
@@ -118,9 +128,12 @@ class ConsumerGroups:
         """A new coordinator: everybody has a full session to find it, and a full time to revoke; but see `silence.py`."""
         chance_ms, session_ms = 2 * self.config.heartbeat_interval_ms, self.config.session_timeout_ms
         for group in self.groups.values():
-            for member_id in group.members:
-                self._watch(group, member_id, now_ms)
-                until_ms = silences.give_chance(group.group_id, member_id, chance_ms, session_ms, now_ms)
+            for member_id, member in group.members.items():
+                self.watch(group, member_id, now_ms)
+                if member.classic is None:
+                    until_ms = silences.give_chance(group.group_id, member_id, chance_ms, session_ms, now_ms)
+                else:
+                    until_ms = silences.give_classic_chance(group.group_id, member_id, member.classic.session_timeout_ms, now_ms)
                 self._volatile[group.group_id].sessions[member_id] = until_ms
                 self._deadlines[group.group_id] = min(until_ms, self._deadlines[group.group_id])
 
@@ -129,20 +142,23 @@ class ConsumerGroups:
         for group_id, group in self.groups.items():
             volatile = self._volatile.get(group_id, _Volatile())
             volatile.revocations = {name: (epoch, until + away_ms) for name, (epoch, until) in volatile.revocations.items()}
+            volatile.awaited = {name: (request, until + away_ms) for name, (request, until) in volatile.awaited.items()}
             self._deadlines.pop(group_id, None)
             for member_id in group.members:
-                self._watch(group, member_id, now_ms)
+                self.watch(group, member_id, now_ms)
 
     def due(self, now_ms: int) -> Sequence[ConsumerGroupTimer]:
         return [ConsumerGroupTimer(group_id) for group_id, deadline_ms in self._deadlines.items() if deadline_ms <= now_ms]
 
     # --- time --------------------------------------------------------------------------------------------------------------
 
-    def _watch(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+    def watch(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         """Begins the member's session anew, and sees to it that what it must revoke has a deadline."""
         volatile = self._volatile.setdefault(group.group_id, _Volatile())
         current = group.current_of(member_id)
-        volatile.sessions[member_id] = now_ms + self.config.session_timeout_ms
+        classic = group.members[member_id].classic
+        session_ms = self.config.session_timeout_ms if classic is None else classic.session_timeout_ms
+        volatile.sessions[member_id] = now_ms + session_ms
         if current.state is not MemberState.UNREVOKED_PARTITIONS:
             volatile.revocations.pop(member_id, None)
         elif volatile.revocations.get(member_id, (0, 0))[0] != current.epoch:
@@ -151,15 +167,30 @@ class ConsumerGroups:
         until_ms = min(volatile.sessions[member_id], volatile.revocations.get(member_id, (0, _FOREVER_MS))[1])
         self._deadlines[group.group_id] = min(until_ms, self._deadlines.get(group.group_id, _FOREVER_MS))
 
-    def on_timer(self, event: ConsumerGroupTimer, context: Context) -> list[CoordinatorRecord]:
+    def await_request(self, group_id: str, member_id: str, request: ClassicRequest, until_ms: int) -> None:
+        """A classic member was told to join, or has joined and must ask for its share: until then, or it is removed.  An earlier
+        wait for the same goes on."""
+        volatile = self._volatile.setdefault(group_id, _Volatile())
+        if volatile.awaited.get(member_id, (None, 0))[0] is not request:
+            volatile.awaited[member_id] = (request, until_ms)
+            self._deadlines[group_id] = min(until_ms, self._deadlines.get(group_id, _FOREVER_MS))
+
+    def came(self, group_id: str, member_id: str) -> None:
+        """The classic member has asked for what it was awaited for."""
+        if group_id in self._volatile:
+            self._volatile[group_id].awaited.pop(member_id, None)
+
+    def on_timer(self, event: ConsumerGroupTimer, context: Context) -> Draft:
         """Removes members that were silent for a session, or kept what they were to give up."""
         group, volatile = self.groups.get(event.group_id), self._volatile.get(event.group_id)
         self._deadlines.pop(event.group_id, None)
         if group is None or volatile is None:  # deleted meanwhile, or its first record was refused
             self._volatile.pop(event.group_id, None)
-            return []
+            return Draft(group or ConsumerGroup(event.group_id))
+        volatile.awaited = {name: awaited for name, awaited in volatile.awaited.items() if group.is_classic(name)}
         volatile.sessions = {name: until_ms for name, until_ms in volatile.sessions.items() if name in group.members}
         overdue = {member_id for member_id, until_ms in volatile.sessions.items() if until_ms <= context.now_ms}
+        overdue |= {member_id for member_id, (_, until_ms) in volatile.awaited.items() if until_ms <= context.now_ms}
         for member_id, (epoch, until_ms) in list(volatile.revocations.items()):
             current = group.current_of(member_id)
             if current.epoch != epoch or current.state is not MemberState.UNREVOKED_PARTITIONS:
@@ -172,8 +203,8 @@ class ConsumerGroups:
         if deadline_ms is not None:
             self._deadlines[event.group_id] = deadline_ms
         draft = Draft(group)
-        self._remove(draft, sorted(overdue))
-        return draft.records
+        self.remove(draft, sorted(overdue))
+        return draft
 
     # --- heartbeat ---------------------------------------------------------------------------------------------------------
 
@@ -187,9 +218,11 @@ class ConsumerGroups:
         classic: bool = False,
         instance_id: str | None = None,
         owned: Partitions | None = None,
+        converted: ConsumerGroup | None = None,
     ) -> Action:
-        """The table's action; raises KafkaError when it is a refusal.  classic: a classic group of that name has members."""
-        group = self.groups.get(group_id)
+        """The table's action; raises KafkaError when it is a refusal.  classic: a classic group of that name has members.
+        converted: the group that such a one becomes by this request."""
+        group = converted or self.groups.get(group_id)
         if classic:
             situation = Situation.CLASSIC
         elif group is None:
@@ -197,16 +230,17 @@ class ConsumerGroups:
         else:
             situation = group.situation(request, member_id, instance_id, epoch, owned)
         action = RULES[(situation, request)]
+        if action is Action.REFUSE_STALE and group is not None and group.is_classic(member_id):
+            action = Action.REFUSE_GENERATION  # a code of its own protocol
         error = refusal(action, group_id, f"{situation.value} {member_id!r} at epoch {epoch}")
         if error is not None:
             raise error
         return action
 
     def heartbeat(
-        self, event: ConsumerGroupHeartbeat, context: Context, *, classic: bool = False
-    ) -> tuple[list[CoordinatorRecord], ConsumerGroupHeartbeatReply]:
-        """What to write, and the answer once it is committed."""
-        _check(event, self.config)
+        self, event: ConsumerGroupHeartbeat, context: Context, *, classic: bool = False, converted: Draft | None = None
+    ) -> tuple[Draft, ConsumerGroupHeartbeatReply]:
+        """What to write, and the answer once it is committed.  converted: what a classic group with members becomes first."""
         request = {
             JOINING_EPOCH: MemberRequest.JOIN,
             LEAVING_EPOCH: MemberRequest.LEAVE,
@@ -220,44 +254,39 @@ class ConsumerGroups:
             classic=classic,
             instance_id=event.instance_id,
             owned=event.owned,
+            converted=None if converted is None else converted.group,
         )
-        draft = Draft(self.groups.get(event.group_id) or ConsumerGroup(event.group_id))
+        draft = converted or Draft(self.groups.get(event.group_id) or ConsumerGroup(event.group_id))
+        before = draft.group.copy() if converted is not None else self.groups.get(event.group_id)
         if action in (Action.REMOVE, Action.KEEP_PLACE):
             return self._leave(draft, event, action)
         self._admit(draft, event, action)
-        changed = self._look_for_changes(draft, event)
+        changed = self.look_for_changes(draft, before)
         # What a present member reads, or the topics there are, cannot wait: the old target may give what nobody may have.
-        self._assign(draft, context.now_ms, at_once=changed and action is not Action.ADD)
+        self.assign(draft, context.now_ms, at_once=changed and action is not Action.ADD)
         return self._move(draft, event, context.now_ms)
 
     def _leave(
         self, draft: Draft, event: ConsumerGroupHeartbeat, action: Action
-    ) -> tuple[list[CoordinatorRecord], ConsumerGroupHeartbeatReply]:
+    ) -> tuple[Draft, ConsumerGroupHeartbeatReply]:
         if action is Action.REMOVE:
-            self._remove(draft, [event.member_id])
+            self.remove(draft, [event.member_id])
         else:
             # What it must give up is given up: a client leaves when it has stopped reading.  The session goes on running.
             current = draft.group.current_of(event.member_id)
             if current.epoch != STATIC_LEAVING_EPOCH:
                 left = CurrentAssignment(STATIC_LEAVING_EPOCH, current.epoch, assigned=current.assigned)
                 draft.write(Kind.CURRENT, left, event.member_id)
-        return draft.records, ConsumerGroupHeartbeatReply(event.member_id, event.member_epoch, self.config.heartbeat_interval_ms)
+        return draft, ConsumerGroupHeartbeatReply(event.member_id, event.member_epoch, self.config.heartbeat_interval_ms)
 
-    def _remove(self, draft: Draft, member_ids: Sequence[str]) -> None:
+    def remove(self, draft: Draft, member_ids: Sequence[str]) -> None:
         """Members' records go, so that others may have what they held; the next heartbeat of any member finds a newer epoch."""
         for member_id in member_ids:
-            self._erase_member(draft, member_id)
+            self.erase_member(draft, member_id)
         if member_ids:
             draft.write(Kind.GROUP, draft.group.epoch + 1)
 
-    def remove_instances(self, group_id: str, instance_ids: Iterable[str]) -> list[CoordinatorRecord]:
-        """An administrator takes static members out (KIP-345); those that are not there are left out."""
-        group = self.groups[group_id]
-        draft = Draft(group)
-        self._remove(draft, sorted({group.instances[name] for name in instance_ids if name in group.instances}))
-        return draft.records
-
-    def _erase_member(self, draft: Draft, member_id: str) -> None:
+    def erase_member(self, draft: Draft, member_id: str) -> None:
         group = draft.group
         for kind, slots in ((Kind.CURRENT, group.current), (Kind.TARGET, group.target), (Kind.MEMBER, group.members)):
             if member_id in slots:
@@ -271,29 +300,27 @@ class ConsumerGroups:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
         if action is Action.REPLACE:
             before = event.member_id if event.instance_id is None else group.instances[event.instance_id]
-            self._hand_over(draft, before, event)
+            self.hand_over(draft, before, event.member_id, _told(event, group.members[before]))
         else:
             told = _told(event, group.members.get(event.member_id))
             if told != group.members.get(event.member_id):
                 draft.write(Kind.MEMBER, told, event.member_id)
 
-    def _hand_over(self, draft: Draft, before: str, event: ConsumerGroupHeartbeat) -> None:
+    def hand_over(self, draft: Draft, before: str, member_id: str, told: MemberMetadata) -> None:
         """KIP-345: an instance is back, perhaps as another member; it gets what was kept for it, and the group does not move."""
         place, target = draft.group.current_of(before), draft.group.target.get(before, NOTHING)
-        told = _told(event, draft.group.members[before])
-        if before != event.member_id:
-            self._erase_member(draft, before)
-        draft.write(Kind.MEMBER, told, event.member_id)
-        draft.write_targets({event.member_id: target})
+        if before != member_id:
+            self.erase_member(draft, before)
+        draft.write(Kind.MEMBER, told, member_id)
+        draft.write_targets({member_id: target})
         fresh = CurrentAssignment(JOINING_EPOCH, JOINING_EPOCH, assigned=place.assigned)
-        draft.write(Kind.CURRENT, fresh, event.member_id)
+        draft.write(Kind.CURRENT, fresh, member_id)
 
-    def _look_for_changes(self, draft: Draft, event: ConsumerGroupHeartbeat) -> bool:
-        """Raises the group epoch when the target would come out differently, and says so."""
-        present = self.groups.get(event.group_id)
+    def look_for_changes(self, draft: Draft, before: ConsumerGroup | None) -> bool:
+        """Raises the group epoch when the target would come out differently than for the group before, and says so."""
         group = draft.group
-        changed = bool(draft.records) and (present is None or _wishes(present) != _wishes(group))
-        volatile = self._volatile.get(event.group_id)
+        changed = bool(draft.records) and (before is None or _wishes(before) != _wishes(group))
+        volatile = self._volatile.get(group.group_id)
         if changed or volatile is None or volatile.topics_seen != self._catalog.version:
             names, complete = self._names(group)
             topics = self._catalog.shapes(names)
@@ -317,7 +344,7 @@ class ConsumerGroups:
             names.update(matching)
         return names, complete
 
-    def _assign(self, draft: Draft, now_ms: int, *, at_once: bool) -> None:
+    def assign(self, draft: Draft, now_ms: int, *, at_once: bool) -> None:
         """A new target, if the group epoch is past the one there is."""
         group = draft.group
         volatile = self._volatile.setdefault(group.group_id, _Volatile())
@@ -341,18 +368,18 @@ class ConsumerGroups:
 
     def _move(
         self, draft: Draft, event: ConsumerGroupHeartbeat, now_ms: int
-    ) -> tuple[list[CoordinatorRecord], ConsumerGroupHeartbeatReply]:
+    ) -> tuple[Draft, ConsumerGroupHeartbeatReply]:
         group, member_id = draft.group, event.member_id
         before = group.current_of(member_id)
         target = group.target.get(member_id, NOTHING)
         after = reconcile(member_id, before, event.owned, target, group.target_epoch, group.holders)
         if after != before:
             draft.write(Kind.CURRENT, after, member_id)
-        self._watch(draft.group, member_id, now_ms)
+        self.watch(draft.group, member_id, now_ms)
         missed_the_last = event.member_epoch != before.epoch
         told = missed_the_last or event.member_epoch == JOINING_EPOCH or event.is_full or after.assigned != before.assigned
         interval_ms = self._until_next_heartbeat_ms(group, member_id, now_ms)
-        return draft.records, ConsumerGroupHeartbeatReply(member_id, after.epoch, interval_ms, after.assigned if told else None)
+        return draft, ConsumerGroupHeartbeatReply(member_id, after.epoch, interval_ms, after.assigned if told else None)
 
     def _until_next_heartbeat_ms(self, group: ConsumerGroup, member_id: str, now_ms: int) -> int:
         """Shorter for whoever has no share yet because the target is due later."""
@@ -376,14 +403,14 @@ class ConsumerGroups:
         """Raises KafkaError GROUP_ID_NOT_FOUND."""
         group = self.groups.get(group_id)
         if group is None:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id} is not a consumer group")
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         members = tuple(_described(group, member_id, member) for member_id, member in group.members.items())
         names: Mapping[UUID, str] = {shape.topic_id: name for name, shape in group.topics.items()}
         assignor = group.assignor(self.config.assignors)
         return DescribeConsumerGroupReply(group_id, group.state, group.epoch, group.target_epoch, assignor, members, names)
 
 
-def _check(event: ConsumerGroupHeartbeat, config: ConsumerGroupConfig) -> None:
+def check_heartbeat(event: ConsumerGroupHeartbeat, config: ConsumerGroupConfig) -> None:
     """What no group could make sense of: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION."""
     problem = None
     if not event.group_id or not event.member_id:
@@ -461,4 +488,5 @@ def _described(group: ConsumerGroup, member_id: str, member: MemberMetadata) -> 
         member.topic_regex,
         current.assigned,
         group.target.get(member_id, NOTHING),
+        member.classic is not None,
     )

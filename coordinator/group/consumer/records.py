@@ -13,7 +13,7 @@ The key's version tells which it is.  Partitions are written in order, so equal 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from .events import Partitions, TopicIdPartition, TopicShape
 from .state import MemberState
 
 _VERSION = 0
+_CLASSIC_TAG = 0
 
 
 class Kind(IntEnum):
@@ -49,8 +50,20 @@ class Key(NamedTuple):
 
 
 @dataclass(slots=True, frozen=True)
+class ClassicMember:
+    """What a member of the classic protocol said when it joined: its session, and its subscription under each assignor's name."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.protocols)
+
+
+@dataclass(slots=True, frozen=True)
 class MemberMetadata:
-    """What a member says of itself."""
+    """What a member says of itself.  classic: None for members of the consumer protocol."""
 
     instance_id: str | None
     rack_id: str | None
@@ -60,6 +73,7 @@ class MemberMetadata:
     topic_regex: str | None
     rebalance_timeout_ms: int
     assignor: str | None
+    classic: ClassicMember | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -120,7 +134,7 @@ def encode_value(kind: Kind, value: Value) -> bytes:
             _write_partitions(writer, value.revoking)
         case frozenset():
             _write_partitions(writer, value)
-    writer.tags({})
+    writer.tags(_member_tags(value) if isinstance(value, MemberMetadata) else {})
     return writer.finish()
 
 
@@ -144,7 +158,9 @@ def decode_value(kind: Kind, data: bytes) -> Value:
         case Kind.CURRENT:
             epoch, previous, state = reader.int32(), reader.int32(), _member_state(reader.int8())
             value = CurrentAssignment(epoch, previous, state, _read_partitions(reader), _read_partitions(reader))
-    reader.tags()
+    tags = reader.tags()
+    if isinstance(value, MemberMetadata) and _CLASSIC_TAG in tags:
+        value = replace(value, classic=_read_classic(tags[_CLASSIC_TAG]))
     reader.finish()
     return value
 
@@ -225,3 +241,32 @@ def _read_member(reader: FieldReader) -> MemberMetadata:
     names = tuple(reader.string() for _ in range(reader.array()))
     regex = reader.optional_string()
     return MemberMetadata(instance_id, rack_id, client_id, client_host, names, regex, reader.int32(), reader.optional_string())
+
+
+def _member_tags(member: MemberMetadata) -> dict[int, bytes]:
+    if member.classic is None:
+        return {}
+    writer = FieldWriter(flexible=True)
+    writer.int8(1)  # a structure that may be null, and is not
+    writer.int32(member.classic.session_timeout_ms)
+    writer.array(len(member.classic.protocols))
+    for name, metadata in member.classic.protocols:
+        writer.string(name)
+        writer.data(metadata)
+        writer.tags({})
+    writer.tags({})
+    return {_CLASSIC_TAG: writer.finish()}
+
+
+def _read_classic(data: bytes) -> ClassicMember | None:
+    reader = FieldReader(data, flexible=True)
+    if reader.int8() < 0:
+        return None
+    session_timeout_ms = reader.int32()
+    protocols: list[tuple[str, bytes]] = []
+    for _ in range(reader.array()):
+        protocols.append((reader.string(), reader.data()))
+        reader.tags()
+    reader.tags()
+    reader.finish()
+    return ClassicMember(session_timeout_ms, tuple(protocols))

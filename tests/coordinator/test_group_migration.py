@@ -1,0 +1,512 @@
+"""A group that moves between the protocols while it has members (KIP-848's online migration).
+
+The codes, generations and assignments are those that Kafka 4.1.1 gave to the same requests, unless a test says otherwise.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any
+
+import pytest
+from consumer_group_driver import SESSION_MS, Consumers, G, numbers, owned
+from coordinator_doubles import Catalog, MemoryLog, code_of
+from tidegate.coordinator.fields import FieldWriter
+from tidegate.coordinator.group.consumer.records import ClassicMember, Kind, MemberMetadata, decode_value, encode_value
+from tidegate.coordinator.group.consumer_protocol import read_assignment, read_subscription, write_assignment
+from tidegate.coordinator.group.events import (
+    DescribeGroup,
+    GroupConfig,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    ListGroups,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetToCommit,
+    SyncGroup,
+    SyncReply,
+)
+from tidegate.coordinator.group.policy import MigrationPolicy
+from tidegate.coordinator.group.shard import GroupShard
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+ONE = (OffsetToCommit("flights", 0, 5),)
+CLASSIC_SESSION_MS, REBALANCE_MS = 30_000, 60_000
+NONE, REBALANCE = ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS
+UNKNOWN, GENERATION = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION
+
+
+def subscription(*topics: str, owns: tuple[int, ...] = (), user_data: bytes | None = None) -> bytes:
+    """ConsumerProtocolSubscription 1; what it owns is of the topic "flights"."""
+    writer = FieldWriter()
+    writer.int16(1)
+    writer.array(len(topics))
+    for topic in topics:
+        writer.string(topic)
+    writer.parts += struct.pack(">i", -1) if user_data is None else struct.pack(">i", len(user_data)) + user_data
+    writer.array(1 if owns else 0)
+    if owns:
+        writer.string("flights")
+        writer.int32s(owns)
+    return writer.finish()
+
+
+def share(*partitions: int) -> bytes:
+    return write_assignment([("flights", number) for number in partitions], 1)
+
+
+class Mixed(Consumers):
+    """Asks as members of both protocols do."""
+
+    def __init__(self, *, policy: str = "bidirectional", knows: bool = True, log: MemoryLog | None = None, **kept: Any) -> None:
+        self.policy, self.knows, self.labels = policy, knows, 0
+        super().__init__(kept.pop("catalog", None), log=log, **kept)
+
+    def make_shard(self, settings: GroupConfig) -> GroupShard:
+        settings = GroupConfig(
+            initial_rebalance_delay_ms=0, consumer=settings.consumer, migration_policy=MigrationPolicy(self.policy)
+        )
+        return GroupShard(settings, self.catalog, lambda: self.knows)
+
+    def classic(self, member_id: str = "m", owns: tuple[int, ...] = (), **fields: Any) -> Any:
+        """JoinGroup; an answer, or the label under which it will be."""
+        told: dict[str, Any] = {
+            "group_id": G, "member_id": member_id, "group_instance_id": None, "client_id": "c", "client_host": "/h",
+            "session_timeout_ms": CLASSIC_SESSION_MS, "rebalance_timeout_ms": REBALANCE_MS, "protocol_type": "consumer",
+            "protocols": (("range", subscription("flights", owns=owns)),), "new_member_id": "new",
+            "require_known_member_id": False,
+        }  # fmt: skip
+        self.labels += 1
+        self.submit(self.labels, JoinGroup(**(told | fields)))
+        self.commit()
+        return self.replies.get(self.labels, self.labels)
+
+    def sync(self, member_id: str, generation: int, instance: str | None = None, **shares: bytes) -> Any:
+        """SyncGroup; an answer, or the label under which it will be."""
+        self.labels += 1
+        self.submit(self.labels, SyncGroup(G, generation, member_id, instance, "consumer", "range", tuple(shares.items())))
+        self.commit()
+        return self.replies.get(self.labels, self.labels)
+
+    def live(self, member_id: str, generation: int, instance: str | None = None) -> ErrorCode:
+        return code_of(self.ask(Heartbeat(G, generation, member_id, instance)))
+
+    def leave(self, *members: str) -> list[ErrorCode]:
+        reply = self.ask(LeaveGroup(G, tuple(LeavingMember(name) for name in members)))
+        return [code for _, code in reply.results]
+
+    def stable_classic(self, **fields: Any) -> None:
+        """A group of "m", which has all four partitions in generation 1."""
+        joined = self.classic("", new_member_id="m", **fields)
+        assert (joined.member_id, joined.generation) == ("m", 1)
+        assert code_of(self.sync("m", 1, fields.get("group_instance_id"), m=share(0, 1, 2, 3))) is NONE
+
+    def again(self) -> Mixed:
+        """The next coordinator on the same log."""
+        return Mixed(policy=self.policy, log=self.log, catalog=self.catalog, now_ms=self.now_ms)
+
+    def kind(self) -> str:
+        (listing,) = self.ask(ListGroups()).groups
+        return f"{listing.type.value} {listing.state.value}"
+
+
+def parts(reply: Any) -> list[int]:
+    return sorted(number for _, number in read_assignment(reply.assignment).partitions)
+
+
+@pytest.fixture
+def groups() -> Mixed:
+    return Mixed()
+
+
+def upgraded(groups: Mixed) -> None:
+    """"m" is a classic member with everything, "c" has joined by the consumer protocol."""
+    groups.stable_classic()
+    joined = groups.join("c")
+    assert (joined.member_epoch, numbers(joined.assignment)) == (2, [])
+
+
+def settled(groups: Mixed) -> None:
+    """Each of them has two partitions, at epoch 2."""
+    upgraded(groups)
+    assert groups.classic(owns=(0, 1, 2, 3)).generation == 1
+    assert groups.classic(owns=(0, 1)).generation == 2
+    assert parts(groups.sync("m", 2)) == [0, 1]
+    assert numbers(groups.beat("c", 2, owned=frozenset()).assignment) == [2, 3]
+
+
+# --- up --------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_member_makes_a_consumer_group_of_a_classic_one_and_no_partition_is_read_twice(groups: Mixed) -> None:
+    upgraded(groups)
+    assert groups.kind() == "consumer Reconciling" and G not in groups.shard.groups
+    assert groups.assigned("m") == [0, 1, 2, 3] and groups.group.current["m"].epoch == 1
+    assert groups.live("m", 1) is REBALANCE
+    assert code_of(groups.sync("m", 1)) is REBALANCE, "it has not joined again"
+    told = groups.classic(owns=(0, 1, 2, 3))
+    assert (told.generation, told.protocol_type, told.protocol_name, told.leader) == (1, "consumer", "range", "")
+    assert parts(groups.sync("m", 1)) == [0, 1], "what it must give up is left out"
+    assert numbers(groups.beat("c", 2).assignment) is None, "not before it is given up"
+    assert groups.live("m", 1) is REBALANCE
+    assert groups.classic(owns=(0, 1)).generation == 2
+    assert parts(groups.sync("m", 2)) == [0, 1] and groups.live("m", 2) is NONE
+    assert groups.classic(owns=(0, 1)).generation == 2, "a join that changes nothing"
+    assert numbers(groups.beat("c", 2).assignment) == [2, 3] and groups.kind() == "consumer Stable"
+    described = {each.member_id: each.is_classic for each in groups.describe().members}
+    assert described == {"m": True, "c": False}
+
+
+def test_an_eager_member_which_owns_nothing_as_it_joins_moves_in_one_round(groups: Mixed) -> None:
+    upgraded(groups)
+    assert groups.classic(owns=()).generation == 2 and parts(groups.sync("m", 2)) == [0, 1]
+    assert groups.live("m", 2) is NONE and groups.kind() == "consumer Reconciling"
+    assert numbers(groups.beat("c", 2).assignment) == [2, 3]
+
+
+def test_a_member_that_waits_for_what_others_hold_joins_again_when_it_is_free(groups: Mixed) -> None:
+    settled(groups)
+    assert groups.beat("c", -1).member_epoch == -1
+    assert groups.kind() == "classic PreparingRebalance"
+
+
+def test_who_waits_for_a_rebalance_of_the_classic_group_joins_the_consumer_group(groups: Mixed) -> None:
+    groups.stable_classic()
+    waiting = groups.classic("", new_member_id="second")
+    assert isinstance(waiting, int) and groups.live("m", 1) is REBALANCE
+    groups.join("c")
+    assert code_of(groups.replies[waiting]) is REBALANCE
+    assert groups.group.members.keys() == {"m", "second", "c"}
+    assert groups.classic("second").generation == 2 and groups.assigned("m") == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_members_without_a_share_come_along(groups: Mixed, synced: bool) -> None:
+    """In CompletingRebalance nobody has one yet: the consumer gets its own at once."""
+    groups.classic("", new_member_id="m")
+    if synced:
+        groups.sync("m", 1, m=b"")
+    joined = groups.join("c")
+    assert len(joined.assignment) == 2 and groups.group.current["m"].epoch == 1
+    assert groups.live("m", 1) is REBALANCE and groups.classic().generation == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "share_of_m", "reason"),
+    [
+        ({"protocol_type": "connect"}, b"", "does not use the consumer embedded protocol"),
+        ({"protocols": (("range", b"junk"),)}, b"", "malformed"),
+        ({}, share(0)[:-4] + struct.pack(">i", 1) + b"z", "custom assignor"),
+    ],
+)
+def test_what_cannot_be_a_consumer_group_stays_a_classic_one(
+    groups: Mixed, fields: dict[str, Any], share_of_m: bytes, reason: str
+) -> None:
+    joined = groups.classic("", new_member_id="m", **fields)
+    protocol = fields.get("protocol_type", "consumer")
+    groups.ask(SyncGroup(G, joined.generation, "m", None, protocol, "range", (("m", share_of_m),)))
+    refused = groups.join("c")
+    assert code_of(refused) is ErrorCode.GROUP_ID_NOT_FOUND and reason in refused.message
+    assert groups.kind() == "classic Stable" and groups.live("m", 1) is NONE
+
+
+@pytest.mark.parametrize(
+    ("policy", "up", "down"),
+    [("bidirectional", True, True), ("upgrade", True, False), ("downgrade", False, True), ("disabled", False, False)],
+)
+def test_the_policy_says_which_ways_are_open(policy: str, up: bool, down: bool) -> None:
+    groups = Mixed(policy=policy)
+    groups.stable_classic()
+    assert code_of(groups.join("c")) is (NONE if up else ErrorCode.GROUP_ID_NOT_FOUND)
+    mixed = Mixed(policy=policy)
+    mixed.join("c")
+    assert code_of(mixed.classic("", new_member_id="m")) is NONE
+    mixed.beat("c", -1)
+    assert mixed.kind().split()[0] == ("classic" if down else "consumer")
+
+
+def test_nothing_moves_while_a_coordinator_may_be_of_a_version_that_would_forget_classic_members() -> None:
+    groups = Mixed(knows=False)
+    groups.stable_classic()
+    assert code_of(groups.join("c")) is ErrorCode.GROUP_ID_NOT_FOUND and groups.live("m", 1) is NONE
+    other = Mixed(knows=False)
+    other.join("c")
+    assert code_of(other.classic("", new_member_id="m")) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_an_upgrade_whose_append_is_refused_leaves_the_classic_group(groups: Mixed) -> None:
+    groups.stable_classic()
+    groups.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "no")
+    assert code_of(groups.join("c")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    groups.log.refuse = None
+    assert groups.kind() == "classic Stable" and groups.live("m", 1) is NONE
+    upgraded_again = groups.join("c")
+    assert upgraded_again.member_epoch == 2
+
+
+# --- members of both protocols -----------------------------------------------------------------------------------------------
+
+
+def test_classic_members_of_a_consumer_group_are_told_what_classic_members_know(groups: Mixed) -> None:
+    settled(groups)
+    assert [groups.live("m", 3), groups.live("m", 1), groups.live("x", 2), groups.live("c", 2)] == [
+        GENERATION, GENERATION, UNKNOWN, UNKNOWN,
+    ]  # fmt: skip
+    assert code_of(groups.sync("m", 3)) is GENERATION and code_of(groups.sync("x", 2)) is UNKNOWN
+    wrong = groups.ask(SyncGroup(G, 2, "m", None, "consumer", "roundrobin"))
+    assert code_of(wrong) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    for generation, code in ((2, NONE), (1, GENERATION), (7, GENERATION)):
+        for version_9 in (False, True):
+            asked = OffsetCommit(G, ONE, generation, "m", knows_member_epochs=version_9)
+            assert code_of(groups.ask(asked)) is code
+    assert code_of(groups.ask(OffsetCommit(G, ONE, 2, "c"))) is ErrorCode.UNSUPPORTED_VERSION
+    for member, epoch, code in (("m", 2, NONE), ("m", 0, GENERATION), ("m", 3, GENERATION), ("c", 2, NONE), ("x", 1, UNKNOWN)):
+        assert code_of(groups.ask(OffsetFetch(G, None, False, member, epoch))) is code
+    assert groups.ask(DescribeGroup(G)).state.value == "Dead"
+
+
+def test_new_classic_members_join_a_consumer_group(groups: Mixed) -> None:
+    settled(groups)
+    named = groups.classic("", new_member_id="named", require_known_member_id=True)
+    assert (named.error, named.member_id) == (ErrorCode.MEMBER_ID_REQUIRED, "named")
+    assert groups.classic("named").generation == 3 and groups.classic("", new_member_id="old-client").generation == 4
+    for fields in ({"protocols": (("sticky", subscription("flights")),)}, {"protocol_type": "connect"}, {"protocols": ()}):
+        assert code_of(groups.classic("", **fields)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert groups.group.members.keys() == {"m", "c", "named", "old-client"}
+
+
+def test_a_classic_member_that_does_not_come_when_it_is_told_to_is_removed(groups: Mixed) -> None:
+    upgraded(groups)
+    for _ in range(REBALANCE_MS // 5_000):
+        assert groups.live("m", 1) is REBALANCE  # it lives, and keeps what it shall give up
+        groups.beat("c", groups.group.current["c"].epoch)
+        groups.tick(5_000)
+        groups.commit()
+    groups.tick(5_000)
+    groups.commit()
+    assert "m" not in groups.group.members
+    assert numbers(groups.beat("c", 2, owned=frozenset()).assignment) == [0, 1, 2, 3]
+
+
+def test_a_classic_member_that_joins_and_never_asks_for_its_share_is_removed(groups: Mixed) -> None:
+    upgraded(groups)
+    assert groups.classic(owns=()).generation == 2
+    for _ in range(REBALANCE_MS // 5_000 + 1):
+        groups.live("m", 2)
+        groups.beat("c", 2, owned=frozenset())
+        groups.tick(5_000)
+        groups.commit()
+    assert groups.group.members.keys() == {"c"}
+
+
+def test_the_session_of_a_classic_member_is_its_own(groups: Mixed) -> None:
+    settled(groups)
+    groups.tick(CLASSIC_SESSION_MS - 1)
+    groups.beat("c", 2)
+    assert "m" in groups.group.members
+    groups.tick(1)
+    groups.commit()
+    assert groups.group.members.keys() == {"c"} and CLASSIC_SESSION_MS < SESSION_MS
+
+
+def test_a_static_classic_member_is_replaced_by_its_instance_of_the_new_protocol(groups: Mixed) -> None:
+    groups.stable_classic(group_instance_id="i")
+    joined = groups.join("c", instance_id="i")
+    assert (joined.member_epoch, numbers(joined.assignment)) == (1, [0, 1, 2, 3]), "and nothing moves"
+    assert groups.live("m", 1, "i") is ErrorCode.FENCED_INSTANCE_ID
+    back = groups.classic("", new_member_id="m2", group_instance_id="i")
+    assert (back.member_id, back.generation, back.leader) == ("m2", 1, "")
+    assert groups.kind() == "classic Stable", "the last of the new protocol went, and nobody has to move"
+    assert parts(groups.sync("m2", 1, "i")) == [0, 1, 2, 3] and groups.live("m2", 1, "i") is NONE
+
+
+# --- down ------------------------------------------------------------------------------------------------------------------
+
+
+def rejoins(groups: Mixed, generation: int) -> None:
+    """ "m" hears that it has to join again, leads, and has all partitions."""
+    assert groups.live("m", generation) is REBALANCE
+    joined = groups.classic()
+    assert joined.generation > generation and joined.leader == "m"
+    assert parts(groups.sync("m", joined.generation, m=share(0, 1, 2, 3))) == [0, 1, 2, 3]
+    assert groups.kind() == "classic Stable" and groups.shard.silences.notes == {}
+
+
+@pytest.mark.parametrize("way", ["leaves", "dies"])
+def test_when_the_last_consumer_member_goes_the_others_are_a_classic_group_again(groups: Mixed, way: str) -> None:
+    settled(groups)
+    if way == "leaves":
+        groups.beat("c", -1)
+    else:
+        for _ in range(SESSION_MS // 5_000 + 1):
+            groups.live("m", 2)
+            groups.tick(5_000)
+            groups.commit()
+    assert groups.kind() == "classic PreparingRebalance" and G not in groups.shard.consumers.groups
+    rejoins(groups, 2)
+    assert code_of(groups.beat("c", 2)) is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_the_next_coordinator_finds_that_the_others_must_join_again(groups: Mixed) -> None:
+    """What the one that left had belongs to nobody; the log holds a generation in which all looks well."""
+    settled(groups)
+    groups.beat("c", -1)
+    after = groups.again()
+    after.commit()
+    assert after.kind() == "classic PreparingRebalance"
+    rejoins(after, 2)
+
+
+def test_a_downgrade_whose_append_is_refused_is_made_later(groups: Mixed) -> None:
+    settled(groups)
+    groups.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "no")
+    assert code_of(groups.beat("c", -1)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    groups.log.refuse = None
+    assert groups.kind() == "consumer Stable" and groups.live("m", 2) is NONE
+    groups.beat("c", -1)
+    assert groups.kind() == "classic PreparingRebalance"
+
+
+def test_a_group_that_all_classic_members_leave_stays_a_consumer_group(groups: Mixed) -> None:
+    upgraded(groups)
+    assert groups.leave("m", "c", "x") == [NONE, UNKNOWN, UNKNOWN], "a consumer member leaves by its heartbeat"
+    assert groups.kind() == "consumer Assigning"
+    groups.beat("c", -1)
+    assert groups.kind() == "consumer Empty"
+    assert groups.classic("", new_member_id="m").generation == 1 and groups.kind() == "classic CompletingRebalance"
+
+
+# --- the log ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_next_coordinator_goes_on_with_classic_members(groups: Mixed) -> None:
+    upgraded(groups)
+    after = groups.again()
+    assert vars(after.group) == vars(groups.group)
+    assert after.live("m", 1) is REBALANCE and after.classic(owns=()).generation == 2
+    assert parts(after.sync("m", 2)) == [0, 1] and numbers(after.beat("c", 2).assignment) == [2, 3]
+
+
+def test_a_classic_members_record_has_kafkas_bytes() -> None:
+    """As Kafka 4.1.1 wrote it for such a member; a coordinator that does not know the tag skips it."""
+    data = (
+        b"\x00\x00\x00\x00\x06probe\x0b/127.0.0.1\x02\x02t\x01\x00\x00\xea`\x00\x01\x00 \x01\x00\x00u0\x02\x06range\x12"
+        b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff\x00\x00\x00\x00\x00\x00"
+    )
+    classic = ClassicMember(30_000, (("range", subscription("t")),))
+    member = MemberMetadata(None, None, "probe", "/127.0.0.1", ("t",), "", 60_000, None, classic)
+    assert decode_value(Kind.MEMBER, data) == member and encode_value(Kind.MEMBER, member) == data
+
+
+@pytest.mark.parametrize("cut", range(1, 30, 3))
+def test_a_subscription_that_is_cut_off_is_refused(cut: int) -> None:
+    whole = subscription("flights", owns=(1, 2))
+    assert read_subscription(whole).owned == {("flights", 1), ("flights", 2)}
+    groups = Mixed()
+    groups.join("c")
+    code = code_of(groups.classic("m", protocols=(("range", whole[:-cut]),)))
+    assert code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+# --- any order -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_in_any_order_no_partition_has_two_owners_and_in_the_end_each_has_one(seed: int) -> None:
+    """Members of both protocols come, go and are heard, and coordinators move; each does what it is told."""
+    chance = random.Random(seed)
+    groups = Mixed(catalog=Catalog(flights=6))
+    reading: dict[str, frozenset[int]] = {}  # what each member believes to own
+    generation: dict[str, int] = {}
+
+    def classic_round(name: str) -> None:
+        if name in generation:
+            code = groups.live(name, generation[name])
+            if code is NONE:
+                return
+            if code is not REBALANCE:
+                reading[name] = frozenset()
+                del generation[name]
+        told = groups.classic(name, owns=tuple(sorted(reading.get(name, ()))), require_known_member_id=False)
+        if isinstance(told, KafkaError) and told.code is UNKNOWN:
+            reading[name] = frozenset()
+            told = groups.classic("", new_member_id=name)
+        if not isinstance(told, int):
+            finish(name, told)
+        else:
+            waiting[name] = told
+
+    def finish(name: str, told: Any) -> None:
+        if isinstance(told, KafkaError):
+            return
+        if isinstance(told, SyncReply):
+            reading[name] = frozenset(parts(told))
+            return
+        generation[name] = told.generation
+        if told.leader == name:
+            shares: dict[str, list[int]] = {each.member_id: [] for each in told.members}
+            owners = sorted(shares)
+            for number in range(6):
+                shares[owners[number % len(owners)]].append(number)
+            reading[name] = frozenset()  # an eager assignor: everything was given up before the join
+            reply = groups.sync(name, told.generation, **{each: share(*numbers_) for each, numbers_ in shares.items()})
+        else:
+            if told.leader:
+                reading[name] = frozenset()
+            reply = groups.sync(name, told.generation)
+        if isinstance(reply, int):
+            waiting[name] = reply
+        else:
+            finish(name, reply)
+
+    def consumer_round(name: str) -> None:
+        epoch = generation.get(name, 0)
+        mine = owned(*reading.get(name, ()))
+        told = groups.join(name) if epoch == 0 else groups.beat(name, epoch, owned=mine)
+        if isinstance(told, KafkaError):
+            reading[name] = frozenset()
+            generation.pop(name, None)
+            return
+        generation[name] = told.member_epoch
+        if told.assignment is not None:
+            reading[name] = frozenset(number for _, number in told.assignment)
+
+    waiting: dict[str, int] = {}
+    living: set[str] = set()
+    for step in range(200):
+        calm = step > 110
+        name = chance.choice(["k1", "k2", "k3", "c1", "c2"])
+        if calm and name not in living:
+            continue
+        for each, label in list(waiting.items()):
+            if label in groups.replies:
+                del waiting[each]
+                if each in living:
+                    finish(each, groups.replies[label])
+        if name in waiting:
+            groups.tick(500)
+            groups.commit()
+            continue
+        if not calm and name in living and chance.random() < 0.15:
+            living.discard(name)
+            groups.leave(name) if name.startswith("k") else groups.beat(name, -1)
+            reading.pop(name, None)
+            generation.pop(name, None)
+            continue
+        if not calm and chance.random() < 0.05:
+            waiting.clear()
+            groups = groups.again()
+        living.add(name)
+        (classic_round if name.startswith("k") else consumer_round)(name)
+        kind = groups.kind() if living else ""
+        if kind.startswith("consumer"):
+            held = [number for each in reading.values() for number in each]
+            assert len(held) == len(set(held)), (step, reading)
+        groups.tick(300)
+        groups.commit()
+    if living:
+        held = sorted(number for each in living for number in reading.get(each, ()))
+        assert held == list(range(6)), (groups.kind(), reading, generation)
