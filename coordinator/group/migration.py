@@ -14,6 +14,8 @@ one became a classic member itself.
 
 from __future__ import annotations
 
+from typing import Final
+
 from ...wire.errors import ErrorCode, KafkaError
 from ..fields import RecordFormatError
 from .consumer.classic_members import by_id, by_name, metadata_of
@@ -23,6 +25,9 @@ from .consumer.records import ClassicMember, CurrentAssignment, Kind
 from .consumer_protocol import PROTOCOL_TYPE, read_assignment, read_subscription, write_assignment
 from .membership import ClassicGroup, Member
 from .state import GroupState
+
+STICKY_ASSIGNORS: Final = frozenset({"sticky", "cooperative-sticky"})
+"""Kafka's own: librdkafka repeats in the user data what the member owns, which the coordinator knows better."""
 
 
 def upgraded(group: ClassicGroup, catalog: TopicCatalog, size_max: int) -> Draft:
@@ -48,7 +53,7 @@ def upgraded(group: ClassicGroup, catalog: TopicCatalog, size_max: int) -> Draft
 def _take_over(draft: Draft, group: ClassicGroup, member: Member, catalog: TopicCatalog) -> set[str]:
     subscription = read_subscription(member.metadata(group.protocol) or member.protocols[0][1])
     assignment = read_assignment(member.assignment)
-    if assignment.user_data:
+    if assignment.user_data and group.protocol not in STICKY_ASSIGNORS:
         raise _cannot(
             group,
             "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default assignor before "

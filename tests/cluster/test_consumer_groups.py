@@ -332,3 +332,51 @@ async def test_new_partitions_and_new_topics_are_given_out(
         await asyncio.to_thread(until, lambda: len(reader.held) == PARTITIONS + 5, "it has the new ones, too")
         await admin.delete_topics([f"{topic}-two"])
         await asyncio.to_thread(until, lambda: len(reader.held) == PARTITIONS + 2, "it gave up those that are gone")
+
+
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+def test_a_group_moves_to_the_new_protocol_and_back_member_by_member_while_it_reads(
+    cluster: LocalCluster, topic: str, make_reader: Callable[..., Reader], strategy: str
+) -> None:
+    """KIP-848's online migration: members of both protocols share the partitions, and each record is read."""
+    group = fresh("group")
+    classic = {
+        "group.protocol": "classic", "partition.assignment.strategy": strategy, "session.timeout.ms": 6_000,
+        "heartbeat.interval.ms": 300,
+    }  # fmt: skip
+    produced: set[bytes] = set()
+    everybody: list[Reader] = []
+
+    def join(**settings: Any) -> Reader:
+        everybody.append(make_reader(group, topic, **settings))
+        return everybody[-1]
+
+    def all_is_read_by(members: list[Reader], what: str) -> None:
+        values = [b"%s-%d" % (what.encode(), number) for number in range(60)]
+        produce(cluster, topic, values)
+        produced.update(values)
+        until(lambda: produced <= {value for reader in everybody for value in reader.values}, f"all is read {what}")
+        for reader in members:
+            reader.commit()
+        assert committed(cluster, group, topic) == dict.fromkeys(range(PARTITIONS), len(produced) // PARTITIONS)
+
+    a, b = join(**classic), join(**classic)
+    until(lambda: shared([a, b]), "the classic members share")
+    all_is_read_by([a, b], "before")
+    c = join()
+    until(lambda: shared([a, b, c]), "a consumer member shares with them")
+    all_is_read_by([a, b, c], "together")
+    a.close()
+    d = join()
+    until(lambda: shared([b, c, d]), "the next was replaced")
+    b.close()
+    until(lambda: shared([c, d]), "the last classic member has gone")
+    all_is_read_by([c, d], "moved")
+    e = join(**classic)
+    until(lambda: shared([c, d, e]), "a classic member is back")
+    c.close()
+    d.close()
+    until(lambda: shared([e]), "the last consumer member has gone", 90)
+    all_is_read_by([e], "back")
+    assert asyncio.run(described_by_our_client(cluster, group)).protocol == strategy
+    assert not [error for reader in everybody for error in reader.errors]

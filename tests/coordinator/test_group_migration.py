@@ -213,6 +213,15 @@ def test_what_cannot_be_a_consumer_group_stays_a_classic_one(
     assert groups.kind() == "classic Stable" and groups.live("m", 1) is NONE
 
 
+def test_what_a_sticky_assignor_repeats_in_its_user_data_is_no_hindrance(groups: Mixed) -> None:
+    """Kafka refuses it as a custom assignor's: a group of librdkafka's cooperative-sticky members could not move."""
+    protocols = (("cooperative-sticky", subscription("flights")),)
+    joined = groups.classic("", new_member_id="m", protocols=protocols)
+    told = share(0, 1, 2, 3)[:-4] + struct.pack(">i", 1) + b"z"
+    groups.ask(SyncGroup(G, joined.generation, "m", None, "consumer", "cooperative-sticky", (("m", told),)))
+    assert groups.join("c").member_epoch == 2 and groups.assigned("m") == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("policy", "up", "down"),
     [("bidirectional", True, True), ("upgrade", True, False), ("downgrade", False, True), ("disabled", False, False)],

@@ -122,6 +122,10 @@ class TestMistakes:
                 "group.consumer.session.timeout.ms must be at least twice group.consumer.heartbeat.interval.ms",
             ),
             ({"group__consumer__assignors": ["magic"]}, "group.consumer.assignors = ['magic']: choose from range, uniform"),
+            (
+                {"group__consumer__migration__policy": "sideways"},
+                "group.consumer.migration.policy = 'sideways': choose from bidirectional, upgrade, downgrade, disabled",
+            ),
             ({"group__consumer__assignors": []}, "group.consumer.assignors = []: choose from range, uniform"),
             ({"log__format": "xml"}, "log.format = 'xml': text or json"),
             ({"log__level": "LOUD"}, "log.level = 'LOUD': DEBUG, INFO, WARNING or ERROR"),
