@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..controller.model import GROUP_VERSION, RESOURCES_LEVEL, metadata_level
+from ..controller.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ResourceType
 from ..coordinator.group.consumer.events import ConsumerGroupConfig, TopicShape
 from ..coordinator.group.consumer.patterns import PATTERNS_MAX, MatchedTopics, UnsupportedPattern, is_former_pattern
 from ..coordinator.group.events import GroupConfig, GroupEvent, GroupReply, TopicsDeleted
@@ -93,7 +94,7 @@ class GroupCoordination:
         self._topics = ClusterTopics(broker)
         runtime: CoordinatorRuntime[GroupEvent, GroupReply, None] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
-            lambda _partition, _epoch: GroupShard(self._config, self._topics, self._knows_classic_members),
+            lambda _partition, _epoch: GroupShard(self._config, self._topics, self._knows_classic_members, self._own_times),
             ReplicatedStateLog(CONSUMER_OFFSETS, broker.replicas),
             lambda _partition, _epoch, _effect: None,  # groups have no effects outside their log
             config=RuntimeConfig(),
@@ -130,6 +131,12 @@ class GroupCoordination:
         partition = partition_for(group_id, await self._broker.state_partitions(CONSUMER_OFFSETS))
         self._host.require_taken_up(partition)
         return partition
+
+    def _own_times(self, group_id: str) -> tuple[int | None, int | None]:
+        """The settings of one group, where it has some; the controller has checked them."""
+        own = self._broker.state.resource_configs.get((ResourceType.GROUP, group_id), {})
+        session, interval = own.get(CONSUMER_SESSION), own.get(CONSUMER_HEARTBEAT)
+        return None if session is None else int(session), None if interval is None else int(interval)
 
     def _knows_classic_members(self) -> bool:
         return metadata_level(self._broker.state.features) >= RESOURCES_LEVEL

@@ -24,7 +24,7 @@ from . import migration, rebalance, records, silence, views
 from .consumer import classic_members
 from .consumer.events import ConsumerGroupHeartbeat, ConsumerGroupTimer, DescribeConsumerGroup, TopicCatalog
 from .consumer.group import ConsumerGroup, Draft
-from .consumer.groups import ConsumerGroups, NoTopics, check_heartbeat
+from .consumer.groups import ConsumerGroups, NoTopics, OwnTimes, check_heartbeat
 from .consumer.state import JOINING_EPOCH, MemberRequest
 from .events import (
     Acknowledged,
@@ -69,15 +69,20 @@ class GroupShard:
     """One partition's groups."""
 
     def __init__(
-        self, config: GroupConfig, catalog: TopicCatalog | None = None, knows_classic_members: Callable[[], bool] = lambda: True
+        self,
+        config: GroupConfig,
+        catalog: TopicCatalog | None = None,
+        knows_classic_members: Callable[[], bool] = lambda: True,
+        own_times: OwnTimes = lambda _group_id: (None, None),
     ) -> None:
         """`catalog` knows the topics at least as of this election; without one there are none, and none is taken for deleted.
-        `knows_classic_members()`: every node that may coordinate knows of classic members in consumer groups."""
+        `knows_classic_members()`: every node that may coordinate knows of classic members in consumer groups.  `own_times`: see
+        `ConsumerGroups`."""
         self._knows_classic_members = knows_classic_members
         self.config = config
         self._catalog = catalog
         self.groups: dict[str, ClassicGroup] = {}
-        self.consumers = ConsumerGroups(config.consumer, catalog)
+        self.consumers = ConsumerGroups(config.consumer, catalog, own_times)
         self.offsets = OffsetStore()
         self.silences = silence.Silences()
         self._is_live = False
@@ -280,7 +285,7 @@ class GroupShard:
         try:
             match event:
                 case JoinGroup():
-                    if not self._may_migrate():
+                    if not self._knows_classic_members():
                         message = f"{event.group_id} is a consumer group with members: set group.protocol=consumer"
                         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
                     draft, reply = classic_members.join(self.consumers, self._catalog or NoTopics(), event, context)
@@ -315,9 +320,6 @@ class GroupShard:
             written = written + self.silences.forget_all_but(group_id, group.members)
         return written
 
-    def _may_migrate(self) -> bool:
-        return self._knows_classic_members()
-
     def _may_downgrade(self, group: ConsumerGroup) -> bool:
         return self.config.migration_policy.goes_down and len(group.members) <= self.config.max_size
 
@@ -328,7 +330,7 @@ class GroupShard:
         converted: Draft | None = None
         change = Change()
         if classic and group is not None and event.member_epoch == JOINING_EPOCH:
-            if self.config.migration_policy.goes_up and self._may_migrate():
+            if self.config.migration_policy.goes_up and self._knows_classic_members():
                 converted = migration.upgraded(group, self._catalog or NoTopics(), self.config.consumer.max_size)
                 classic = False
         draft, reply = self.consumers.heartbeat(event, context, classic=classic, converted=converted)

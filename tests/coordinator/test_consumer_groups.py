@@ -127,6 +127,23 @@ def test_a_pattern_that_is_still_held_against_the_topics_takes_nothing_away(monk
     assert groups.beat("a", 1).member_epoch == 2 and groups.group.topics.keys() == {"flights", "flown", "flags"}
 
 
+def test_a_group_may_have_a_session_and_a_heartbeat_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    own: dict[str, tuple[int | None, int | None]] = {}
+    groups = Consumers()
+    monkeypatch.setattr(groups.shard.consumers, "_own_times", lambda group_id: own.get(group_id, (None, None)))
+    assert groups.join("a").heartbeat_interval_ms == 5_000
+    own[G] = (60_000, 9_000)
+    assert groups.beat("a", 1).heartbeat_interval_ms == 9_000, "the next heartbeat tells it"
+    groups.tick(SESSION_MS)
+    groups.commit()
+    assert "a" in groups.group.members
+    own[G] = (8_000, None)  # and the node's interval does not fit it
+    assert groups.beat("a", 1).heartbeat_interval_ms == 4_000
+    groups.tick(8_000)
+    groups.commit()
+    assert "a" not in groups.group.members
+
+
 def test_what_nothing_changes_writes_nothing(groups: Consumers) -> None:
     groups.join("a")
     written = groups.runtime.metrics_of(0).records_written

@@ -210,7 +210,7 @@ async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None
 
 def test_the_group_coordinator_asks_the_metadata_which_topics_are_gone_and_hears_of_failed_shards() -> None:
     broker = SimpleNamespace(
-        configuration=SimpleNamespace(integer=lambda key: 1000, texts=lambda key: ("uniform",)),
+        configuration=SimpleNamespace(integer=lambda key: 1000, texts=lambda key: ("uniform",), text=lambda key: "bidirectional"),
         clock=ManualClock(),
         replicas=None,
         state=SimpleNamespace(topics={"kept": SimpleNamespace(topic_id=UUID(int=1), partitions={0: None})}),
@@ -223,6 +223,13 @@ def test_the_group_coordinator_asks_the_metadata_which_topics_are_gone_and_hears
     cast(Any, groups._host).on_failed = lambda *failure: told.append(failure)
     cast(Any, runtime)._on_failed(3, 9, "a reason")
     assert told == [(3, 9, "a reason")]
+
+
+def test_a_groups_own_settings_reach_its_shard() -> None:
+    settings = {(32, "own"): {"consumer.session.timeout.ms": "60000"}, (32, "odd"): {"share.session.timeout.ms": "50000"}}
+    groups = GroupCoordination.__new__(GroupCoordination)
+    groups._broker = cast(Any, SimpleNamespace(state=SimpleNamespace(resource_configs=settings)))
+    assert [groups._own_times(name) for name in ("own", "odd", "none")] == [(60_000, None), (None, None), (None, None)]
 
 
 async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:

@@ -16,9 +16,10 @@ of the metadata a group's topics were looked up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 from uuid import UUID
 
 from ....wire.errors import ErrorCode, KafkaError
@@ -63,6 +64,16 @@ class ClassicRequest(Enum):
     SYNC = "sync"
 
 
+class Times(NamedTuple):
+    """Of the members of one group."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+
+
+OwnTimes = Callable[[str], tuple[int | None, int | None]]
+
+
 class NoTopics:
     """A catalog without topics."""
 
@@ -102,12 +113,26 @@ def refusal(action: Action, group_id: str, who: str) -> KafkaError | None:
 class ConsumerGroups:
     """All consumer groups of one partition of __consumer_offsets."""
 
-    def __init__(self, config: ConsumerGroupConfig, catalog: TopicCatalog | None = None) -> None:
+    def __init__(
+        self,
+        config: ConsumerGroupConfig,
+        catalog: TopicCatalog | None = None,
+        own_times: OwnTimes = lambda _group_id: (None, None),
+    ) -> None:
+        """`own_times(group_id)`: session and heartbeat interval where the group has settings of its own."""
         self.config = config
+        self._own_times = own_times
         self.groups: dict[str, ConsumerGroup] = {}
         self._catalog: TopicCatalog = catalog or NoTopics()
         self._volatile: dict[str, _Volatile] = {}
         self._deadlines: dict[str, int] = {}
+
+    def times_of(self, group_id: str) -> Times:
+        session_ms, interval_ms = self._own_times(group_id)
+        session_ms = self.config.session_timeout_ms if session_ms is None else session_ms
+        interval_ms = self.config.heartbeat_interval_ms if interval_ms is None else interval_ms
+        # One of them may be the node's, and not fit the other.
+        return Times(session_ms, min(interval_ms, max(1, session_ms // 2)))
 
     # --- replay ------------------------------------------------------------------------------------------------------------
 
@@ -126,12 +151,12 @@ class ConsumerGroups:
 
     def activated(self, now_ms: int, silences: Silences) -> None:
         """A new coordinator: everybody has a full session to find it, and a full time to revoke; but see `silence.py`."""
-        chance_ms, session_ms = 2 * self.config.heartbeat_interval_ms, self.config.session_timeout_ms
         for group in self.groups.values():
+            session_ms, interval_ms = self.times_of(group.group_id)
             for member_id, member in group.members.items():
                 self.watch(group, member_id, now_ms)
                 if member.classic is None:
-                    until_ms = silences.give_chance(group.group_id, member_id, chance_ms, session_ms, now_ms)
+                    until_ms = silences.give_chance(group.group_id, member_id, 2 * interval_ms, session_ms, now_ms)
                 else:
                     until_ms = silences.give_classic_chance(group.group_id, member_id, member.classic.session_timeout_ms, now_ms)
                 self._volatile[group.group_id].sessions[member_id] = until_ms
@@ -157,7 +182,7 @@ class ConsumerGroups:
         volatile = self._volatile.setdefault(group.group_id, _Volatile())
         current = group.current_of(member_id)
         classic = group.members[member_id].classic
-        session_ms = self.config.session_timeout_ms if classic is None else classic.session_timeout_ms
+        session_ms = classic.session_timeout_ms if classic else self.times_of(group.group_id).session_timeout_ms
         volatile.sessions[member_id] = now_ms + session_ms
         if current.state is not MemberState.UNREVOKED_PARTITIONS:
             volatile.revocations.pop(member_id, None)
@@ -198,7 +223,7 @@ class ConsumerGroups:
             elif until_ms <= context.now_ms:
                 overdue.add(member_id)
         for member_id in overdue:  # should the append be refused, it is tried again
-            volatile.sessions[member_id] = context.now_ms + self.config.heartbeat_interval_ms
+            volatile.sessions[member_id] = context.now_ms + self.times_of(event.group_id).heartbeat_interval_ms
         deadline_ms = volatile.next_deadline_ms(context.now_ms)
         if deadline_ms is not None:
             self._deadlines[event.group_id] = deadline_ms
@@ -277,7 +302,8 @@ class ConsumerGroups:
             if current.epoch != STATIC_LEAVING_EPOCH:
                 left = CurrentAssignment(STATIC_LEAVING_EPOCH, current.epoch, assigned=current.assigned)
                 draft.write(Kind.CURRENT, left, event.member_id)
-        return draft, ConsumerGroupHeartbeatReply(event.member_id, event.member_epoch, self.config.heartbeat_interval_ms)
+        interval_ms = self.times_of(event.group_id).heartbeat_interval_ms
+        return draft, ConsumerGroupHeartbeatReply(event.member_id, event.member_epoch, interval_ms)
 
     def remove(self, draft: Draft, member_ids: Sequence[str]) -> None:
         """Members' records go, so that others may have what they held; the next heartbeat of any member finds a newer epoch."""
@@ -383,10 +409,11 @@ class ConsumerGroups:
 
     def _until_next_heartbeat_ms(self, group: ConsumerGroup, member_id: str, now_ms: int) -> int:
         """Shorter for whoever has no share yet because the target is due later."""
+        interval_ms = self.times_of(group.group_id).heartbeat_interval_ms
         if group.epoch <= group.target_epoch or member_id in group.target:
-            return self.config.heartbeat_interval_ms
+            return interval_ms
         due_ms = self._volatile[group.group_id].assign_from_ms - now_ms
-        return min(self.config.heartbeat_interval_ms, max(1, due_ms))
+        return min(interval_ms, max(1, due_ms))
 
     # --- the whole group ---------------------------------------------------------------------------------------------------
 
