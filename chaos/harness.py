@@ -37,6 +37,7 @@ from . import archive
 from .aimed import AimedKill, AimedKillError
 from .checker import check
 from .history import History, Op, Partition
+from .lagging_names import MovingHosts
 from .leash import MissingRight
 from .librdkafka import available
 from .network_lab import NetworkLab
@@ -83,6 +84,10 @@ class Scenario(Protocol):
     @property
     def cuts_network(self) -> bool:
         """Whether every node needs a host of its own (`run.lab`)."""
+
+    @property
+    def names_lag_s(self) -> float:
+        """How long a host's name leads to its old address (`run.lab.move`); 0: nodes are known by their addresses."""
 
     @property
     def disk_bytes(self) -> int:
@@ -230,7 +235,7 @@ async def run_scenario(
     outcome = Outcome(scenario.name, seed, seconds, directory, nodes)
     try:
         async with AsyncExitStack() as stack:
-            lab = stack.enter_context(NetworkLab(nodes)) if scenario.cuts_network else None
+            lab = stack.enter_context(_lab(scenario, nodes)) if scenario.cuts_network else None
             everything = {**QUICK, **everywhere(nodes), **scenario.settings, **(settings or {})}
             home = directory.absolute() / "cluster"
             if scenario.data_folders > 1:
@@ -245,6 +250,10 @@ async def run_scenario(
         outcome.require("the machine can do what the scenario needs", False, str(error))
         outcome.write()
     return outcome
+
+
+def _lab(scenario: Scenario, nodes: int) -> NetworkLab:
+    return MovingHosts(nodes, scenario.names_lag_s) if scenario.names_lag_s else NetworkLab(nodes)
 
 
 def everywhere(nodes: int) -> dict[str, object]:

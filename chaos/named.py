@@ -24,6 +24,7 @@ class NamedScenario:
     hurt: Callable[[Run], Awaitable[None]]
     settings: Mapping[str, object] = field(default_factory=dict)
     cuts_network: bool = False
+    names_lag_s: float = 0.0
     disk_bytes: int = 0
     data_folders: int = 1
     plan: Plan | None = None

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import gettempdir
@@ -35,6 +36,8 @@ CLIENTS: Final = 254
 """The number of the host that clients and the harness are on: where this process runs."""
 NETWORKS: Final = range(1, 250)
 TIMEOUT_S: Final = 10.0
+MOVED_BY: Final = 10
+MOVES_MAX: Final = 20
 ADVICE: Final = "run as root (CAP_NET_ADMIN and CAP_SYS_ADMIN), on Linux with iproute2 and util-linux"
 _DISK: Final = RealDisk()
 
@@ -49,6 +52,7 @@ class NetworkLab:
         self._holders: dict[int, Leashed] = {}
         self._hub: Leashed | None = None
         self._cuts: set[tuple[int, int]] = set()
+        self._moves: Counter[int] = Counter()
 
     def __enter__(self) -> Self:
         """Makes the hosts.  Raises MissingRight where that is not permitted."""
@@ -82,7 +86,20 @@ class NetworkLab:
         return f"tidegate{self._number}"
 
     def address(self, node_id: int) -> str:
-        return f"198.18.{self._number}.{node_id}"
+        return f"198.18.{self._number}.{node_id + MOVED_BY * self._moves[node_id]}"
+
+    def name(self, node_id: int) -> str:
+        return self.address(node_id)
+
+    def move(self, node_id: int) -> None:
+        """The host gets another address, as a pod that is started anew does: what is sent to the old one is lost."""
+        before = self.address(node_id)
+        self._moves[node_id] = self._moves[node_id] % MOVES_MAX + 1
+        self._ip(node_id, [f"address delete {before}/24 dev eth0", f"address add {self.address(node_id)}/24 dev eth0"])
+        for number in (*self.nodes, CLIENTS):
+            if number != node_id:
+                self._ip(number, [self._neighbour(number, node_id, self._hardware(node_id))])
+        self._ip(node_id, [self._neighbour(node_id, n, self._hardware(n)) for n in (*self.nodes, CLIENTS) if n != node_id])
 
     def command(self, node_id: int) -> Sequence[str]:
         return _inside(self._holders[node_id])

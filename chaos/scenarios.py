@@ -26,6 +26,7 @@ from .aimed import (
 from .harness import Run
 from .named import BETWEEN_S, LONGER_THAN_A_SESSION, NamedScenario
 from .network_scenarios import CUTS
+from .restart_elsewhere import RESTART_ELSEWHERE
 from .sick_disks import SICK_DISKS
 from .starved import STARVED
 from .targets import Pick
@@ -191,5 +192,6 @@ SCENARIOS: Final[Mapping[str, NamedScenario]] = {
         *CUTS,
         *SICK_DISKS,
         STARVED,
+        RESTART_ELSEWHERE,
     )
 }

@@ -73,7 +73,6 @@ class LocalNode:
         self._cluster = cluster
         self.id: int = ports.node_id
         self.ports = ports
-        self.host = cluster.hosts.address(self.id)
         self.directory = cluster.directory / f"node-{self.id}"
         self.config_path = self.directory / "config.toml"
         self.data_path = self.directory / "data"
@@ -82,6 +81,11 @@ class LocalNode:
         self.progress = Progress()
         self._log_start = 0  # where its last start begins in the log
         self._process = NodeProcess.attach(self._record)
+
+    @property
+    def host(self) -> str:
+        """Its host's address, which may change while the node is down."""
+        return self._cluster.hosts.address(self.id)
 
     @property
     def kafka_address(self) -> str:
@@ -328,7 +332,7 @@ class LocalCluster:
     @property
     def bootstrap(self) -> str:
         """host:port,host:port,... of all nodes' Kafka listeners."""
-        return ",".join(node.kafka_address for node in self.nodes)
+        return ",".join(f"{self.hosts.name(node.id)}:{node.ports.kafka}" for node in self.nodes)
 
     @property
     def nodes(self) -> list[LocalNode]:
@@ -424,7 +428,8 @@ class LocalCluster:
             "listeners.grpc": node.grpc_address,
             "listeners.quorum": f"{node.host}:{node.ports.quorum}",
             "listeners.metrics": node.metrics_address,
-            "quorum.voters": [f"{p.node_id}@{self.hosts.address(p.node_id)}:{p.quorum}:{p.grpc}" for p in voters],
+            "quorum.voters": [f"{p.node_id}@{self.hosts.name(p.node_id)}:{p.quorum}:{p.grpc}" for p in voters],
+            **self._advertised(node),
             "default.replication.factor": replicas,
             "min.insync.replicas": safe,
             "offsets.topic.replication.factor": replicas,
@@ -436,6 +441,12 @@ class LocalCluster:
         }
         # Quoted keys stay flat, whatever other key begins with them.
         return "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items())
+
+    def _advertised(self, node: LocalNode) -> dict[str, object]:
+        name = self.hosts.name(node.id)
+        if name == node.host:
+            return {}
+        return {"advertised.kafka": f"{name}:{node.ports.kafka}", "advertised.grpc": f"{name}:{node.ports.grpc}"}
 
     def _write_description(self, settings: Mapping[str, object]) -> None:
         description = {

@@ -40,6 +40,9 @@ class Hosts(Protocol):
     def address(self, node_id: int) -> str:
         """The IP address of the node's host."""
 
+    def name(self, node_id: int) -> str:
+        """By what other nodes and clients are told of it: its address, or a name."""
+
     def command(self, node_id: int) -> Sequence[str]:
         """What stands before the node's command line, so that it runs on that host."""
 
@@ -48,6 +51,9 @@ class Loopback:
     """All nodes on this host, behind 127.0.0.1."""
 
     def address(self, node_id: int) -> str:
+        return HOST
+
+    def name(self, node_id: int) -> str:
         return HOST
 
     def command(self, node_id: int) -> Sequence[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidegate.chaos import harness, network_scenarios, sick_disks, starved, targets
+from tidegate.chaos import harness, network_scenarios, restart_elsewhere, sick_disks, starved, targets
 from tidegate.chaos.aimed import AimedKill
 from tidegate.chaos.harness import Run, run_scenario
 from tidegate.chaos.history import History, Partition
@@ -170,7 +170,10 @@ async def test_what_was_on_its_way_when_the_network_was_cut_may_be_acknowledged(
     assert failed(run) == []
 
 
-@pytest.mark.parametrize("name", [name for name, scenario in SCENARIOS.items() if scenario.cuts_network])
+CUTTING = [name for name, scenario in SCENARIOS.items() if scenario.cuts_network and not scenario.names_lag_s]
+
+
+@pytest.mark.parametrize("name", CUTTING)
 async def test_a_cut_is_healed_whatever_happens_meanwhile(
     run: FakeRun, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +202,16 @@ async def test_a_lost_session_or_a_long_gap_of_starved_nodes_fails_the_run(run: 
     assert failed(run) == [
         "no session is lost with 20 ms of CPU a second", "no gap of more than 2 s between two acknowledgements"
     ]  # fmt: skip
+
+
+async def test_a_slow_delivery_fails_the_restart_with_names_that_lag(run: FakeRun) -> None:
+    for at in (1.0, 2.5, 4.0):
+        run.workload.progress.acknowledged("plain-0/1", at - 0.5, at)
+    restart_elsewhere.judge(run, 0.0, 5.0)
+    assert failed(run) == []
+    run.workload.progress.acknowledged("plain-1/1", 1.0, 4.5)
+    restart_elsewhere.judge(run, 0.0, 5.0)
+    assert failed(run) == ["no delivery takes more than 3 s"]
 
 
 async def test_acknowledgements_on_full_disks_fail_the_run(run: FakeRun) -> None:
