@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 VERSION = "4.1.1"
@@ -83,9 +84,10 @@ def free_ports(count: int) -> list[int]:
 class KafkaCluster:
     """Nodes 1..n, each broker and controller, as `LocalCluster` is for Tidegate."""
 
-    def __init__(self, directory: Path, nodes: int, libraries: Path) -> None:
+    def __init__(self, directory: Path, nodes: int, libraries: Path, settings: Mapping[str, object] | None = None) -> None:
         self._directory = directory
         self._libraries = libraries
+        self._settings = dict(settings or {})
         self._nodes = range(1, nodes + 1)
         ports = free_ports(2 * nodes)
         self._kafka = ports[:nodes]
@@ -96,6 +98,10 @@ class KafkaCluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(f"{HOST}:{port}" for port in self._kafka)
+
+    @property
+    def quorum(self) -> str:
+        return ",".join(f"{HOST}:{port}" for port in self._quorum)
 
     @property
     def pids(self) -> list[int]:
@@ -175,7 +181,7 @@ class KafkaCluster:
             "auto.create.topics.enable": "false",
             "log.segment.delete.delay.ms": 1000,  # the default of a minute would keep every run's gigabytes
         }
-        return "".join(f"{key}={value}\n" for key, value in values.items())
+        return "".join(f"{key}={value}\n" for key, value in (values | self._settings).items())
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from ..storage.data_folders import DataFolders
 from ..wire.errors import ErrorCode, KafkaError
 from . import internal_topics
 from .batch_threads import BatchThreads
+from .client_metrics import ClientMetrics
 from .configuration import Configuration
 from .disk_reserve import DiskReserves
 from .group_coordination import GroupCoordination
@@ -70,6 +71,7 @@ class Broker:
         self.refused_batches = RefusedBatches()
         self.reached_by = ReachedBy()
         self.brokers_changed: Callable[[], None] = lambda: None
+        self.client_metrics = ClientMetrics()
         self.handled_keys: frozenset[int] = frozenset()
         self._node_configs: Mapping[int, Mapping[str, str]] | None = None  # those that were acted on last
         self._creating: dict[str, asyncio.Task[TopicState]] = {}

@@ -32,7 +32,7 @@ from ..wire.codec import RequestHeader
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.primitives import RequestTooLarge
 from .broker import Broker
-from .requests import Deferred, Encoded, Fields, RequestContext, Staged, worst_error
+from .requests import ClientSoftware, Deferred, Encoded, Fields, RequestContext, Staged, worst_error
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -111,7 +111,8 @@ class ClientConnection:
         self._is_lost = False
         self._last_turn: Turn | None = None
         """Done when every staged request so far has done its work; None when there is none under way."""
-        self._host = connection.peer.rpartition(":")[0]
+        self._host, _, port = connection.peer.rpartition(":")
+        self._client = ClientSoftware(port=int(port) if port.isdigit() else 0)
         self._worker = asyncio.create_task(self._work(), name=f"connection {connection.peer}")
 
     # --- FrameHandler -------------------------------------------------------------------------------------------------------
@@ -205,9 +206,8 @@ class ClientConnection:
         if not api.is_supported(header.api_key, header.api_version) or header.api_key not in self._served:
             self._unsupported(header, slot, frame, position)
             return
-        context = RequestContext(
-            header.api_key, header.api_version, header.correlation_id, header.client_id or "", self._host, self._give_way
-        )
+        who = header.client_id or "", self._host, self._give_way, self._client
+        context = RequestContext(header.api_key, header.api_version, header.correlation_id, *who)
         self._slots.append(slot)
         staged = self._handlers.staged.get(header.api_key)
         if staged is not None:

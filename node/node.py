@@ -50,6 +50,7 @@ from ..wire.errors import ErrorCode, KafkaError
 from .admin_service import AdminService
 from .batch_threads import BatchThreads
 from .broker import Broker
+from .client_metrics import ClientMetricsCollector
 from .configuration import Address, Configuration
 from .data_service import DataService
 from .disk_reserve import DiskReserves, ReservingDisk, full_folders
@@ -184,6 +185,7 @@ class Node:
         broker.enlistment = TransactionEnlistment(broker, self._peers)
         broker.metrics = Metrics(configuration.node_id, __version__, self._view)
         broker.metrics.registry.register(RecoveryCollector(self._directory))
+        broker.metrics.registry.register(ClientMetricsCollector(broker.client_metrics))
         self._grpc = grpc_server()
         self._data_service = DataService(broker.replicas, lambda: broker.state, self._group_commit.request)
         self._parts_made = True
@@ -333,6 +335,7 @@ class Node:
             await asyncio.to_thread(self._reserves.restore, self._usable_folders)
             await self._sync_flush_notes()
             self._broker.open_again()
+            self._broker.client_metrics.expire(int(1000 * self._clock.monotonic()))
             if self._clock.monotonic() < expire_at_s:
                 continue
             expire_at_s = self._clock.monotonic() + HOUSEKEEPING_S

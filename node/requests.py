@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,15 @@ async def _next_round() -> None:
     await asyncio.sleep(0)
 
 
+@dataclass(slots=True)
+class ClientSoftware:
+    """What a connection's client has said of itself (ApiVersions, KIP-511), and its port."""
+
+    software_name: str = ""
+    software_version: str = ""
+    port: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """Who asks, and in which version.  `client_host` is an IP address as text.  With `give_way` a long request lets others go
@@ -40,6 +49,7 @@ class RequestContext:
     client_id: str
     client_host: str
     give_way: Callable[[], Awaitable[None]] = _next_round
+    client: ClientSoftware = field(default_factory=ClientSoftware)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,8 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -131,6 +133,8 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.LIST_TRANSACTIONS: _api(0, 2, 0, "list_transactions"),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _api(0, 1, 0, "consumer_group_heartbeat"),
     ApiKey.CONSUMER_GROUP_DESCRIBE: _api(0, 1, 0, "consumer_group_describe"),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _api(0, 0, 0, "get_telemetry_subscriptions"),
+    ApiKey.PUSH_TELEMETRY: _api(0, 0, 0, "push_telemetry"),
     ApiKey.LIST_CONFIG_RESOURCES: _api(0, 1, 0, "list_config_resources"),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _api(0, 0, 0, "describe_topic_partitions"),
 }

@@ -19,6 +19,7 @@ from .. import reachability
 from ..broker import Broker
 from ..requests import Fields, RequestContext
 
+_SOFTWARE_LENGTH_MAX = 256  # as much as is remembered of a connection
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 
 
@@ -31,6 +32,9 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return {"error_code": ErrorCode.INVALID_REQUEST, "api_keys": [], "throttle_time": 0}
+    if version >= 3:
+        context.client.software_name = request.client_software_name[:_SOFTWARE_LENGTH_MAX]
+        context.client.software_version = request.client_software_version[:_SOFTWARE_LENGTH_MAX]
     return {
         "error_code": ErrorCode.NONE,
         "api_keys": [

@@ -50,3 +50,23 @@ async def _describe_quorum(world: World, version: int) -> Any:
     nodes = [{"node_id": 1, "listeners": [{"name": "CONTROLLER", "host": "127.0.0.1", "port": ANY}]}]
     asked = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
     return {"topics": asked}, {"error_code": 0, "error_message": None, "topics": topics, "nodes": nodes}
+
+
+@case(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS)
+async def _get_telemetry_subscriptions(world: World, version: int) -> Any:
+    answer = OK | {
+        "client_instance_id": lambda each: each not in (None, UUID(int=0)), "subscription_id": ANY,
+        "accepted_compression_types": (4, 3, 1, 2), "push_interval": ANY, "telemetry_max_bytes": 1 << 20,
+        "delta_temporality": False, "requested_metrics": ANY,
+    }  # fmt: skip
+    return {"client_instance_id": None}, answer
+
+
+@case(ApiKey.PUSH_TELEMETRY)
+async def _push_telemetry(world: World, version: int) -> Any:
+    known = await world.ask(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, client_instance_id=None)
+    push = {
+        "client_instance_id": known.client_instance_id, "subscription_id": known.subscription_id, "terminating": True,
+        "compression_type": 0, "metrics": b"",
+    }  # fmt: skip
+    return push, OK

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Gauge, Metric, MetricsData, NumberDataPoint, ResourceMetrics, ScopeMetrics
+from tidegate.client.local_cluster import LocalCluster
 from tidegate.wire.api import ApiKey
+from tidegate.wire.compression import Compression, compress
 from tidegate.wire.errors import ErrorCode
 
 from .administration_cases import CLIENT_METRICS, GROUP, new_resource
@@ -71,6 +75,26 @@ async def test_all_that_has_settings_is_listed(world: World) -> None:
     assert {(2, world.topic), (4, "1"), (8, "1"), (GROUP, group)} <= seen
     answer = await world.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=[GROUP, 3])
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION and not answer.config_resources
+
+
+async def test_what_a_client_pushes_is_on_the_page_for_prometheus(world: World, conformance_node: LocalCluster) -> None:
+    await new_resource(world, CLIENT_METRICS, {"metrics": "org.test", "interval.ms": "100", "match": "client_id=conformance"})
+    known = await world.ask(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, client_instance_id=None)
+    assert "org.test" in known.requested_metrics
+    gauge = Metric(name="org.test.value", gauge=Gauge(data_points=[NumberDataPoint(as_int=42)]))
+    data = MetricsData(resource_metrics=[ResourceMetrics(scope_metrics=[ScopeMetrics(metrics=[gauge])])])
+    push = {
+        "client_instance_id": known.client_instance_id, "subscription_id": known.subscription_id, "terminating": False,
+        "compression_type": 4, "metrics": compress(Compression.ZSTD, data.SerializeToString()),
+    }  # fmt: skip
+    assert (await world.ask(ApiKey.PUSH_TELEMETRY, 0, **push)).error_code == ErrorCode.NONE
+    again = await world.ask(ApiKey.PUSH_TELEMETRY, 0, **push | {"subscription_id": known.subscription_id ^ 1})
+    assert again.error_code in (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+    reader, writer = await asyncio.open_connection(*conformance_node.node(1).metrics_address.split(":"))
+    writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+    page = (await reader.read()).decode()
+    writer.close()
+    assert 'tidegate_client_org_test_value{client_id="conformance",client_instance_id=' in page and "} 42.0" in page
 
 
 async def test_only_the_metadata_have_a_quorum_to_describe(world: World) -> None:
