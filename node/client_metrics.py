@@ -25,7 +25,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from ..controller.resource_settings import INTERVAL, MATCH, METRICS, ResourceType, list_of, matching_patterns
+from ..controller.resource_settings import INTERVAL, MATCH, METRICS, ClientPattern, ResourceType, list_of, matching_patterns
 from ..wire.compression import Compression, decompress
 from ..wire.errors import ErrorCode, KafkaError
 
@@ -132,7 +132,7 @@ class ClientMetrics:
 
     def __init__(self) -> None:
         self._instances: OrderedDict[UUID, Instance] = OrderedDict()
-        self._subscriptions: list[tuple[Mapping[str, re.Pattern[str]], tuple[str, ...], int]] = []
+        self._subscriptions: list[tuple[Mapping[str, ClientPattern], tuple[str, ...], int]] = []
         self._configs: ResourceConfigs = {}
         self._series = 0
         self.dropped = 0
@@ -244,7 +244,7 @@ class ClientMetrics:
         wanted: set[str] = set()
         interval_ms = INTERVAL_MS_DEFAULT
         for patterns, metrics, each_ms in self._subscriptions:
-            fits = (pattern.fullmatch(identity.attribute(selector, instance_id)) for selector, pattern in patterns.items())
+            fits = (pattern.fits(identity.attribute(selector, instance_id)) for selector, pattern in patterns.items())
             if all(fits):
                 wanted.update(metrics)
                 interval_ms = min(interval_ms, each_ms)
@@ -303,7 +303,7 @@ class ClientMetricsCollector(Collector):
         yield from clients.families()
 
 
-def _parsed(configs: ResourceConfigs) -> Iterator[tuple[Mapping[str, re.Pattern[str]], tuple[str, ...], int]]:
+def _parsed(configs: ResourceConfigs) -> Iterator[tuple[Mapping[str, ClientPattern], tuple[str, ...], int]]:
     for (kind, _), config in configs.items():
         if kind != ResourceType.CLIENT_METRICS:
             continue

@@ -48,6 +48,7 @@ class ApiKey(IntEnum):
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
@@ -116,6 +117,7 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.TXN_OFFSET_COMMIT: _api(0, 5, 3, "txn_offset_commit"),
     ApiKey.DESCRIBE_CONFIGS: _api(1, 4, 4, "describe_configs"),
     ApiKey.ALTER_CONFIGS: _api(0, 2, 2, "alter_configs"),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _api(1, 2, 2, "alter_replica_log_dirs"),
     ApiKey.DESCRIBE_LOG_DIRS: _api(1, 4, 2, "describe_log_dirs"),
     ApiKey.CREATE_PARTITIONS: _api(0, 3, 2, "create_partitions"),
     ApiKey.DELETE_GROUPS: _api(0, 2, 2, "delete_groups"),

@@ -28,7 +28,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         assignor=request.server_assignor,
         owned=_owned(request.topic_partitions),
         client_id=context.client_id,
-        client_host=context.client_host,
+        client_host=f"/{context.client_host}",  # as Kafka writes it
     )
     try:
         check_consumer_groups_enabled(broker)

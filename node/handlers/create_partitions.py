@@ -5,20 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from ...proto import controller_pb2 as pb
-from ...wire.errors import KafkaError
+from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
 from ..requests import Fields, RequestContext, milliseconds
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     wanted = pb.CreatePartitionsRequest(validate_only=request.validate_only)
+    unassigned = {topic.name for topic in request.topics if topic.assignments is not None and not topic.assignments}
     for topic in request.topics:
+        if topic.name in unassigned:
+            continue
         new = wanted.topics.add(name=topic.name, total=topic.count)
         for assignment in topic.assignments or ():
             new.assignments.add(replicas=assignment.broker_ids)
     names = dict.fromkeys(topic.name for topic in request.topics)
-    if not names:
-        return {"throttle_time": 0, "results": []}
+    if not wanted.topics:
+        return {"throttle_time": 0, "results": [_unassigned(name) for name in names]}
     try:
         reply = await broker.controller.create_partitions(wanted, max(1.0, milliseconds(request.timeout) / 1000))
     except KafkaError as error:
@@ -28,6 +31,15 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         await broker.wait_for_metadata(reply.metadata_index)
     answers = {answer.name: answer for answer in reply.topics}  # a topic that is asked for twice is refused as one
     results = [
-        {"name": name, "error_code": answers[name].error, "error_message": answers[name].message or None} for name in names
+        _unassigned(name)
+        if name in unassigned
+        else {"name": name, "error_code": answers[name].error, "error_message": answers[name].message or None}
+        for name in names
     ]
     return {"throttle_time": 0, "results": results}
+
+
+def _unassigned(name: str) -> dict[str, Any]:
+    """An empty list of assignments is one that assigns nothing; it is no wish to have the partitions placed."""
+    message = "the list of assignments is empty: give one for each new partition, or none at all"
+    return {"name": name, "error_code": ErrorCode.INVALID_REPLICA_ASSIGNMENT, "error_message": message}

@@ -20,7 +20,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Defer
         member_id=request.member_id,
         group_instance_id=instance_id,
         client_id=context.client_id,
-        client_host=context.client_host,
+        client_host=f"/{context.client_host}",  # as Kafka writes it
         session_timeout_ms=session_timeout_ms,
         rebalance_timeout_ms=rebalance_timeout_ms if rebalance_timeout_ms >= 0 else session_timeout_ms,
         protocol_type=request.protocol_type,

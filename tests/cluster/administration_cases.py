@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from tidegate.wire.api import ApiKey
+from tidegate.wire.errors import ErrorCode
 
 from .protocol_cases import ANY, CASES, OK, World, case, fresh
 
@@ -23,6 +24,23 @@ async def new_resource(world: World, kind: int, configs: dict[str, str]) -> str:
     answer = await world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
     assert answer.responses[0].error_code == 0, answer
     return name
+
+
+@case(ApiKey.ALTER_REPLICA_LOG_DIRS)
+async def _alter_replica_log_dirs(world: World, version: int) -> Any:
+    def wanted(path: str, name: str) -> dict[str, Any]:
+        return {"path": path, "topics": [{"name": name, "partitions": [0]}]}
+
+    results = [
+        {"topic_name": name, "partitions": [{"partition_index": 0, "error_code": int(code)}]}
+        for name, code in (
+            (world.topic, ErrorCode.NONE),
+            ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ("elsewhere", ErrorCode.LOG_DIR_NOT_FOUND),
+        )
+    ]
+    dirs = [wanted(world.folder, world.topic), wanted(world.folder, "missing"), wanted("/nowhere", "elsewhere")]
+    return {"dirs": dirs}, {"throttle_time": 0, "results": results}
 
 
 @case(ApiKey.LIST_CONFIG_RESOURCES)

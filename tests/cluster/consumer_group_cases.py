@@ -49,7 +49,7 @@ async def _consumer_group_describe(world: World, version: int) -> Any:
     everything = {"topic_partitions": [topic]}
     member = {
         "member_id": "member", "instance_id": None, "rack_id": None, "member_epoch": 1, "client_id": "conformance",
-        "client_host": "127.0.0.1", "subscribed_topic_names": (world.topic,), "subscribed_topic_regex": None,
+        "client_host": "/127.0.0.1", "subscribed_topic_names": (world.topic,), "subscribed_topic_regex": None,
         "assignment": everything, "target_assignment": everything, "member_type": 1,
     }  # fmt: skip
     group = {

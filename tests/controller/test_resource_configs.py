@@ -148,7 +148,9 @@ def test_a_cluster_at_an_older_level_has_none(office: Office) -> None:
 
 def test_patterns_choose_clients_by_what_they_say_of_themselves() -> None:
     patterns = matching_patterns("client_id=a.*, client_software_name = apache-.*")
-    assert patterns["client_id"].fullmatch("ab") and not patterns["client_id"].fullmatch("ba")
+    assert patterns["client_id"].fits("ab") and not patterns["client_id"].fits("ba")
+    assert not patterns["client_id"].fits("a\ud800")
+    assert not matching_patterns("client_id=(a*)*b")["client_id"].fits("a" * 50_000), "in no time"
     assert set(patterns) == {"client_id", "client_software_name"}
     with pytest.raises(KafkaError):
         matching_patterns("colour=red")

@@ -24,7 +24,7 @@ from bench.kafka_peer import VERSION, KafkaCluster, KafkaUnavailable
 
 from .cases import CASES, MAINS, NOT_RUN, Case
 from .jvm import ROOT, Outcome, ToolJvm, ToolsUnavailable, compiled, fetched
-from .sameness import difference, normalised
+from .sameness import difference, normalised, without_explanations
 
 PAGE = ROOT / "docs" / "kafka-tools.md"
 NODES = 3
@@ -34,7 +34,13 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": 100,
     "min.insync.replicas": 1,
 }
-KAFKA_SETTINGS = {"group.initial.rebalance.delay.ms": 100, "min.insync.replicas": 1, "log.dir.failure.timeout.ms": 30000}
+KAFKA_SETTINGS = {
+    "group.initial.rebalance.delay.ms": 100,
+    "log.segment.delete.delay.ms": 60_000,
+    "min.insync.replicas": 1,
+    "offsets.topic.num.partitions": 16,
+    "transaction.state.log.num.partitions": 16,
+}
 TRIES = 15
 KAFKA_READY_S = 120
 
@@ -49,6 +55,7 @@ class Target:
     folder: Path
     data: Path
     jvm: ToolJvm
+    classes: tuple[Path, Path]
 
     def filled(self, text: str) -> list[str]:
         words = []
@@ -71,13 +78,17 @@ class Target:
             main, words = self.call(tool, arguments)
             beside.begin(main, words, timeout_ms=60_000)
         main, words = self.call(case.tool, case.arguments)
-        outcome = Outcome(0, "", "")
-        for _ in range(TRIES):
-            outcome = self.jvm.run(main, words, case.text, 1000 * case.timeout_s)
-            if not case.until or case.until in outcome.out + outcome.err:
-                break
-            time.sleep(1)
-        return outcome
+        jvm = ToolJvm(*self.classes) if case.own_process else self.jvm
+        try:
+            for _ in range(TRIES):
+                outcome = jvm.run(main, words, case.text, 1000 * case.timeout_s)
+                if not case.until or case.until in outcome.out + outcome.err:
+                    break
+                time.sleep(1)
+            return outcome
+        finally:
+            if case.own_process:
+                jvm.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +97,13 @@ class Verdict:
     lines: list[str]
     seconds: Mapping[str, float]
     refused: bool
+    in_words_of_its_own: bool
 
     @property
     def result(self) -> str:
         if not self.lines:
-            return "refused as by Kafka" if self.refused else "equal"
+            words = ", in other words" if self.in_words_of_its_own else ""
+            return f"refused as by Kafka{words}" if self.refused else "equal"
         return f"differs: {self.case.differs}" if self.case.differs else "**differs**"
 
     @property
@@ -111,8 +124,13 @@ def judge(case: Case, targets: list[Target], classes: tuple[Path, Path], texts: 
         seconds[target.name] = time.monotonic() - began
         refused = refused or outcome.code != 0
         texts[target.name] = normalised(outcome, target.names, sort=case.sort, numbers=case.numbers)
-    lines = difference(texts["Tidegate"], texts["Kafka"]) if len(targets) == 2 else []
-    return Verdict(case, lines, seconds, refused)
+    if len(targets) < 2:
+        return Verdict(case, [], seconds, refused, False)
+    tidegate, kafka = texts["Tidegate"], texts["Kafka"]
+    lines = difference(tidegate, kafka)
+    if not difference(without_explanations(tidegate), without_explanations(kafka)):
+        return Verdict(case, [], seconds, True, bool(lines)) if lines else Verdict(case, [], seconds, refused, False)
+    return Verdict(case, lines, seconds, refused, False)
 
 
 def table(verdicts: list[Verdict]) -> str:
@@ -121,8 +139,8 @@ def table(verdicts: list[Verdict]) -> str:
     rows = [
         f"# Kafka's own tools\n\nEvery command-line tool of Kafka {VERSION} that needs no security, run against three nodes of "
         f"Tidegate and against three nodes\nof Kafka {VERSION}: {len(verdicts)} calls of {len(tools)} tools, of which {same} "
-        "print the same. Ids, addresses and times are written alike\nfirst; where a tool measures, its numbers are left out. Made by "
-        "`make foreign-tools`.\n\n| tool | not run because |\n|---|---|\n"
+        "print the same. Ids, addresses and times are written alike\nfirst; where a tool measures, its numbers are left out. "
+        "Made by `make foreign-tools`.\n\n| tool | not run because |\n|---|---|\n"
     ]
     rows += [f"| {name} | {why} |\n" for name, why in NOT_RUN.items()]
     rows.append("\n| tool | arguments | Tidegate beside Kafka |\n|---|---|---|\n")
@@ -155,14 +173,15 @@ async def run(only: str, write: bool, alone: bool, keep: Path | None) -> int:
             try:
                 names = {node.kafka_address: f"node-{node.id}" for node in cluster.nodes}
                 names |= {f"127.0.0.1:{node.ports.quorum}": f"quorum-{node.id}" for node in cluster.nodes}
-                targets = [target("Tidegate", cluster.bootstrap, names, root, cluster.node(1).data_path, jvms[0])]
+                targets = [target("Tidegate", cluster.bootstrap, names, root, cluster.node(1).data_path, jvms[0], classes)]
                 if not alone:
                     kafka.format()
                     kafka.start()
                     wait_for_kafka(jvms[1], kafka)
                     own = {address: f"node-{n}" for n, address in enumerate(kafka.bootstrap.split(","), 1)}
                     own |= {address: f"quorum-{n}" for n, address in enumerate(kafka.quorum.split(","), 1)}
-                    targets.append(target("Kafka", kafka.bootstrap, own, root, root / "kafka" / "kafka-1" / "data", jvms[1]))
+                    data = root / "kafka" / "kafka-1" / "data"
+                    targets.append(target("Kafka", kafka.bootstrap, own, root, data, jvms[1], classes))
                 verdicts = []
                 for case in cases:
                     texts: dict[str, str] = {}
@@ -191,11 +210,13 @@ async def run(only: str, write: bool, alone: bool, keep: Path | None) -> int:
     return int(wrong > 0 or bool(stale))
 
 
-def target(name: str, bootstrap: str, names: Mapping[str, str], root: Path, data: Path, jvm: ToolJvm) -> Target:
+def target(
+    name: str, bootstrap: str, names: Mapping[str, str], root: Path, data: Path, jvm: ToolJvm, classes: tuple[Path, Path]
+) -> Target:
     folder = root / f"files-{name}"
     folder.mkdir()
     hidden = {str(folder): "<folder>", str(data): "<data>"}
-    return Target(name, bootstrap, {**names, **hidden}, folder, data, jvm)
+    return Target(name, bootstrap, {**names, **hidden}, folder, data, jvm, classes)
 
 
 def main() -> int:

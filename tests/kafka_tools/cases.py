@@ -53,7 +53,8 @@ NOT_RUN: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One call.  `differs`: why the answers are meant to differ.  `until`: repeated until this is in what it prints."""
+    """One call.  `differs`: why the answers are meant to differ.  `until`: repeated until this is in what it prints.
+    `beside`: another call that runs meanwhile.  `own_process`: the tool leaves threads behind."""
 
     tool: str
     arguments: str
@@ -64,6 +65,7 @@ class Case:
     until: str = ""
     differs: str = ""
     beside: str = ""
+    own_process: bool = False
     timeout_s: int = 60
 
     @property
@@ -91,6 +93,7 @@ TOPICS = [
     _t("kafka-topics", "--create --topic t --partitions 1 --if-not-exists"),
     _t("kafka-topics", "--create --topic plain --replica-assignment 1:2:3 --config retention.ms=86400000 "
        "--config cleanup.policy=delete"),
+    _t("kafka-topics", "--create --topic perf --replica-assignment 1:2:3"),
     _t("kafka-topics", "--create --topic sized --partitions 1 --replication-factor 3"),
     _t("kafka-topics", "--create --topic a_b.c"),
     _t("kafka-topics", "--create --topic bad/name"),
@@ -205,25 +208,25 @@ RECORDS = [
     _t("kafka-get-offsets", "--topic-partitions t:0,plain:0-1"),
     _t("kafka-get-offsets", "--topic-partitions t:0-2 --exclude-internal-topics"),
     _t("kafka-get-offsets", "--topic missing"),
-    _t("kafka-get-offsets", ""),
+    _t("kafka-get-offsets", "", numbers=True),
     _t("kafka-delete-records", "--offset-json-file {folder}/delete.json", files={"delete.json": _DELETE}),
     _t("kafka-delete-records", "--offset-json-file {folder}/beyond.json", files={"beyond.json": _DELETE_BEYOND}),
     _t("kafka-get-offsets", "--topic t --time -2"),
-    _t("kafka-producer-perf-test", "--topic t --num-records 2000 --record-size 100 --throughput -1 --producer-props acks=all "
+    _t("kafka-producer-perf-test", "--topic perf --num-records 2000 --record-size 100 --throughput -1 --producer-props acks=all "
        "bootstrap.servers={bootstrap}", numbers=True),
-    _t("kafka-producer-perf-test", "--topic t --num-records 50 --record-size 100 --throughput 1000 --transactional-id perf "
+    _t("kafka-producer-perf-test", "--topic perf --num-records 50 --record-size 100 --throughput 1000 --transactional-id perf "
        "--transaction-duration-ms 100 --producer-props bootstrap.servers={bootstrap}", numbers=True),
-    _t("kafka-consumer-perf-test", "--topic t --messages 2000 --timeout 20000", numbers=True),
-    _t("kafka-verifiable-producer", "--topic t --max-messages 30 --acks -1 --value-prefix 7 --throughput 1000",
-       sort=True, numbers=True),
+    _t("kafka-consumer-perf-test", "--topic perf --messages 2000 --timeout 20000", numbers=True),
+    _t("kafka-verifiable-producer", "--topic perf --max-messages 30 --acks -1 --value-prefix 7 --throughput 1000",
+       sort=True, numbers=True, own_process=True),
     _t("kafka-verifiable-consumer", "--topic plain --group-id verifiable --max-messages 2 --reset-policy earliest",
-       sort=True),
-    _t("kafka-e2e-latency", "{bootstrap} t 20 all 100", numbers=True),
-    _t("kafka-replica-verification", "--topics-include t --report-interval-ms 500 --time -2", numbers=True, timeout_s=6,
-       differs="the tool never ends by itself; it prints what it has seen so far"),
-    _t("kafka-dump-log", "--files {log:t-1} --deep-iteration --print-data-log", numbers=True),
-    _t("transactional-message-copier", "--consumer-group copier --input-topic plain --input-partition 0 --output-topic t "
-       "--transactional-id copy --max-messages 2 --transaction-size 1", sort=True, numbers=True),
+       sort=True, own_process=True),
+    _t("kafka-e2e-latency", "{bootstrap} perf 20 all 100", numbers=True),
+    _t("kafka-replica-verification", "--topics-include t --report-interval-ms 500 --time -2", numbers=True, sort=True,
+       timeout_s=6, own_process=True),
+    _t("kafka-dump-log", "--files {log:t-1} --deep-iteration --print-data-log", numbers=True, sort=True),
+    _t("transactional-message-copier", "--consumer-group copier --input-topic plain --input-partition 0 --output-topic perf "
+       "--transactional-id copy --max-messages 2 --transaction-size 1", sort=True, numbers=True, own_process=True),
     _t("client-compatibility-test", "--topic t --num-cluster-nodes 3 --offsets-for-times-supported true "
        "--describe-cluster-supported true --expect-record-too-large-exception true --create-topics-supported true "
        "--describe-acls-supported false --describe-configs-supported true --idempotent-producer-supported true"),
@@ -260,7 +263,7 @@ GROUPS = [
     _t("kafka-consumer-groups", "--describe --group new --members --verbose", sort=True,
        beside="kafka-console-consumer --topic plain --group new --consumer-property group.protocol=consumer",
        until="console-consumer"),
-    _t("kafka-consumer-groups", "--describe --group new --state --verbose", until="Stable",
+    _t("kafka-consumer-groups", "--describe --group new --state --verbose", until="Stable", numbers=True,
        beside="kafka-console-consumer --topic plain --group new --consumer-property group.protocol=consumer"),
     _t("kafka-consumer-groups", "--delete --group running", until="rror",
        beside="kafka-console-consumer --topic plain --group running"),
@@ -278,14 +281,13 @@ GROUPS = [
 ]
 
 TRANSACTIONS = [
-    _t("kafka-transactions", "list", sort=True),
-    _t("kafka-transactions", "list --transactional-id-pattern 'co.*'", sort=True),
-    _t("kafka-transactions", "list --duration-filter 1", sort=True),
+    _t("kafka-transactions", "list", sort=True, numbers=True),
+    _t("kafka-transactions", "list --transactional-id-pattern 'co.*'", sort=True, numbers=True),
+    _t("kafka-transactions", "list --duration-filter 1", sort=True, numbers=True),
     _t("kafka-transactions", "describe --transactional-id copy", numbers=True),
     _t("kafka-transactions", "describe --transactional-id missing"),
-    _t("kafka-transactions", "describe-producers --topic t --partition 0", numbers=True, sort=True),
-    _t("kafka-transactions", "describe-producers --topic t --partition 0 --broker-id 2", numbers=True, sort=True),
-    _t("kafka-transactions", "describe-producers --topic missing --partition 0"),
+    _t("kafka-transactions", "describe-producers --topic perf --partition 0", numbers=True, sort=True),
+    _t("kafka-transactions", "describe-producers --topic perf --partition 0 --broker-id 2", numbers=True, sort=True),
     _t("kafka-transactions", "find-hanging --broker-id 1"),
     _t("kafka-transactions", "find-hanging --topic t"),
     _t("kafka-transactions", "find-hanging --topic t --partition 0 --max-transaction-timeout 15"),

@@ -44,6 +44,24 @@ def normalised(outcome: Outcome, names: Mapping[str, str], *, sort: bool = False
     return "\n".join([*parts, ending])
 
 
+_EXPLANATIONS = tuple(
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (
+        r"(org\.apache\.kafka\.common\.errors\.\w+(?:Exception)?:).*$",
+        r"(Error while executing topic command :).*$",
+        r"(Could not (?:upgrade|downgrade|disable) \S+(?: to \d+)?\.).*$",
+        r"^(t-\d: ).*$",  # why a partition is not reassigned
+    )
+)
+
+
+def without_explanations(text: str) -> str:
+    """What a refusal is once its explanation is left out: the same error, and the same exit code."""
+    for pattern in _EXPLANATIONS:
+        text = pattern.sub(r"\1", text)
+    return text
+
+
 def difference(tidegate: str, kafka: str, lines_max: int = 12) -> list[str]:
     """The lines that only one has, as `diff` writes them; empty when both are equal."""
     found = [
