@@ -295,11 +295,11 @@ class ClientMetricsCollector(Collector):
         text = "Clients that asked what to push (KIP-714)."
         yield GaugeMetricFamily("tidegate_telemetry_clients", text, value=clients.instances)
         for name, text, value in (
-            ("pushes", "Pushes of clients' metrics that were taken.", clients.pushes),
-            ("errors", "Pushes of clients' metrics that were refused, or could not be read.", clients.errors),
-            ("dropped_values", "Values that clients pushed and that were over a limit.", clients.dropped),
+            ("telemetry_pushes", "Pushes of clients' metrics that were taken.", clients.pushes),
+            ("telemetry_errors", "Pushes of clients' metrics that were refused, or could not be read.", clients.errors),
+            ("telemetry_dropped_values", "Values that clients pushed and that were over a limit.", clients.dropped),
         ):
-            yield CounterMetricFamily(f"tidegate_telemetry_{name}", text, value=value)
+            yield CounterMetricFamily(f"tidegate_{name}", text, value=value)
         yield from clients.families()
 
 

@@ -36,7 +36,7 @@ SETTINGS = {
 }
 KAFKA_SETTINGS = {
     "group.initial.rebalance.delay.ms": 100,
-    "log.segment.delete.delay.ms": 60_000,
+    "log.segment.delete.delay.ms": None,  # Kafka's own default
     "min.insync.replicas": 1,
     "offsets.topic.num.partitions": 16,
     "transaction.state.log.num.partitions": 16,

@@ -167,7 +167,8 @@ CONFIGS = [
     _t("kafka-configs", "--entity-type groups --entity-name g --alter --add-config consumer.session.timeout.ms=soon"),
     _t("kafka-configs", "--entity-type groups --entity-name g --alter --delete-config "
        "consumer.session.timeout.ms,consumer.heartbeat.interval.ms"),
-    _t("kafka-configs", "--entity-type groups --describe"),
+    _t("kafka-configs", "--entity-type groups --describe",
+       differs="a group whose settings are all taken away has none; Kafka keeps an empty entry"),
     _t("kafka-configs", "--entity-type client-metrics --entity-name m --alter --add-config "
        "metrics=[org.apache.kafka.producer.,x],interval.ms=1000,match=[client_id=none.*]"),
     _t("kafka-configs", "--entity-type client-metrics --entity-name m --describe"),
@@ -176,7 +177,8 @@ CONFIGS = [
     _t("kafka-configs", "--entity-type client-metrics --entity-name m --alter --add-config interval.ms=5"),
     _t("kafka-configs", "--entity-type client-metrics --entity-name m --alter --add-config match=colour"),
     _t("kafka-configs", "--entity-type client-metrics --entity-name m --alter --delete-config interval.ms"),
-    _t("kafka-configs", "--entity-type broker-loggers --entity-name 1 --alter --add-config bogus=INFO"),
+    _t("kafka-configs", "--entity-type broker-loggers --entity-name 1 --alter --add-config bogus=INFO",
+       differs="a node has one level for its log, `log.level`, and no loggers that could be set one by one"),
     _t("kafka-client-metrics", "--list"),
     _t("kafka-client-metrics", "--describe"),
     _t("kafka-client-metrics", "--describe --name m"),
@@ -239,7 +241,7 @@ GROUPS = [
     _t("kafka-consumer-groups", "--list --state Empty", sort=True),
     _t("kafka-consumer-groups", "--list --type classic", sort=True),
     _t("kafka-consumer-groups", "--describe --group console", sort=True),
-    _t("kafka-consumer-groups", "--describe --group console --state"),
+    _t("kafka-consumer-groups", "--describe --group console --state", numbers=True),
     _t("kafka-consumer-groups", "--describe --group console --members --verbose"),
     _t("kafka-consumer-groups", "--describe --group console --offsets --verbose", sort=True),
     _t("kafka-consumer-groups", "--describe --group missing"),

@@ -15,6 +15,7 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^\s+\.\.\. \d+ more\n", re.MULTILINE), ""),
     (_UUID, "<uuid>"),
     (re.compile(r"(TopicId: )\S{22}"), r"\1<id>"),
+    (re.compile(r"(?<=\s)[\w-]{22}(?=\s+/)"), "<member>"),
     (re.compile(r"\b((?:console|perf)-consumer-)\d+"), r"\1<n>"),
     (re.compile(r"(ClusterId:\s+|Cluster ID: )\S+"), r"\1<id>"),
     (re.compile(r"\b1[5-9]\d{11}\b"), "<ms>"),
