@@ -4,11 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help install foreign-clients foreign-systems test lint demo proto clean
-=======
-.PHONY: help install foreign-clients foreign-tools test lint demo proto clean
->>>>>>> c7ec998 (Kafka's own tools are run against Tidegate and against a Kafka, and what they print is compared; AlterReplicaLogDirs answers as Kafka, but moves nothing)
+.PHONY: help install foreign-clients foreign-systems foreign-tools test lint demo proto clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -29,14 +25,12 @@ demo: install ## run the main job on three nodes, with two kills, and check ever
 foreign-clients: install ## fetch and build the Kafka clients of other languages that the tests use (Maven, npm, Go)
 	$(BIN)/python tests/foreign_clients.py
 
-<<<<<<< HEAD
 foreign-systems: install ## run Kafka Streams, Flink and Kafka's own copier on three nodes that are killed (Maven; minutes)
 	$(BIN)/python tests/foreign_clients.py systems
 	$(BIN)/python -m pytest tests/systems
-=======
+
 foreign-tools: install ## run Kafka's own tools against Tidegate and against a Kafka, and compare (Maven, Java)
 	$(BIN)/python -m tests.kafka_tools --write
->>>>>>> c7ec998 (Kafka's own tools are run against Tidegate and against a Kafka, and what they print is compared; AlterReplicaLogDirs answers as Kafka, but moves nothing)
 
 test: install ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
