@@ -422,6 +422,16 @@ async def test_topics_are_subscribed_to_by_re2s_rules_and_found_at_the_first_hea
     says(refused, ErrorCode.INVALID_REGULAR_EXPRESSION, "`(?=a)` is not a valid regular expression")
 
 
+async def test_a_member_is_told_its_groups_own_heartbeat_interval(world: World) -> None:
+    name = await new_consumer_group(world)
+    config = {"name": "consumer.heartbeat.interval.ms", "config_operation": 0, "value": "7000"}
+    resource = {"resource_type": 32, "resource_name": name, "configs": [config]}
+    altered = await world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+    assert altered.responses[0].error_code == 0, altered
+    told = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **heartbeat(world, name, "member", 1))
+    assert told.heartbeat_interval.total_seconds() == 7
+
+
 @pytest.mark.parametrize(("epoch", "code"), [(1, "NONE"), (0, "STALE_MEMBER_EPOCH"), (7, "STALE_MEMBER_EPOCH")])
 async def test_offsets_of_a_consumer_group_are_fenced_by_the_member_epoch(world: World, epoch: int, code: str) -> None:
     name = await new_consumer_group(world)

@@ -31,6 +31,7 @@ from tidegate.coordinator.group.events import (
 )
 from tidegate.coordinator.group.policy import MigrationPolicy
 from tidegate.coordinator.group.shard import GroupShard
+from tidegate.coordinator.group.silence import Silences
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 ONE = (OffsetToCommit("flights", 0, 5),)
@@ -367,6 +368,16 @@ def test_the_next_coordinator_finds_that_the_others_must_join_again(groups: Mixe
     after.commit()
     assert after.kind() == "classic PreparingRebalance"
     rejoins(after, 2)
+
+
+def test_without_the_note_what_the_last_consumer_member_had_would_belong_to_nobody(
+    groups: Mixed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Silences, "left", lambda *_: [])
+    settled(groups)
+    groups.beat("c", -1)
+    after = groups.again()
+    assert after.kind() == "classic Stable" and after.live("m", 2) is NONE
 
 
 def test_a_downgrade_whose_append_is_refused_is_made_later(groups: Mixed) -> None:
