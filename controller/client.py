@@ -220,10 +220,10 @@ class ControllerClient:
         """`prepare(request)` runs before every attempt; `patience_s`: see `heartbeat`."""
         deadline = self._clock.monotonic() + timeout_s
         last_start = deadline if patience_s is None else self._clock.monotonic() + patience_s
-        backoff_s, problem = BACKOFF_S_MIN, "no controller answered"
+        backoff_s, problem, hinted = BACKOFF_S_MIN, "no controller answered", False
         while True:
             left_s = deadline - self._clock.monotonic()
-            if self._clock.monotonic() >= last_start:
+            if self._clock.monotonic() >= (deadline if hinted else last_start):  # a hint that comes late is followed, too
                 message = f"{method}: {problem} within {patience_s or timeout_s:g} s; its outcome is unknown"
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
             node_id = self.candidate()
