@@ -21,6 +21,7 @@ from .listing import groups, status, topics
 from .output import complain
 from .partitions import partitions
 from .records import consume, produce
+from .reset_offsets import groups_reset_offsets
 from .transactions import txns
 
 ENTRY_POINT_GROUP: Final = "tidegate.commands"
@@ -50,6 +51,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     app.add_typer(topics, name="topics")
     app.command(short_help="Write records.")(produce)
     app.command(short_help="Read records, one line each.")(consume)
+    groups.command("reset-offsets")(groups_reset_offsets)
     app.add_typer(groups, name="groups")
     app.add_typer(txns, name="txns")
     app.add_typer(partitions, name="partitions")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Joining = Mapping[tuple[str, int], Collection[int]]
 
 topics = typer.Typer(no_args_is_help=True, help="Create, list, describe, change and delete topics.")
-groups = typer.Typer(no_args_is_help=True, help="Look at consumer groups, and delete them.")
+groups = typer.Typer(no_args_is_help=True, help="Look at consumer groups, reset their offsets, and delete them.")
 
 Bootstrap = Annotated[
     str, typer.Option("--bootstrap", envvar="TIDEGATE_BOOTSTRAP", help="Brokers as host:port,host:port.", show_envvar=True)
@@ -98,7 +98,10 @@ def topics_create(
         int, typer.Option("--partitions", "-p", min=-1, max=PARTITIONS_MAX, help="-1: the cluster's default.")
     ] = -1,
     replication: Annotated[
-        int, typer.Option("--replication", "-r", min=-1, max=INT16_MAX, help="Replicas of each partition; -1: the default.")
+        int,
+        typer.Option(
+            "--replication-factor", "--replication", "-r", min=-1, max=INT16_MAX, help="Of each partition; -1: the default."
+        ),
     ] = -1,
     config: Annotated[list[str], typer.Option("--config", metavar="KEY=VALUE", help="A topic setting; may be repeated.")] = [],  # noqa: B006
     bootstrap: Bootstrap = LOCAL,
@@ -233,6 +236,44 @@ def topics_set(
             show_json({"topic": name, "set": wanted})
         else:
             said = (f"{key}={value}" if value else f"{key} is the default again" for key, value in wanted.items())
+            print(f"{name}: {', '.join(said)}")
+
+    run(work())
+
+
+@topics.command("alter")
+def topics_alter(
+    name: Annotated[str, typer.Argument(help="The topic.")],
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, max=PARTITIONS_MAX, help="How many it shall have: more than now.")
+    ] = None,
+    config: Annotated[list[str], typer.Option("--config", metavar="KEY=VALUE", help="A topic setting; may be repeated.")] = [],  # noqa: B006
+    delete_config: Annotated[
+        list[str], typer.Option("--delete-config", metavar="KEY", help="Back to its default; may be repeated.")
+    ] = [],  # noqa: B006
+    bootstrap: Bootstrap = LOCAL,
+    json: Json = False,
+) -> None:
+    """Change the settings of a topic, and add partitions: keys then go to other partitions than before."""
+
+    async def work() -> None:
+        wanted: dict[str, str | None] = dict(settings_of(config, "--config"))
+        twice = sorted(wanted.keys() & set(delete_config))
+        if twice:
+            raise ValueError(f"{twice[0]} is set and deleted at once")
+        wanted |= dict.fromkeys(delete_config)
+        if partitions is None and not wanted:
+            raise ValueError("nothing to change: give --partitions, --config or --delete-config")
+        async with connect(bootstrap) as admin:
+            if wanted:
+                await admin.alter_config(name, wanted)
+            if partitions is not None:
+                await admin.create_partitions({name: partitions})
+        if json:
+            show_json({"topic": name, "set": wanted, "partitions": partitions})
+        else:
+            said = [f"{key}={value}" if value is not None else f"{key} is the default again" for key, value in wanted.items()]
+            said += [f"{partitions} partitions"] if partitions is not None else []
             print(f"{name}: {', '.join(said)}")
 
     run(work())

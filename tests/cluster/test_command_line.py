@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tidegate.client.consumer import Consumer
 from tidegate.client.local_cluster import LocalCluster
 from tidegate.client.node_process import NodeProcess
 from tidegate.client.producer import Producer
@@ -181,6 +182,61 @@ def test_a_group_is_listed_and_described(command: Command, topic: str) -> None:
     assert group not in [entry["group_id"] for entry in command.json("groups", "list", "--state", "Stable")]
     assert command("groups", "delete", group) == f"deleted {group}\n"
     assert "GROUP_ID_NOT_FOUND" in command("groups", "delete", group, code=1)
+
+
+def test_offsets_of_a_group_are_reset_in_every_way(command: Command, topic: str, tmp_path: Path) -> None:
+    command("produce", topic, "--partition", "0", *"abcdefgh")
+    group, reset = f"reset-{topic}", ("groups", "reset-offsets")
+    assert command("consume", topic, "--group", group, "--from-beginning", "--max", "4").split() == [*"abcd"]
+
+    def committed() -> int:
+        rows = command.json("groups", "describe", group)["partitions"]
+        return next(int(row["committed"]) for row in rows if row["partition"] == 0)
+
+    assert committed() == 4
+    shown = command.json(*reset, group, "--topic", f"{topic}:0", "--to-earliest")
+    assert shown == [{"group": group, "topic": topic, "partition": 0, "new_offset": 0}] and committed() == 4, "a dry run"
+    for mode, expected in (
+        (("--to-earliest",), 0), (("--to-latest",), 8), (("--shift-by", "-3"), 5), (("--to-current",), 5),
+        (("--to-offset", "2"), 2), (("--by-duration", "PT1H"), 0),
+        (("--to-datetime", "2199-01-01T00:00:00.000"), 8), (("--shift-by", "-99"), 0),
+    ):  # fmt: skip
+        command(*reset, group, "--topic", f"{topic}:0", *mode, "--execute")
+        assert committed() == expected, mode
+    file = tmp_path / "offsets.csv"
+    file.write_text(command(*reset, group, "--all-topics", "--shift-by", "3", "--export"))
+    assert f'"{topic}",0,3\n' in file.read_text()
+    command(*reset, group, "--from-file", str(file), "--execute")
+    assert committed() == 3
+    assert "is wanted, 2 are given" in command(*reset, group, "--all-topics", "--to-latest", "--to-earliest", code=1)
+    assert "has no partition 99" in command(*reset, group, "--topic", f"{topic}:99", "--to-latest", code=1)
+    fresh = f"fresh-{topic}"
+    command(*reset, fresh, "--topic", topic, "--to-offset", "6", "--execute")
+    assert command("consume", topic, "--group", fresh, "--max", "2").split() == ["g", "h"]
+
+
+async def test_offsets_are_not_reset_under_members(command: Command, topic: str) -> None:
+    group = f"busy-{topic}"
+    async with Consumer(command.bootstrap, group_id=group) as consumer:
+        consumer.subscribe([topic])
+        while not consumer.assignment():
+            await consumer.poll(timeout_s=0.2)
+        line = ("groups", "reset-offsets", group, "--topic", topic, "--to-earliest", "--execute")
+        said = await asyncio.to_thread(lambda: command(*line, code=1))
+    assert "it is Stable" in said and "stop them first" in said
+
+
+def test_a_topic_is_altered_and_made_with_kafkas_name_for_replicas(command: Command, topic: str) -> None:
+    before = command.json("topics", "describe", topic)[0]
+    count = len(before["partitions"]) + 2
+    command("topics", "alter", topic, "--partitions", str(count), "--config", "retention.ms=60000")
+    after = command.json("topics", "describe", topic)[0]
+    assert len(after["partitions"]) == count and after["config"]["retention.ms"] == "60000"
+    assert "is the default again" in command("topics", "alter", topic, "--delete-config", "retention.ms")
+    assert command.json("topics", "describe", topic)[0]["config"] == before["config"]
+    assert "nothing to change" in command("topics", "alter", topic, code=1)
+    assert "are not more" in command("topics", "alter", topic, "--partitions", "1", code=1)
+    assert "2 replicas each" in command("topics", "create", f"{topic}-2", "--replication-factor", "2")
 
 
 async def test_transactions_are_listed_and_described(command: Command, topic: str) -> None:

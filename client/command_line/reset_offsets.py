@@ -1,0 +1,168 @@
+"""`tidegate groups reset-offsets`: where a group without members goes on reading, in all of Kafka's ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...runtime.clock import SystemClock
+from ...runtime.disk import RealDisk
+from ...wire.errors import ErrorCode
+from ..errors import RequestError
+from ..offset_reset import Key, Known, Mode, Reset, new_offset, parse_datetime, parse_duration, parse_file, parse_topic
+from .listing import LOCAL, Bootstrap, Json, connect
+from .output import complain, run, show_json, show_table, warn
+
+if TYPE_CHECKING:
+    from ..admin import Admin
+
+INACTIVE = ("Empty", "Dead")  # Dead: nothing is known of it yet
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    group: str
+    topic: str
+    partition: int
+    new_offset: int
+
+
+def groups_reset_offsets(
+    names: Annotated[list[str], typer.Argument(metavar="[GROUP]...", help="The groups; or --all-groups.")] = [],  # noqa: B006
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="Every group.")] = False,
+    topic: Annotated[
+        list[str], typer.Option("--topic", metavar="TOPIC[:P,P]", help="A topic, or some partitions of it; may be repeated.")
+    ] = [],  # noqa: B006
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every partition that the group has an offset for.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To where the log begins.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To where the log ends.")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="To the committed offset; to the end without one.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset, or the nearest there is.")] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option("--to-datetime", metavar="TIME", help="To the first record since 2026-01-31T12:00:00.000 (UTC).")
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="To the first record of, say, the last PT1H.")
+    ] = None,
+    shift_by: Annotated[int | None, typer.Option("--shift-by", help="Forward, or backward when negative.")] = None,
+    from_file: Annotated[Path | None, typer.Option("--from-file", help="CSV: topic,partition,offset; or a group first.")] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this the new offsets are only shown.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the new offsets, as is the default.")] = False,
+    export: Annotated[bool, typer.Option("--export", help="Print CSV that --from-file takes.")] = False,
+    bootstrap: Bootstrap = LOCAL,
+    json: Json = False,
+) -> None:
+    """Set where groups go on reading; they must have no members then."""
+    given = {
+        Mode.EARLIEST: to_earliest or None, Mode.LATEST: to_latest or None, Mode.CURRENT: to_current or None,
+        Mode.OFFSET: to_offset, Mode.DATETIME: to_datetime, Mode.DURATION: by_duration, Mode.SHIFT: shift_by,
+        Mode.FILE: from_file,
+    }  # fmt: skip
+    chosen = [mode for mode, value in given.items() if value is not None]
+
+    async def work() -> None:
+        if len(chosen) != 1:
+            options = ", ".join(f"--{mode.value}" for mode in Mode)
+            raise ValueError(f"one of {options} is wanted, {len(chosen)} are given")
+        if execute and dry_run:
+            raise ValueError("--execute and --dry-run exclude each other")
+        if bool(names) == all_groups:
+            raise ValueError("name the groups, or use --all-groups")
+        scopes = bool(topic) + all_topics
+        if scopes > 1 or (scopes == 0 and from_file is None):
+            raise ValueError("one of --topic, --all-topics is wanted")
+        wanted = [parse_topic(text) for text in topic]
+        async with connect(bootstrap) as admin:
+            found = [each.group_id for each in await admin.list_groups()] if all_groups else names
+            resets = _resets(chosen[0], given[chosen[0]], found)
+            rows, failed = list[_Row](), False
+            for group in found:
+                try:
+                    new = await _new_offsets(admin, group, wanted, resets.get(group))
+                    if execute and new:
+                        await admin.set_group_offsets(group, new)
+                    rows += [_Row(group, name, number, offset) for (name, number), offset in sorted(new.items())]
+                except RequestError as error:
+                    complain(f"{group}: {error}")
+                    failed = True
+        if rows and not (execute or export or dry_run or json):
+            warn("nothing was changed: --execute does it")
+        _show(rows, export=export, json=json, one_group=len(found) == 1)
+        if failed:
+            raise typer.Exit(1)
+
+    run(work())
+
+
+def _resets(mode: Mode, value: object, names: Sequence[str]) -> dict[str, Reset]:
+    """By group; a group that a file does not name has none."""
+    match mode, value:
+        case Mode.OFFSET | Mode.SHIFT, int():
+            reset = Reset(mode, value)
+        case Mode.DATETIME, str():
+            reset = Reset(mode, parse_datetime(value))
+        case Mode.DURATION, str():
+            reset = Reset(mode, max(0, SystemClock().wall_ms() - parse_duration(value)))
+        case Mode.FILE, Path():
+            try:
+                text = RealDisk().read(value).decode()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValueError(f"--from-file {value}: {error}") from None
+            return {group: Reset(mode, offsets=offsets) for group, offsets in parse_file(text, names).items()}
+        case _:
+            reset = Reset(mode)
+    return dict.fromkeys(names, reset)
+
+
+async def _new_offsets(
+    admin: Admin, group: str, wanted: Sequence[tuple[str, list[int]]], reset: Reset | None
+) -> dict[Key, int]:
+    """Raises RequestError for a group with members, and for partitions that there are not."""
+    if reset is None:
+        return {}
+    state = (await admin.describe_group(group)).state
+    if state not in INACTIVE:
+        message = f"it is {state}: offsets are reset while a group has no members, stop them first"
+        raise RequestError(ErrorCode.NON_EMPTY_GROUP, message)
+    committed = {key: stored.offset for key, stored in (await admin.group_offsets(group)).items()}
+    partitions = await _scope(admin, wanted, committed)
+    if reset.mode is Mode.FILE:
+        partitions = [key for key in partitions if key in reset.offsets] if wanted else list(reset.offsets)
+    begins, ends = await admin.beginning_offsets(partitions), await admin.end_offsets(partitions)
+    at_time: dict[Key, int] = {}
+    if reset.needs_time:
+        found = await admin.offsets_for_times(dict.fromkeys(partitions, reset.number))
+        at_time = {key: entry.offset for key, entry in found.items()}
+    known = Known(begins, ends, committed, at_time)
+    return {key: new_offset(reset, key, known) for key in partitions}
+
+
+async def _scope(admin: Admin, wanted: Sequence[tuple[str, list[int]]], committed: dict[Key, int]) -> list[Key]:
+    """The partitions that are named; all that the group has an offset for when none is."""
+    if not wanted:
+        return sorted(committed)
+    described = {topic.name: topic for topic in await admin.describe_topics({name for name, _ in wanted}, config=False)}
+    found: set[Key] = set()
+    for name, numbers in wanted:
+        there = {part.partition for part in described[name].partitions}
+        missing = sorted(set(numbers) - there)
+        if missing:
+            raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} has no partition {missing[0]}")
+        found.update((name, number) for number in numbers or there)
+    return sorted(found)
+
+
+def _show(rows: Sequence[_Row], *, export: bool, json: bool, one_group: bool) -> None:
+    if json:
+        show_json(rows)
+    elif export:
+        for row in rows:
+            head = "" if one_group else f'"{row.group}",'
+            print(f'{head}"{row.topic}",{row.partition},{row.new_offset}')
+    else:
+        columns = ("group", "topic", "partition", "new offset")
+        show_table(columns, [[row.group, row.topic, row.partition, row.new_offset] for row in rows], empty="no partitions")
