@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..wire.errors import ErrorCode, KafkaError
-from ..wire.record_check import NAMED_MAX, UNFOLDED_BYTES_MAX, check_records
+from ..wire.record_check import NAMED_MAX, check_records, unfolded_bytes_max
 from ..wire.records import (
     HEADER_BYTES,
     BatchHeader,
@@ -73,11 +73,12 @@ def check_at_once(view: memoryview, config: LogConfig, now_ms: int) -> CheckedBa
 
 
 def check_batches(
-    view: memoryview, origin: AppendOrigin, config: LogConfig, now_ms: int, unfolded_bytes_max: int = UNFOLDED_BYTES_MAX
+    view: memoryview, origin: AppendOrigin, config: LogConfig, now_ms: int, unfolded_max: int | None = None
 ) -> CheckedBatches:
     """Checks every batch of an append; all of `view` must be whole, valid batches.  May be called in any thread.
 
-    Raises CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
+    `unfolded_max` bounds what each may unfold to more tightly than is done anyway (`record_check.unfolded_bytes_max`).  Raises
+    CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE.
     """
     from_client = origin is _CLIENT
     checked: list[tuple[int, BatchHeader]] = []
@@ -85,14 +86,18 @@ def check_batches(
     while True:
         header = validate_batch(view, position, config.max_message_bytes, from_client=from_client)
         if from_client:
-            _check_timestamp(view, position, header, config, now_ms, unfolded_bytes_max)
+            most = 0
+            if header.attributes & _COMPRESSION_MASK:
+                most = unfolded_bytes_max(header.batch_length, config.max_message_bytes)
+                most = most if unfolded_max is None else min(most, unfolded_max)
+            _check_timestamp(view, position, header, config, now_ms, most)
             if len(checked) == CLIENT_BATCHES_MAX:
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"more than {CLIENT_BATCHES_MAX} batches for one partition at once")
             if config.is_compacted:
                 _check_horizon(header)
-                check_records(view, position, header, unfolded_bytes_max, every_record=True)
+                check_records(view, position, header, most, every_record=True)
             elif config.record_check:
-                check_records(view, position, header, unfolded_bytes_max)
+                check_records(view, position, header, most)
         checked.append((position, header))
         position += header.batch_length + 12
         if position >= size:
@@ -105,7 +110,7 @@ def _check_horizon(header: BatchHeader) -> None:
 
 
 def _check_timestamp(
-    view: memoryview, position: int, header: BatchHeader, config: LogConfig, now_ms: int, unfolded_bytes_max: int
+    view: memoryview, position: int, header: BatchHeader, config: LogConfig, now_ms: int, unfolded_max: int
 ) -> None:
     if header.is_log_append_time:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer may not mark its batch as stamped by the broker")
@@ -119,21 +124,21 @@ def _check_timestamp(
             f"timestamps {header.base_timestamp} to {header.max_timestamp} are too far from the broker's {now_ms}; allowed are "
             f"{config.timestamp_before_max_ms} ms before and {config.timestamp_after_max_ms} ms after it "
             "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
-            _misdated(view, position, header, earliest_ms, latest_ms, unfolded_bytes_max),
+            _misdated(view, position, header, earliest_ms, latest_ms, unfolded_max),
         )
 
 
 def _misdated(
-    view: memoryview, position: int, header: BatchHeader, earliest_ms: int, latest_ms: int, unfolded_bytes_max: int
+    view: memoryview, position: int, header: BatchHeader, earliest_ms: int, latest_ms: int, unfolded_max: int
 ) -> list[int]:
     """Which records are at fault (KIP-467); none when they are too many to be named, or cannot be read."""
     if header.record_count > NAMED_MAX:
         return []
     try:
-        records = decode_batch(view, position, max_bytes=unfolded_bytes_max)
+        records = decode_batch(view, position, max_bytes=unfolded_max)
     except KafkaError as error:
-        if error.code is ErrorCode.MESSAGE_TOO_LARGE and unfolded_bytes_max < UNFOLDED_BYTES_MAX:
-            raise  # where more may be unfolded they can be named
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE:
+            raise  # perhaps only for here
         return []
     return [index for index, record in enumerate(records) if not earliest_ms <= record.timestamp_ms <= latest_ms]
 

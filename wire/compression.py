@@ -19,6 +19,7 @@ The forms are those of Kafka's own producer:
 from __future__ import annotations
 
 import mmap
+import threading
 from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
@@ -54,7 +55,10 @@ _FIRST_GUESS_BYTES_MIN = 16 * 1024
 _SMALL_BYTES_MAX = 128 * 1024
 """Up to here a bytearray costs less than to map memory."""
 
+SCRATCH_BYTES = 16 << 20
+
 _DecompressInto = Callable[[memoryview, memoryview], int]
+_Room = Callable[[int], memoryview]
 
 
 def compress(codec: Compression, data: ReadableBuffer) -> bytes:
@@ -74,22 +78,42 @@ def compress(codec: Compression, data: ReadableBuffer) -> bytes:
             return bytes(cramjam.zstd.compress(data, level=3))
 
 
-def decompress(codec: Compression, data: ReadableBuffer, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> memoryview:
-    """The original bytes; CORRUPT_MESSAGE when they cannot be had, MESSAGE_TOO_LARGE when they exceed `max_bytes`."""
+class Scratch(threading.local):
+    """Room that a thread uses for one batch after the other: to map memory, to fault its pages in and to unmap it costs more than
+    to unfold zeros into it, and is partly done under the interpreter's lock."""
+
+    buffer: memoryview | None = None
+
+    def room(self, size: int) -> memoryview:
+        """Valid until the thread asks again."""
+        if size > SCRATCH_BYTES:
+            return _room_for(size)
+        if self.buffer is None:
+            self.buffer = memoryview(mmap.mmap(-1, SCRATCH_BYTES))
+        return self.buffer[:size]
+
+
+def decompress(
+    codec: Compression, data: ReadableBuffer, max_bytes: int = DECOMPRESSED_BYTES_MAX, scratch: Scratch | None = None
+) -> memoryview:
+    """The original bytes; CORRUPT_MESSAGE when they cannot be had, MESSAGE_TOO_LARGE when they exceed `max_bytes`.
+
+    With `scratch` they are valid until it is used again."""
+    room = _room_for if scratch is None else scratch.room
     view = memoryview(data).cast("B")
     match codec:
         case Compression.NONE:
             return view
         case Compression.SNAPPY:
             if view[:8] == _XERIAL_MAGIC:
-                return _decompress_xerial(view, max_bytes)
-            return _decompress_snappy_block(view, max_bytes)
+                return _decompress_xerial(view, max_bytes, room)
+            return _decompress_snappy_block(view, max_bytes, room)
         case Compression.GZIP:
-            return _decompress_growing("gzip", cramjam.gzip.decompress_into, view, max_bytes, _gzip_size_hint(view))
+            return _decompress_growing("gzip", cramjam.gzip.decompress_into, view, max_bytes, _gzip_size_hint(view), room)
         case Compression.LZ4:
-            return _decompress_growing("lz4", cramjam.lz4.decompress_into, view, max_bytes, 0)
+            return _decompress_growing("lz4", cramjam.lz4.decompress_into, view, max_bytes, 0, room)
         case Compression.ZSTD:
-            return _decompress_growing("zstd", cramjam.zstd.decompress_into, view, max_bytes, _zstd_size_hint(view))
+            return _decompress_growing("zstd", cramjam.zstd.decompress_into, view, max_bytes, _zstd_size_hint(view), room)
         case _:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression codec {int(codec)} is not known")
 
@@ -122,13 +146,15 @@ def _zstd_size_hint(view: memoryview) -> int:
     return int.from_bytes(view[start : start + field_bytes], "little") + (256 if field_bytes == 2 else 0)
 
 
-def _decompress_growing(codec: str, into: _DecompressInto, view: memoryview, max_bytes: int, hint: int) -> memoryview:
+def _decompress_growing(
+    codec: str, into: _DecompressInto, view: memoryview, max_bytes: int, hint: int, room: _Room
+) -> memoryview:
     """Decompresses into a small buffer when that is likely to do, otherwise into mapped memory of the greatest size allowed."""
     size = min(max_bytes, max(hint, len(view) * 4, _FIRST_GUESS_BYTES_MIN))
     if size > _SMALL_BYTES_MAX:
         size = max_bytes
     while True:
-        buffer = _room_for(size)
+        buffer = room(size)
         try:
             written = into(view, buffer)
         except cramjam.DecompressionError as error:
@@ -158,8 +184,8 @@ def _snappy_block_size(block: memoryview, max_bytes: int) -> int:
     return size
 
 
-def _decompress_snappy_block(block: memoryview, max_bytes: int) -> memoryview:
-    buffer = _room_for(_snappy_block_size(block, max_bytes))
+def _decompress_snappy_block(block: memoryview, max_bytes: int, room: _Room) -> memoryview:
+    buffer = room(_snappy_block_size(block, max_bytes))
     _snappy_block_into(block, buffer)
     return buffer.toreadonly()
 
@@ -181,7 +207,7 @@ def _compress_xerial(view: memoryview) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_xerial(view: memoryview, max_bytes: int) -> memoryview:
+def _decompress_xerial(view: memoryview, max_bytes: int, room: _Room) -> memoryview:
     """Two passes: sizes first, so that one buffer of the right size takes all blocks."""
     blocks: list[tuple[memoryview, int]] = []
     position, total, end = _XERIAL_HEADER.size, 0, len(view)
@@ -197,7 +223,7 @@ def _decompress_xerial(view: memoryview, max_bytes: int) -> memoryview:
         blocks.append((block, size))
         total += size
         position += length
-    buffer = _room_for(total)
+    buffer = room(total)
     start = 0
     for block, size in blocks:
         _snappy_block_into(block, buffer[start : start + size])

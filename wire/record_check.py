@@ -1,10 +1,12 @@
 """Whether the records of a batch can be read at all: checked before a leader takes the batch, because afterwards it is for ever.
 
 A batch with a right CRC may still hold garbage, when the client that made it has a defect or means harm.  Every consumer would
-stop at its offset and never get past it.  So a client's batch is unfolded when it is compressed (bounded: `UNFOLDED_BYTES_MAX`),
+stop at its offset and never get past it.  So a client's batch is unfolded when it is compressed (bounded: `unfolded_bytes_max`),
 and then:
 
-* the lengths of all records are followed: there are as many as the header says, and they end where the batch ends;
+* the lengths of all records are followed: there are as many as the header says, and they end where the batch ends; and the
+  offset deltas of all are one after the other, as Kafka requires of compressed batches: with two records at one offset, or none,
+  no position that a consumer commits means what it says;
 * the first and the last record are read in full: attributes, timestamp, offset delta (0 and `last_offset_delta`), key, value,
   headers, each within its record.  With `every_record` all are, in the order of their offset deltas, and must have a key: so for
   compacted topics, whose cleaner looks into every record.
@@ -13,43 +15,54 @@ What is wrong with the records is INVALID_RECORD, which a client does not repeat
 done.  Only for client appends: followers, recovery and markers go by what a leader took.
 
 Cost.  Python takes 45 to 60 ns to follow one length, which is a third of what a produced record of 100 bytes costs a node.
-Therefore runs of records of one size are followed by strided slices at C's speed: their first one or two bytes are the same.
+Therefore runs of records of one size are followed by strided slices at C's speed: their first one or two bytes are the same; and
+of other records all offset deltas of some hundred are fetched and compared at once.
 Measured in us a batch, values of eight letters (`validate_batch`, mostly the CRC, takes 1 us for one record, 1.8 for 16 KiB, 41
-for 1 MiB):
+for 1 MiB), on a machine with other work:
 
     codec                            none   snappy   lz4   gzip   zstd
-    1 record of 100 B                 1.1      4       9     11     26
-    150 of one size, 16 KiB           6       23      21     48     52
-    150 of 40 to 160 B, 16 KiB       11       25      28     54     57
-    10,000 of one size, 1 MiB        82
-    10,000 of 40 to 160 B, 1 MiB    500
-    1,000 of 600 to 1,400 B, 1 MiB   55
+    1 record of 100 B                 1.0      3       5      6     14
+    150 of one size, 16 KiB           8       22      19     43     34
+    150 of 40 to 160 B, 16 KiB       30       41      40     61     60
+    10,000 of one size, 1 MiB       140
+    10,000 of 40 to 160 B, 1 MiB  1,650
+    1,000 of 600 to 1,400 B, 1 MiB  230
 
-In all, librdkafka to one node on the same two cores, 100 B, acks=all: the node takes about 5 % more CPU for records of one size
-and 15 to 20 % more for those of 40 to 160 B.  `record.check=false` on a topic spares that.
+`record.check=false` on a topic spares that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import repeat
+from operator import itemgetter
 from typing import Final
 
-from .compression import decompress
+from .compression import DECOMPRESSED_BYTES_MAX, Scratch, decompress
 from .errors import ErrorCode, KafkaError
 from .primitives import read_zigzag
 from .records import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
 
 UNFOLDED_BYTES_MAX: Final = 64 << 20
 """Of the records of one batch.  Half of what a reader allows itself."""
+UNFOLDED_FREE_BYTES: Final = 16 << 20
+"""So far a batch may unfold however small it is: a record of a megabyte of zeros takes 124 bytes in zstd."""
+UNFOLDED_TIMES_MAX: Final = 1100
+"""Beyond that, so many times its size.  Snappy, lz4 and gzip cannot do more (21, 255, 1032); zstd can, up to 32,768, but
+records of 1 KB, all zeros, come to 430.  Those of 10 KB come to 2,250: refused above 16 MiB; Java's producer then splits."""
 RECORDS_MAX: Final = 1_000_000
 """In one batch of a client; librdkafka's and Java's largest settings stay below."""
 NAMED_MAX: Final = 10_000
 """Records at fault that a refusal names; of more it names none, and the whole batch is at fault."""
 
+_SCRATCH: Final = Scratch()
 _RECORD_BYTES_MIN = 7
 _RUN_MIN = 16  # shorter runs cost more to find than to walk
-_WALK = 64  # records that are walked one by one before a run is looked for again; grows while none is found
-_SPARSE = 512  # bytes a record from which on it costs more to copy them than to look at a few of them through a view
+_WALK = 64  # records that are read one by one before anything faster is tried again
+_GATHERED = 1024  # records whose lengths are followed before all of them are looked at
+_WINDOW = 96 * 1024
+_COPIED_BYTES_MAX = 1 << 20  # more would hold the interpreter's lock for long
+_SPARSE = 4096  # bytes a record from which on it costs more to copy them than to look at a few of them through a view
 _FAR = 1 << 40  # added to a position: the next byte is not there
 _NOWHERE: Final = (_FAR,) * 128
 
@@ -66,13 +79,27 @@ def _steps(first: int) -> tuple[int, ...]:
 
 
 _STEPS: Final = tuple(map(_steps, range(256)))
+_LOW: Final = bytes(range(0x80))
+_HIGH: Final = bytes(range(0x80, 0x100))
+# Offset deltas as zigzag varints: of one byte below 64, of two below 8192, of three below 2^20, which is more than RECORDS_MAX.
+_DELTA_BOUNDS: Final = (64, 8192, 1 << 20)
+_DELTA_FIRST: Final = bytes(2 * delta for delta in range(64))
+_DELTA_LOW: Final = bytes(2 * delta & 0x7F | 0x80 for delta in range(64))
+_DELTA_MIDDLE: Final = bytes(delta >> 6 for delta in range(8192))
+_DELTA_MIDDLE_MORE: Final = bytes(delta >> 6 & 0x7F | 0x80 for delta in range(8192))
+
+
+def unfolded_bytes_max(batch_bytes: int, max_message_bytes: int) -> int:
+    """What a client's compressed batch of this size may unfold to in a topic with this `max.message.bytes`."""
+    most = min(DECOMPRESSED_BYTES_MAX, max(UNFOLDED_BYTES_MAX, max_message_bytes))
+    return min(most, max(UNFOLDED_FREE_BYTES, 4 * max_message_bytes, UNFOLDED_TIMES_MAX * batch_bytes))
 
 
 def check_records(
     view: memoryview,
     position: int,
     header: BatchHeader,
-    unfolded_bytes_max: int = UNFOLDED_BYTES_MAX,
+    unfolded_max: int = UNFOLDED_BYTES_MAX,
     *,
     every_record: bool = False,
 ) -> None:
@@ -83,21 +110,18 @@ def check_records(
     payload = view[position + HEADER_BYTES : position + LOG_OVERHEAD_BYTES + header.batch_length]
     if header.attributes & 0x07:
         try:
-            payload = decompress(header.compression, payload, unfolded_bytes_max)
+            payload = decompress(header.compression, payload, unfolded_max, _SCRATCH)
         except KafkaError as error:
             if error.code is ErrorCode.CORRUPT_MESSAGE:
                 raise _invalid(error.message) from error
             raise
     try:
         if every_record:
-            end = _check_every(bytes(payload), count)
+            end = _check_every(bytes(payload) if len(payload) <= _COPIED_BYTES_MAX else payload, count)
         else:
             end = _check_record(payload, 0, 0)
             if count > 1:
-                # Reading single bytes of a view takes twice the time, strided slices nine times.
-                data = bytes(payload) if len(payload) < _SPARSE * count else memoryview(payload)
-                last = _follow(data, end, count - 2)
-                end = _check_record(data, last, header.last_offset_delta)
+                end = _check_record(payload, _follow(payload, end, 1, count - 2), header.last_offset_delta)
     except IndexError:
         raise _invalid(f"the batch claims {count} records and ends within one of them") from None
     except ValueError as error:
@@ -106,78 +130,177 @@ def check_records(
         raise _invalid(f"{len(payload) - end} bytes follow the last of {count} records")
 
 
-def _follow(data: bytes | memoryview, at: int, count: int) -> int:
-    """The position after `count` records that begin at `at`.  IndexError when it is not in the data."""
-    stretch = _WALK
-    following: bytes | memoryview | None = None
+def _follow(payload: memoryview, at: int, delta: int, count: int) -> int:
+    """The position after `count` records that begin at `at`, whose offset deltas are `delta` and what follows it.
+
+    Raises IndexError when they do not end in the payload.  Looks at one window after the other: a copy of it all would hold the
+    interpreter's lock for long, and to read single bytes of a view takes twice the time, strided slices nine times.
+    """
+    size = len(payload)
     while count:
-        if count >= _RUN_MIN:
-            run, after = _run(data, at, count)
-            if run >= _RUN_MIN:
-                at, count, stretch = after, count - run, _WALK
-                continue
-        walked = min(stretch, count)
-        stretch *= 2
-        if following is None:
-            following = data[1:]
-        at = _walk(data, following, at, walked)
-        count -= walked
-        if at > len(data):
-            raise IndexError
+        followed = 0
+        if size - at < _SPARSE * count:
+            window = bytes(payload[at : at + _WINDOW])
+            followed, position = _follow_window(window, delta, count)
+            at += position
+        if not followed:  # records so large that no window pays, or one that is larger than the window
+            followed, at = _walk(payload, at, delta, min(count, _WALK))
+            if not followed:
+                raise IndexError
+        delta, count = delta + followed, count - followed
     return at
 
 
-def _run(data: bytes | memoryview, at: int, count: int) -> tuple[int, int]:
-    """How many of at most `count` records from `at` on have the size of the first, and the position after them."""
+def _follow_window(data: bytes, delta: int, count: int) -> tuple[int, int]:
+    """How many of `count` records from the beginning on are wholly in the data, and the position after them."""
+    at = followed = 0
+    following = data[1:]
+    while followed < count:
+        wanted = min(count - followed, next(bound for bound in _DELTA_BOUNDS if bound > delta + followed) - delta - followed)
+        done = 0
+        if wanted >= _RUN_MIN:
+            done, at = _follow_run(data, at, delta + followed, wanted)
+        if not done:
+            done, at = _follow_gathered(data, following, at, delta + followed, min(wanted, _GATHERED))
+        if not done:
+            done, at = _walk(data, at, delta + followed, min(wanted, _WALK))
+            if not done:
+                break
+        followed += done
+    return followed, at
+
+
+def _follow_run(data: bytes, at: int, delta: int, count: int) -> tuple[int, int]:
+    """How many records from `at` on have the size of the first (0 when that are few), and the position after them."""
+    if at + 1 >= len(data):
+        return 0, at
     first, second = data[at], data[at + 1]
     step = _STEPS[first][second] if second < 0x80 else _FAR
     there = at + step * (_RUN_MIN - 1)
     if there >= len(data) or data[there] != first:
         return 0, at
-    run = _same(data[at : at + step * count : step])
+    run = min(_same(data[at : at + step * count : step]), (len(data) - at) // step)
+    body = at + 1
     if first > 0x7F:
-        run = min(run, _same(data[at + 1 : at + step * run : step]))
+        run = min(run, _same(data[body : at + step * run : step]))
+        body += 1
+    if run < _RUN_MIN:
+        return 0, at
+    run = _check_deltas(lambda place, most: data[body + place : at + step * most : step], delta, run)
     return run, at + run * step
 
 
-def _same(column: bytes | memoryview) -> int:
+def _follow_gathered(data: bytes, following: bytes, at: int, delta: int, count: int) -> tuple[int, int]:
+    """The same for records below 8 KiB of any size: their lengths are followed one by one, the rest is looked at all at once.
+
+    `following` is the data without its first byte: to make the position of the second byte takes as long as to read it.
+    """
+    steps = _STEPS
+    starts = [at]
+    note = starts.append
+    try:
+        for _ in repeat(None, count):
+            at += steps[data[at]][following[at]]
+            note(at)
+    except IndexError:
+        pass
+    while starts[-1] > len(data):  # at most one that is cut off, and one of a length that is none
+        starts.pop()
+    after = starts.pop()
+    if len(starts) < 2:
+        return 0, starts[0] if starts else after
+    heads = bytes(itemgetter(*starts)(data))
+    if heads.isascii():
+        bodies, lead = starts, 1
+    elif not heads.translate(None, _HIGH):
+        bodies, lead = starts, 2
+    else:
+        bodies, lead = [start + 2 if head > 0x7F else start + 1 for start, head in zip(starts, heads, strict=True)], 0
+    gather = itemgetter(*bodies)
+
+    def column(place: int, most: int) -> bytes:
+        shifted = data[lead + place : after]
+        return bytes(gather(shifted) if most == len(bodies) else [shifted[body] for body in bodies[:most]])
+
+    done = _check_deltas(column, delta, len(starts))
+    return done, starts[done] if done < len(starts) else after
+
+
+def _check_deltas(column: Callable[[int, int], bytes], delta: int, count: int) -> int:
+    """Checks the offset deltas of `count` records, which take the same number of bytes, as far as their timestamps do, too; how
+    many that were.  `column(n, most)` is byte n behind the length of each, of the first `most`."""
+    place = 1
+    while True:
+        timestamps = column(place, count)
+        place += 1
+        if timestamps.isascii():
+            break
+        if timestamps[0] < 0x80:
+            count = len(timestamps) - len(timestamps.lstrip(_LOW))
+            break
+        if timestamps.translate(None, _HIGH):
+            count = len(timestamps) - len(timestamps.lstrip(_HIGH))
+        if place > 10:
+            raise _invalid("the timestamp of a record has more than ten bytes")
+    for number, due in enumerate(_encoded_deltas(delta, count)):
+        found = column(place + number, count)
+        if found != due:
+            wrong = next(index for index in range(count) if found[index] != due[index])
+            raise _invalid(f"a record has another offset delta than {delta + wrong}, which is due")
+    return count
+
+
+def _encoded_deltas(delta: int, count: int) -> list[bytes]:
+    """First, second and third bytes of the zigzag varints of `count` deltas from `delta` on, which have the same size."""
+    if delta < 64:
+        return [_DELTA_FIRST[delta : delta + count]]
+    first = (_DELTA_LOW * (count // 64 + 2))[delta % 64 :][:count]
+    if delta < 8192:
+        return [first, _DELTA_MIDDLE[delta : delta + count]]
+    middle = (_DELTA_MIDDLE_MORE * (count // 8192 + 2))[delta % 8192 :][:count]
+    last = b"".join(bytes((high,)) * 8192 for high in range(delta >> 13, (delta + count - 1 >> 13) + 1))
+    return [first, middle, last[delta % 8192 :][:count]]
+
+
+def _same(column: bytes) -> int:
     """How many bytes at the beginning are the same."""
-    column = bytes(column)
     first = column[:1]
     size = len(column)
     return size if column == first * size else size - len(column.lstrip(first))  # to compare is seven times as fast
 
 
-def _walk(data: bytes | memoryview, following: bytes | memoryview, at: int, count: int) -> int:
-    """The loop: lengths of one byte and of two (records below 8 KiB) by a table, longer ones by a call.
-
-    `following` is the data without its first byte: to make the position of the second byte takes as long as to read it.
-    """
-    steps = _STEPS
-    start = at
-    try:
-        for _ in repeat(None, count >> 2):
-            at += steps[data[at]][following[at]]
-            at += steps[data[at]][following[at]]
-            at += steps[data[at]][following[at]]
-            at += steps[data[at]][following[at]]
-        for _ in repeat(None, count & 3):
-            at += steps[data[at]][following[at]]
-    except IndexError:
-        pass
-    else:
-        if at < _FAR:
-            return at
-    at = start  # a length of three bytes or more, or a wrong one: once more, with care
-    for _ in repeat(None, count):
-        length, at = read_zigzag(data, at)
+def _walk(data: bytes | memoryview, at: int, delta: int, count: int) -> tuple[int, int]:
+    """Up to `count` records of any kind, as far as they are wholly in the data: how many, and the position after them."""
+    size, due = len(data), 2 * delta
+    for done in range(count):
+        try:
+            if (byte := data[at]) < 0x80:
+                length, body = (byte >> 1) ^ -(byte & 1), at + 1
+            elif (more := data[at + 1]) < 0x80:
+                length, body = ((byte & 0x7F | more << 7) >> 1) ^ -(byte & 1), at + 2
+            else:
+                length, body = read_zigzag(data, at)
+        except IndexError:
+            return done, at
         if length < _RECORD_BYTES_MIN - 1:
             raise _invalid(f"a record of {length} bytes")
-        at += length
-    return at
+        end = body + length
+        if end > size:
+            return done, at
+        place = body + 2 if data[body + 1] < 0x80 else read_zigzag(data, body + 1)[1]
+        found = data[place]
+        if found > 0x7F:
+            found = found & 0x7F | (more := data[place + 1]) << 7
+            if more > 0x7F:
+                found = found & 0x3FFF | data[place + 2] << 14
+        if found != due:
+            raise _invalid(f"a record has another offset delta than {delta + done}, which is due")
+        at = end
+        due += 2
+    return count, at
 
 
-def _check_every(data: bytes, count: int) -> int:
+def _check_every(data: bytes | memoryview, count: int) -> int:
     at = 0
     keyless: list[int] = []
     for index in range(count):

@@ -18,7 +18,7 @@ from tidegate.runtime.clock import SystemClock
 from tidegate.storage import admission
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire import record_check
-from tidegate.wire.compression import Compression
+from tidegate.wire.compression import Compression, Scratch
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.produce import ProduceResponsePartition
 from tidegate.wire.records import NewRecord, encode_batch, parse_header
@@ -72,9 +72,9 @@ async def test_a_large_batch_is_unfolded_in_a_thread_and_appended(cluster: Clust
     unfolded: list[tuple[bool, int]] = []
     unfold = record_check.decompress
 
-    def noted(codec: Compression, data: memoryview, max_bytes: int) -> memoryview:
+    def noted(codec: Compression, data: memoryview, max_bytes: int, scratch: Scratch) -> memoryview:
         unfolded.append((threading.current_thread() is threading.main_thread(), max_bytes))
-        return unfold(codec, data, max_bytes)
+        return unfold(codec, data, max_bytes, scratch)
 
     monkeypatch.setattr(record_check, "decompress", noted)
     part = part_of(LARGE)

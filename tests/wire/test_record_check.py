@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import cramjam
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from tidegate.wire import record_check
 from tidegate.wire.compression import Compression, compress
 from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.primitives import zigzag
 from tidegate.wire.record_check import check_records
 from tidegate.wire.records import NewRecord, decode_batch, encode_batch, parse_header, validate_batch
 
@@ -97,12 +100,11 @@ def test_lengths_that_no_record_has_are_refused(wrong: bytes, position: int, siz
 
 def test_a_length_of_three_bytes_is_never_followed_as_one_of_two() -> None:
     """Everything about this run is right, if only the first two bytes of its lengths counted."""
-    false = b"\xa8\x81\x01" + bytes(83)  # 20 + 64 + 8192 bytes follow; without the third byte, and minding no flag, 84
-    ends = encode_batch(records([30] * 42))[61:]
-    first, last = ends[: len(ends) // 42], ends[-(len(ends) // 42) :]
-    assert "ends within" in refused(with_payload(first + false * 40 + last, 42)).message
-    true = b"\xa8\x01" + bytes(84)
-    check(with_payload(first + true * 40 + last, 42))
+    false = [b"\xa8\x81\x01\0" + zigzag(delta) + bytes(81) for delta in range(1, 41)]  # 8192 + 84 bytes; without the third, 84
+    ends = [encode_batch(records([30] * 42))[61:][at * 38 :][:38] for at in (0, 41)]
+    assert "ends within" in refused(with_payload(ends[0] + b"".join(false) + ends[1], 42)).message
+    true = [b"\xa8\x01\0\0" + zigzag(delta) + bytes(81) for delta in range(1, 41)]
+    check(with_payload(ends[0] + b"".join(true) + ends[1], 42))
 
 
 GOOD = encode_batch(records([30, 30, 30]))[61:]
@@ -113,7 +115,7 @@ LONG_VARINT = b"\xff" * 10 + b"\x01"
     ("batch", "said"),
     [
         (with_payload(random.Random(1).randbytes(40), 1), "record"),
-        (with_payload(encode_batch(records([30]))[61:] * 3, 3), "offset delta 0 where 2"),
+        (with_payload(encode_batch(records([30]))[61:] * 3, 3), "another offset delta than 1"),
         (with_payload(b"\x0e\0\0\2\1\1\0\0", 1), "offset delta 1 where 0"),
         (with_payload(b"\x0e\0\0\0\x0c\1\0\0", 1), "key of a record ends after"),
         (with_payload(b"\x0e\0\0\0\1\x0a\0\0", 1), "value of a record ends after"),
@@ -162,21 +164,84 @@ def test_for_compacted_topics_every_record_is_read_and_needs_a_key() -> None:
     assert refused(bytes(middle), every_record=True).code is ErrorCode.INVALID_RECORD
 
 
-def test_runs_of_one_size_are_not_walked_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    walked = 0
-    walk = record_check._walk
+def test_few_records_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = {"_follow_run": 0, "_follow_gathered": 0, "_walk": 0}
+    for name in followed:
+        follow = getattr(record_check, name)
 
-    def counted(data: bytes | memoryview, following: bytes | memoryview, at: int, count: int) -> int:
-        nonlocal walked
-        walked += count
-        return walk(data, following, at, count)
+        def counted(*arguments: Any, name: str = name, follow: Callable[..., tuple[int, int]] = follow) -> tuple[int, int]:
+            done, at = follow(*arguments)
+            followed[name] += done
+            return done, at
 
-    monkeypatch.setattr(record_check, "_walk", counted)
+        monkeypatch.setattr(record_check, name, counted)
     check(encode_batch([NewRecord(None, b"v" * 100, (), 1)] * 10_000))
-    assert walked < 300
+    assert followed["_follow_run"] > 9900 and followed["_walk"] == 0
+    followed.update(dict.fromkeys(followed, 0))
     rng = random.Random(5)
     check(encode_batch(records([rng.randrange(200) for _ in range(10_000)])))
-    assert walked > 9000
+    assert followed["_follow_gathered"] > 9900 and followed["_walk"] < 100
+
+
+def deltas(*wanted: int, size: int = 20, timestamp: bytes = b"\0") -> bytes:
+    """Records of one size that say these offset deltas."""
+    bodies = [b"\0" + timestamp + zigzag(delta) + b"\1" + zigzag(size) + bytes(size) + b"\0" for delta in wanted]
+    return b"".join(zigzag(len(body)) + body for body in bodies)
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize("count", [3, 20, 64, 65, 66, 1000, 8192, 8193, 20_000])
+@pytest.mark.parametrize("size", [20, 56, 100, 600])
+def test_an_offset_delta_out_of_order_is_refused_wherever_it_is(count: int, size: int, codec: int) -> None:
+    """Two records at one offset: no position that is committed there means what it says."""
+    payload = deltas(*range(count), size=size)
+    packed = compress(Compression(codec), payload)
+    check(with_payload(packed, count, codec))
+    for wrong in {1, count // 2, count - 2}:
+        for instead in (wrong - 1, wrong + 1, -1, 0 if wrong > 1 else 2):
+            repeated = deltas(*range(wrong), instead, *range(wrong + 1, count), size=size)
+            error = refused(with_payload(compress(Compression(codec), repeated), count, codec))
+            assert error.code is ErrorCode.INVALID_RECORD and "offset delta" in error.message
+
+
+def test_a_million_records_with_repeated_deltas_are_refused() -> None:
+    count = record_check.RECORDS_MAX
+    payload = deltas(0, size=0) + deltas(1, size=0) * (count - 2) + deltas(count - 1, size=0)
+    error = refused(with_payload(compress(Compression.ZSTD, payload), count, 4))
+    assert error.code is ErrorCode.INVALID_RECORD and "offset delta" in error.message
+    check(with_payload(compress(Compression.ZSTD, deltas(*range(count), size=0)), count, 4))
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_changed_deltas_and_timestamps_are_judged_as_a_reader_sees_them(data: st.DataObject) -> None:
+    """Whatever sizes records and timestamps have: taken if and only if a reader finds offsets one after the other."""
+    count = data.draw(st.sampled_from([2, 5, 40, 70, 200, 300]))
+    sizes = data.draw(st.lists(st.sampled_from([0, 10, 50, 55, 60, 100, 300, 9000]), min_size=1, max_size=5))
+    times = data.draw(st.lists(st.sampled_from([0, 1, 63, 64, 9000, 10**6, 10**12]), min_size=1, max_size=5))
+    made = [NewRecord(None, bytes(sizes[at * at % len(sizes)]), (), times[at % len(times)]) for at in range(count)]
+    batch = bytearray(encode_batch(made))
+    check(bytes(batch))
+    at = data.draw(st.integers(61, len(batch) - 1))
+    batch[at] = data.draw(st.integers(0, 255))
+    struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
+    try:
+        read = decode_batch(bytes(batch))
+    except KafkaError:
+        return
+    if [record.offset for record in read] == list(range(count)):
+        check(bytes(batch))
+    else:
+        assert refused(bytes(batch)).code is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("large", [300_000, 600_000])
+def test_records_larger_than_a_window_are_followed_too(large: int) -> None:
+    sizes = [10, large, 10, 20, large, *[30] * 50, 10]
+    batch = encode_batch(records(sizes))
+    check(batch)
+    assert refused(with_payload(batch[61:-1], len(sizes))).code is ErrorCode.INVALID_RECORD
+    assert refused(with_payload(batch[61:], len(sizes) + 1)).code is ErrorCode.INVALID_RECORD
 
 
 def test_the_header_of_a_checked_batch_is_not_changed() -> None:
@@ -184,3 +249,35 @@ def test_the_header_of_a_checked_batch_is_not_changed() -> None:
     before = bytes(batch)
     check_records(memoryview(batch), 0, parse_header(batch))
     assert bytes(batch) == before
+
+
+@pytest.mark.parametrize(
+    ("batch_bytes", "max_message_bytes", "most"),
+    [
+        (100, 1_048_588, 16 << 20),  # however small
+        (100, 10 << 20, 40 << 20),
+        (20_000, 1_048_588, 1100 * 20_000),
+        (1_000_000, 1_048_588, 64 << 20),
+        (100, 100 << 20, 100 << 20),  # what may come uncompressed may come compressed
+        (100, 1 << 30, 128 << 20),  # but no more than a reader takes
+    ],
+)
+def test_what_a_batch_may_unfold_to(batch_bytes: int, max_message_bytes: int, most: int) -> None:
+    assert record_check.unfolded_bytes_max(batch_bytes, max_message_bytes) == most
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
+@pytest.mark.parametrize(
+    ("value_bytes", "count"), [(100, 20_000), (1_000, 15_000), (10_000, 1_600), (1_000_000, 1), (1_000_000, 16)]
+)
+def test_what_a_producer_of_zeros_sends_is_taken(codec: Compression, value_bytes: int, count: int) -> None:
+    batch = encode_batch([NewRecord(None, bytes(value_bytes), (), 1)] * count, compression=codec)
+    most = record_check.unfolded_bytes_max(len(batch), 1_048_588)
+    check_records(memoryview(batch), 0, parse_header(batch), most)
+
+
+def test_beyond_that_only_what_zstd_does_to_nothing_but_zeros_is_refused() -> None:
+    for codec, refused_at_50_mib in ((Compression.GZIP, False), (Compression.LZ4, False), (Compression.ZSTD, True)):
+        batch = encode_batch([NewRecord(None, bytes(50 << 20), (), 1)], compression=codec)
+        most = record_check.unfolded_bytes_max(len(batch), 1_048_588)
+        assert (most < 50 << 20) == refused_at_50_mib
