@@ -390,7 +390,9 @@ class LeaderFetcher:
         )
 
     def _log_cut(self, replica: Replica, offset: int, part: FetchResponsePartition) -> None:
-        _log.warning(
+        """A warning only where records go: after every change of leaders followers ask where to cut, and most have nothing to."""
+        say = _log.warning if offset < replica.log.log_end_offset else _log.debug
+        say(
             "log_truncated",
             topic=replica.topic,
             partition=replica.partition,

@@ -1,0 +1,20 @@
+"""The log at WARNING tells of records that a follower cut off, and of nothing that happens after every election."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tidegate.replication.fetcher import LeaderFetcher
+
+
+@pytest.mark.parametrize(("offset", "level"), [(9, ["WARNING"]), (10, [])])
+def test_a_truncation_is_a_warning_only_where_records_are_cut(
+    caplog: pytest.LogCaptureFixture, offset: int, level: list[str]
+) -> None:
+    caplog.set_level("INFO")
+    replica = SimpleNamespace(topic="t", partition=0, leader_epoch=2, log=SimpleNamespace(log_end_offset=10))
+    part = SimpleNamespace(diverging_epoch=None, error=SimpleNamespace(name="NONE"))
+    LeaderFetcher._log_cut(cast(Any, SimpleNamespace(leader_id=1)), cast(Any, replica), offset, cast(Any, part))
+    assert [record.levelname for record in caplog.records if record.getMessage() == "log_truncated"] == level
