@@ -181,7 +181,8 @@ class KafkaCluster:
             "auto.create.topics.enable": "false",
             "log.segment.delete.delay.ms": 1000,  # the default of a minute would keep every run's gigabytes
         }
-        return "".join(f"{key}={value}\n" for key, value in (values | self._settings).items() if value is not None)
+        settings = {key: value for key, value in (values | self._settings).items() if value is not None}
+        return "".join(f"{key}={value}\n" for key, value in settings.items()).replace("{node}", str(node))
 
 
 def main() -> None:

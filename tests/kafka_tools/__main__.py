@@ -35,6 +35,7 @@ SETTINGS = {
     "min.insync.replicas": 1,
 }
 KAFKA_SETTINGS = {
+    "broker.rack": "rack-{node}",
     "group.initial.rebalance.delay.ms": 100,
     "log.segment.delete.delay.ms": None,  # Kafka's own default
     "min.insync.replicas": 1,

@@ -285,7 +285,8 @@ GROUPS = [
 TRANSACTIONS = [
     _t("kafka-transactions", "list", sort=True, numbers=True),
     _t("kafka-transactions", "list --transactional-id-pattern 'co.*'", sort=True, numbers=True),
-    _t("kafka-transactions", "list --duration-filter 1", sort=True, numbers=True),
+    _t("kafka-transactions", "list --duration-filter 1", sort=True, numbers=True,
+       differs="the filter is for transactions that run; Kafka names decided ones as well, by when they began"),
     _t("kafka-transactions", "describe --transactional-id copy", numbers=True),
     _t("kafka-transactions", "describe --transactional-id missing"),
     _t("kafka-transactions", "describe-producers --topic perf --partition 0", numbers=True, sort=True),

@@ -19,6 +19,7 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b((?:console|perf)-consumer-)\d+"), r"\1<n>"),
     (re.compile(r"(ClusterId:\s+|Cluster ID: )\S+"), r"\1<id>"),
     (re.compile(r"\b1[5-9]\d{11}\b"), "<ms>"),
+    (re.compile(r"(?<=127\.0\.0\.1)(\s+)\d{4,5}\b"), r"\1<port>"),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[:.,]\d{3}Z?"), "<time>"),
     (re.compile(r"[ \t]+"), " "),
     (re.compile(r" +$", re.MULTILINE), ""),
