@@ -1,6 +1,6 @@
 """Sends the same raw requests to Tidegate and to Apache Kafka and shows where the answers are not the same.
 
-    python -m bench.answers [--nodes 1|3] [--only fetches] [--cache DIR] [--directory DIR]
+    python -m bench.answers [--nodes 1|3] [--only fetches|restart] [--cache DIR] [--directory DIR]
 
 Needs Java 17, and Maven for the first time (see bench/kafka_peer.py).  Ends with 1 when an answer differs in a way that is not
 listed in `known.py`.
@@ -19,7 +19,7 @@ from tidegate.client.local_cluster import LocalCluster
 
 from ..kafka_peer import KafkaCluster, default_cache, jars
 from .known import known
-from .script import ONE_NODE, THREE_NODES
+from .script import ONE_NODE, THREE_NODES, after_restart, before_restart
 from .side import Connection, Side, differences
 
 
@@ -58,6 +58,19 @@ async def run(nodes: int, only: str | None, cache: Path, directory: Path) -> int
                 await asyncio.to_thread(wait_for, side)
                 for script in scripts:
                     await asyncio.to_thread(script, side)
+            if nodes == 1 and only in (None, "restart"):
+                for side in (ours, kafka):
+                    await asyncio.to_thread(before_restart, side)
+                    side.close()
+                await own.node(1).terminate()
+                await own.node(1).start()
+                await own.node(1).wait_ready(60)
+                kafka_cluster.stop()
+                kafka_cluster.start()
+                for side in (ours, kafka):
+                    await asyncio.to_thread(wait_for, side)
+                    await asyncio.to_thread(after_restart, side)
+            for side in (ours, kafka):
                 side.close()
     finally:
         kafka_cluster.stop()

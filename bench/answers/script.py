@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -17,8 +18,8 @@ WAIT_MS = 10_000
 PART_BYTES = 1 << 20
 
 
-def batch(values: Sequence[bytes], **identity: Any) -> bytes:
-    return encode_batch([NewRecord(None, value, (), 1_700_000_000_000 + n) for n, value in enumerate(values)], **identity)
+def batch(values: Sequence[bytes], *, at_ms: int = 1_700_000_000_000, **identity: Any) -> bytes:
+    return encode_batch([NewRecord(None, value, (), at_ms + n) for n, value in enumerate(values)], **identity)
 
 
 def versions(key: ApiKey, first: int = 0) -> range:
@@ -328,3 +329,50 @@ def wrong_nodes(side: Side) -> None:
 
 ONE_NODE: tuple[Callable[[Side], None], ...] = (produces, fetches, sessions, list_offsets, coordinators, transactions, topics)
 THREE_NODES: tuple[Callable[[Side], None], ...] = (wrong_nodes,)
+
+
+# ---- idempotent producers, and a restart ----
+
+PRODUCER = 7_000_000
+SENT = 8
+
+
+def repeated(side: Side, when: str) -> None:
+    """Batches that were written are sent again, from the newest to the oldest: five are remembered."""
+    for sequence in range(SENT - 1, -1, -1):
+        _send(side, f"{when}: batch {sequence} again", sequence)
+
+
+def _send(side: Side, label: str | None, sequence: int, epoch: int = 0, topic: str = "again") -> None:
+    now_ms = int(time.time() * 1000)  # Kafka forgets producers by the time of their records
+    data = batch([b"v"], at_ms=now_ms, producer_id=PRODUCER, producer_epoch=epoch, base_sequence=sequence)
+    produce(side, label, 9, [(topic, NOWHERE, [(0, data)])])
+
+
+def before_restart(side: Side) -> None:
+    create(side, "again")
+    for sequence in range(SENT):
+        _send(side, f"written: batch {sequence}", sequence)
+    repeated(side, "at once")
+
+
+def after_restart(side: Side) -> None:
+    """The same again; then what a client does that raised its epoch, because it gave up waiting: it numbers from 0 anew, and what
+    was written under the old epoch cannot be told from new records."""
+    side.wait_until(lambda: _leads(side, "again"), "the leader of the topic")
+    repeated(side, "after a restart")
+    _send(side, "after a restart: the next", SENT)
+    _send(side, "after a restart: a gap", SENT + 3)
+    for sequence in range(3):
+        _send(side, f"raised epoch: batch {sequence}, written before", sequence, epoch=1)
+    _send(side, "raised epoch: a straggler of the old one", SENT + 1)
+    asked = {"replica_id": -1, "isolation_level": 0, "timeout": 1000, "topics": [{"name": "again", "partitions": [
+        {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}]}]}  # fmt: skip
+    side.ask("the end of the log", ApiKey.LIST_OFFSETS, 7, asked)
+
+
+def _leads(side: Side, name: str) -> bool:
+    asked = {"replica_id": -1, "isolation_level": 0, "timeout": 1000, "topics": [{"name": name, "partitions": [
+        {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -2}]}]}  # fmt: skip
+    answer = side.ask(None, ApiKey.LIST_OFFSETS, 7, asked)
+    return answer is not None and answer.topics[0].partitions[0].error_code == 0

@@ -73,7 +73,9 @@ class Side:
             connection.send(key, version, codec.request(key, version, asked))
             answer = connection.receive(key, version)
         except OSError:
-            self._connections.pop(node).close()
+            broken = self._connections.pop(node, None)
+            if broken is not None:
+                broken.close()
             answer = None
         if label is not None:
             assert label not in self.answers, label
@@ -122,6 +124,7 @@ class Side:
     def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
+        self._connections.clear()
 
 
 def differences(one: Any, other: Any, where: str = "") -> list[tuple[str, Any, Any]]:
