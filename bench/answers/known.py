@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 OUT_OF_ORDER = "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
 

@@ -38,8 +38,8 @@ IN_USE = {
     42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0), 60: (0, 1), 61: (0, 0), 65: (0, 0),
     66: (0, 2), 68: (0, 1), 69: (0, 1), 75: (0, 0),
 }  # fmt: skip
-# Advertised, these would be used: SASL, access rules, quotas and credentials, delegation tokens, telemetry, share groups.
-NOT_SERVED = {17, 36, 29, 30, 31, 38, 39, 40, 41, 48, 49, 50, 51, 71, 72, 76, 77, 78, 79}
+# Advertised, these would be used: SASL, access rules, quotas and credentials, delegation tokens, share groups.
+NOT_SERVED = {17, 36, 29, 30, 31, 38, 39, 40, 41, 48, 49, 50, 51, 76, 77, 78, 79}
 
 
 @pytest.mark.parametrize(("key", "wanted"), IN_USE.items(), ids=lambda value: str(value))
