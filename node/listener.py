@@ -45,6 +45,8 @@ UNANSWERED_MAX: Final = 1000
 # A request that was not answered for this long when its connection closed is worth a line in the log.
 SLOW_S: Final = 1.0
 _NAMES: Final = {int(key): key.name.lower() for key in ApiKey}
+# They wait for records, or for the other members of a group, by design: that a client goes meanwhile says nothing.
+_LONG_POLLS: Final = frozenset(_NAMES[key] for key in (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
 # Smaller frames are copied: that costs less than giving the connection a new buffer.
 COPY_BYTES_MAX: Final = 16 * 1024
 
@@ -136,7 +138,8 @@ class ClientConnection:
 
     def on_close(self, reason: str) -> None:
         now = self._broker.clock.monotonic()
-        slow = [f"{slot.name} {now - slot.started:.1f}s" for slot in self._slots if not slot.done and now - slot.started > SLOW_S]
+        undone = (slot for slot in self._slots if not slot.done and slot.name not in _LONG_POLLS)
+        slow = [f"{slot.name} {now - slot.started:.1f}s" for slot in undone if now - slot.started > SLOW_S]
         if slow:
             log.warning("requests_abandoned", peer=self._connection.peer, reason=reason, unanswered=slow)
         self._is_lost = True

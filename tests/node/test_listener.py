@@ -6,7 +6,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -459,3 +459,17 @@ async def test_long_polls_of_a_reset_connection_end_although_reading_is_paused(s
             served.server.look_after(asyncio.get_running_loop().time())
             await asyncio.sleep(0)
     assert all(waiting.cancelled() for waiting in served.waiting.values())
+
+
+@pytest.mark.parametrize(("name", "lines"), [("produce", 1), ("fetch", 0), ("join_group", 0), ("sync_group", 0)])
+def test_a_long_poll_that_its_client_leaves_is_not_worth_a_line(caplog: pytest.LogCaptureFixture, name: str, lines: int) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 30.0)
+    left = SimpleNamespace(
+        _broker=SimpleNamespace(clock=clock), _slots=[], _aside=[], _frames=[], _connection=SimpleNamespace(peer="p"),
+        _arrived=asyncio.Event(),
+    )  # fmt: skip
+    slot = listener._Slot(name, 0.0, None)
+    left._slots.append(slot)
+    with suppress(AttributeError):  # what follows the line is not this test's
+        listener.ClientConnection.on_close(cast(Any, left), "closed")
+    assert sum(record.getMessage() == "requests_abandoned" for record in caplog.records) == lines
