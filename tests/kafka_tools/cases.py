@@ -332,8 +332,7 @@ PARTITIONS = [
        files={"elect.json": _PARTITIONS_OF_T}, sort=True),
     _t("kafka-leader-election", "--election-type unclean --topic t --partition 0"),
     _t("kafka-leader-election", "--election-type preferred --topic missing --partition 0"),
-    _t("kafka-log-dirs", "--describe --topic-list plain --broker-list 1", numbers=True,
-       differs="a data folder holds the partitions in another place, and a log has another size"),
+    _t("kafka-log-dirs", "--describe --topic-list plain --broker-list 1", numbers=True),
     _t("kafka-log-dirs", "--describe --broker-list 9"),
     _t("kafka-reassign-partitions", "--execute --reassignment-json-file {folder}/folders.json --bootstrap-server {bootstrap}",
        files={"folders.json": json.dumps({"version": 1, "partitions": [
