@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..wire.errors import ErrorCode, KafkaError
+from ..wire.recompression import recompressed
 from ..wire.record_check import NAMED_MAX, check_records, unfolded_bytes_max
 from ..wire.records import (
     HEADER_BYTES,
     BatchHeader,
     assign_in_place,
     decode_batch,
+    iterate_headers,
     parse_header,
     set_log_append_time,
     validate_batch,
@@ -102,6 +104,33 @@ def check_batches(
         position += header.batch_length + 12
         if position >= size:
             return CheckedBatches(view, config, checked)
+
+
+def is_to_be_recompressed(header: BatchHeader, config: LogConfig) -> bool:
+    """Whether the topic keeps its batches in another codec.  (At the same one Kafka keeps what came, too, whatever its level.)"""
+    return config.target_codec is not None and header.attributes & _COMPRESSION_MASK != config.target_codec
+
+
+def check_and_recompress(view: memoryview, config: LogConfig, now_ms: int) -> CheckedBatches:
+    """`check_batches` of a client, and the batches in the topic's codec.  May be called in any thread.  Raises as that does, also
+    MESSAGE_TOO_LARGE for what is too large only afterwards."""
+    checked = check_batches(view, _CLIENT, config, now_ms)
+    codec = config.target_codec
+    if codec is None or not any(is_to_be_recompressed(header, config) for _position, header in checked.batches):
+        return checked
+    parts: list[memoryview | bytearray] = []
+    for position, header in checked.batches:
+        part: memoryview | bytearray = view[position : position + header.size_bytes]
+        if is_to_be_recompressed(header, config):
+            most = unfolded_bytes_max(header.batch_length, config.max_message_bytes)
+            part = recompressed(view, position, header, codec, config.compression_level, most)
+        if len(part) > config.max_message_bytes:
+            limit = f"max.message.bytes is {config.max_message_bytes}"
+            message = f"as {config.compression_type} the batch has {len(part)} bytes, {limit}"
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message)
+        parts.append(part)
+    new = memoryview(bytearray().join(parts))
+    return CheckedBatches(new, config, list(iterate_headers(new)))
 
 
 def _check_horizon(header: BatchHeader) -> None:

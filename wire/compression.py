@@ -61,21 +61,21 @@ _DecompressInto = Callable[[memoryview, memoryview], int]
 _Room = Callable[[int], memoryview]
 
 
-def compress(codec: Compression, data: ReadableBuffer) -> bytes:
-    """`data` in the form in which Kafka's producer would put it into a batch."""
+def compress(codec: Compression, data: ReadableBuffer, level: int | None = None) -> bytes:
+    """`data` in the form in which Kafka's producer would put it into a batch.  `level` None, or -1 of gzip: the codec's own."""
     match codec:
         case Compression.NONE:
             return bytes(data)
         case Compression.GZIP:
-            return bytes(cramjam.gzip.compress(data))
+            return bytes(cramjam.gzip.compress(data, level=6 if level in (None, -1) else level))
         case Compression.SNAPPY:
             return _compress_xerial(memoryview(data).cast("B"))
         case Compression.LZ4:
-            compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
-            compressor.compress(data)
+            compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+            compressor.compress(data if isinstance(data, bytes) else bytes(data))
             return bytes(compressor.finish())
         case Compression.ZSTD:
-            return bytes(cramjam.zstd.compress(data, level=3))
+            return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
 
 
 class Scratch(threading.local):

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from ...storage.admission import CheckedBatches, check_at_once, check_batches, is_cheap
+from ...storage.admission import CheckedBatches, check_and_recompress, check_at_once, is_cheap, is_to_be_recompressed
 from ...storage.log import AppendInfo, AppendOrigin, VerificationGuard
 from ...wire.compression import Compression
 from ...wire.errors import ErrorCode, KafkaError
@@ -190,7 +190,7 @@ def _for_producer(code: ErrorCode, version: int) -> ErrorCode:
 async def _append(broker: Broker, acks: int, part: _Part) -> None:
     try:
         checked = None
-        if part.header is not None and not is_cheap(part.header):
+        if part.header is not None and not (is_cheap(part.header) and _is_kept_as_it_is(broker, part, part.header)):
             checked = await _check_records(broker, part)
         # From here on nothing is awaited: what is asked now still holds when the batch is written.
         replica = broker.replicas.replica(part.topic, part.partition)
@@ -210,14 +210,23 @@ async def _append(broker: Broker, acks: int, part: _Part) -> None:
     part.answer.log_start_offset = info.log_start_offset
 
 
+def _is_kept_as_it_is(broker: Broker, part: _Part, header: BatchHeader) -> bool:
+    """Not compressed anew.  Raises KafkaError when this node does not lead."""
+    return not is_to_be_recompressed(header, broker.replicas.leader_log(part.topic, part.partition).config)
+
+
 async def _check_records(broker: Broker, part: _Part) -> CheckedBatches:
-    """In a thread, when it takes long; again, when the topic's settings have changed meanwhile.  Raises KafkaError, also when the
+    """Also compresses them anew where the topic says so (`compression.type`).
+
+    In a thread, when it takes long; again, when the topic's settings have changed meanwhile.  Raises KafkaError, also when the
     partition is another one by then: its topic was deleted and created again."""
     log = broker.replicas.leader_log(part.topic, part.partition)
     config = log.config
-    checked = check_at_once(part.records, config, broker.clock.wall_ms())
+    checked = None
+    if part.header is not None and not is_to_be_recompressed(part.header, config):
+        checked = check_at_once(part.records, config, broker.clock.wall_ms())
     while checked is None or checked.config != config:
-        work = partial(check_batches, part.records, AppendOrigin.CLIENT, config, broker.clock.wall_ms())
+        work = partial(check_and_recompress, part.records, config, broker.clock.wall_ms())
         checked = await broker.batch_threads.run(work)
         if broker.replicas.leader_log(part.topic, part.partition) is not log:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{part.topic}-{part.partition} was made again meanwhile")
