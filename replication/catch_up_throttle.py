@@ -1,13 +1,21 @@
-"""How fast a leader serves replicas that nothing waits for: those outside the ISR that catch up (a move, a return, a new disk).
+"""How fast replicas that nothing waits for are served, and fetch: those outside the ISR, after a move, a return, with a new disk.
 
-A token bucket over everything that this node sends to such replicas.  Members of the ISR, and followers about to join it, are
-never held back: a write waits for them (`PartitionLeader.is_catching_up`).  So the limit says how much of a node's network and
-disk a move may take from its clients; one that is lower than what is written to a partition lets that partition never catch up.
+A token bucket over everything that this node sends to such replicas, or fetches as one.  Members of the ISR, and followers about
+to join it, are never held back: a write waits for them (`PartitionLeader.is_catching_up`).  So the limit says how much of a
+node's network and disk a move may take from its clients; one below what is written to a partition lets it never catch up.
+
+There are three of them: `replica.catch.up.max.bytes.per.second` for all such replicas, and Kafka's two (KIP-73), for those that
+the topic names: `leader.replication.throttled.rate` where they are sent from, `follower.replication.throttled.rate` where they
+arrive.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 BURST_S = 1.0
+DELAY_MAX_S = 1.0
+"""After this the limit is looked at again: it may be another one."""
 
 
 class CatchUpThrottle:
@@ -15,27 +23,45 @@ class CatchUpThrottle:
 
     __slots__ = ("_bytes_per_s", "_filled_at_s", "_tokens")
 
-    def __init__(self, bytes_per_s: int) -> None:
-        """0: no limit."""
+    def __init__(self, bytes_per_s: int | None) -> None:
+        """None: no limit.  0: nothing at all."""
         self._bytes_per_s = bytes_per_s
-        self._tokens = float(bytes_per_s)
+        self._tokens = float(bytes_per_s or 0)
         self._filled_at_s: float | None = None
 
-    def set_limit(self, bytes_per_s: int) -> None:
+    def set_limit(self, bytes_per_s: int | None) -> None:
         """From now on."""
         self._bytes_per_s = bytes_per_s
 
     @property
     def limits(self) -> bool:
-        return self._bytes_per_s > 0
+        return self._bytes_per_s is not None
 
     def allowance(self, now_s: float) -> int:
         """Bytes that may be sent now; not above 0 while an earlier batch, which is never cut, is paid for."""
+        bytes_per_s = self._bytes_per_s or 0
         if self._filled_at_s is not None:
-            gained = max(0.0, now_s - self._filled_at_s) * self._bytes_per_s
-            self._tokens = min(self._bytes_per_s * BURST_S, self._tokens + gained)
+            gained = max(0.0, now_s - self._filled_at_s) * bytes_per_s
+            self._tokens = min(bytes_per_s * BURST_S, self._tokens + gained)
         self._filled_at_s = now_s
         return int(self._tokens)
 
+    def delay_s(self, now_s: float) -> float:
+        """How long it takes until something may be sent, at most `DELAY_MAX_S`; 0: something may be sent now."""
+        if not self.limits or self.allowance(now_s) > 0:
+            return 0.0
+        return min(DELAY_MAX_S, (1 - self._tokens) / self._bytes_per_s) if self._bytes_per_s else DELAY_MAX_S
+
     def sent(self, size: int) -> None:
         self._tokens -= size
+
+
+def is_throttled(replicas: str, partition: int, node_id: int) -> bool:
+    """Whether `{leader,follower}.replication.throttled.replicas` names this replica: `*`, or `partition:broker,...`."""
+    return bool(replicas) and (replicas == "*" or f"{partition}:{node_id}" in _pairs(replicas))
+
+
+@lru_cache(maxsize=256)
+def _pairs(replicas: str) -> frozenset[str]:
+    """All replicas of a topic share one; a move of a large topic names thousands."""
+    return frozenset(":".join(str(int(number)) for number in part.split(":")) for part in replicas.split(",") if part.strip())

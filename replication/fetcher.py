@@ -24,6 +24,7 @@ from ..runtime import logs
 from ..runtime.clock import Clock
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
+from .catch_up_throttle import CatchUpThrottle
 from .fetch_session import FULL_EPOCH
 from .follower import Answer, Append, BackOff, Fail, FetchPosition, Ignore, PartitionFollower, Restart, Truncate
 from .replica import Replica
@@ -92,9 +93,10 @@ class LeaderFetcher:
         flush: Callable[[Sequence[Replica]], Awaitable[None]],
         on_failed: Callable[[Replica, str], None],
         require_room: Callable[[Replica], None],
+        throttle: CatchUpThrottle,
     ) -> None:
         """`flush(replicas)` makes their logs durable (a failure takes the replica offline); `on_failed` takes one offline;
-        `require_room` raises KAFKA_STORAGE_ERROR where nothing more may be appended."""
+        `require_room` raises KAFKA_STORAGE_ERROR where nothing more may be appended.  `throttle` is that of all fetchers."""
         self.leader_id = leader_id
         self._node_id = node_id
         self._clock = clock
@@ -104,6 +106,8 @@ class LeaderFetcher:
         self._flush = flush
         self._on_failed = on_failed
         self._require_room = require_room
+        self._throttle = throttle
+        self._held_back: set[Key] = set()  # the leader is to send no more of them until they are listed again
         self._followed: dict[Key, _Followed] = {}
         self._due: dict[Key, None] = {}  # to be listed in the next fetch
         self._positions: dict[Key, tuple[_Followed, FetchPosition]] = {}  # as the leader knows them in the present session
@@ -150,6 +154,7 @@ class LeaderFetcher:
         self._due.pop(key, None)
         self._fresh.discard(key)
         self._unheard.discard(key)
+        self._held_back.discard(key)
 
     # -- the loop ------------------------------------------------------------------------------------------------------------
 
@@ -183,7 +188,7 @@ class LeaderFetcher:
         # A resting partition shortens the wait at the leader, so that its next turn is not late.
         request = self._request(positions, max(1, int(rest_s * 1000)))
         request.session_id, request.session_epoch = self._session_id, self._session_epoch
-        request.forgotten_topics = self._forget_unheard(positions)
+        request.forgotten_topics = self._forgotten(positions)
         self._waiting = True
         try:
             response = await self._ask(request)
@@ -213,11 +218,13 @@ class LeaderFetcher:
                 chosen.append(followed)
         return chosen, rest_s
 
-    def _forget_unheard(self, positions: Positions) -> list[tuple[str, list[int]]]:
-        """Of those that are listed now: the leader forgets what it has told of them, and tells it again."""
-        unheard = self._unheard & positions.keys()
-        self._unheard -= unheard
-        return [(topic, [partition]) for topic, partition in sorted(unheard)]
+    def _forgotten(self, positions: Positions) -> list[tuple[str, list[int]]]:
+        """Of those that are listed now, the leader forgets what it has told of them, if that was not taken, and tells it again;
+        of those that are held back it forgets everything until they are listed again."""
+        gone = (self._unheard & positions.keys()) | (self._held_back - positions.keys())
+        self._unheard -= gone
+        self._held_back.clear()
+        return [(topic, [partition]) for topic, partition in sorted(gone)]
 
     def _restart_session(self, response: FetchResponse | None) -> bool:
         """The session is over: the next fetch lists everything.  A leader that merely forgot it is asked again at once."""
@@ -226,6 +233,7 @@ class LeaderFetcher:
             _log.warning("fetch_refused", leader=self.leader_id, error=response.error.name)
         self._session_id, self._session_epoch = 0, FULL_EPOCH
         self._positions.clear()
+        self._held_back.clear()
         return forgotten
 
     async def _pause(self, rest_s: float) -> None:
@@ -341,6 +349,8 @@ class LeaderFetcher:
                         self._require_room(replica)
                     appended = replica.carry_out(action)
                     followed.failures = 0  # not before: a full disk refuses it each time, and the pauses must grow
+                    if records and replica.is_follower_throttled:
+                        self._hold_back(followed, len(records))
                     return appended
                 case Truncate(offset) | Restart(offset):
                     self._log_cut(replica, offset, part)
@@ -364,6 +374,16 @@ class LeaderFetcher:
             self._tell_again(replica.key)
             self._rest(followed, ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))
         return False
+
+    def _hold_back(self, followed: _Followed, size: int) -> None:
+        """A throttled replica that catches up has fetched `size` bytes: when that was all that it may, it rests."""
+        now_s = self._clock.monotonic()
+        self._throttle.sent(size)
+        delay_s = self._throttle.delay_s(now_s)
+        if delay_s > 0:
+            followed.rests_until_s = now_s + delay_s
+            self._held_back.add(followed.replica.key)
+            self._positions.pop(followed.replica.key, None)
 
     def _tell_again(self, key: Key) -> None:
         """The leader forgets what it believes to have told of this partition."""

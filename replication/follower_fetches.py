@@ -25,6 +25,7 @@ from ..runtime.clock import Clock
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
 from .catch_up_throttle import CatchUpThrottle
+from .configuration import ReplicationLimits
 from .delayed import WATERMARK_NEWS_S, FetchWaiter
 from .fetch_session import NO_SESSION_EPOCH, SESSIONS_MAX, Facts, FollowerSession, News, SessionTable
 from .follower import FetchPosition
@@ -41,20 +42,26 @@ class FollowerFetches:
         self,
         clock: Clock,
         lookup: Callable[[str, int], Replica],
-        catch_up_bytes_per_s: int,
+        limits: ReplicationLimits,
         on_progress: Callable[[Replica, int], None],
         on_storage_failure: Callable[[Replica, str], None],
     ) -> None:
         """`on_progress(replica, node)` runs right after a fetch offset was recorded."""
         self._clock = clock
         self._lookup = lookup
-        self.throttle = CatchUpThrottle(catch_up_bytes_per_s)
+        self.catch_up = CatchUpThrottle(limits.catch_up_bytes_per_s)
+        self.throttle = CatchUpThrottle(limits.leader_throttled_bytes_per_s)
         self._on_progress = on_progress
         self._on_storage_failure = on_storage_failure
         self._sessions = SessionTable(1 + int(clock.random() * 1_000_000_000))
         self._waiting: dict[int, FetchWaiter] = {}
         self._heard_s: dict[int, float] = {}
         self._rotation = 0
+
+    def change_limits(self, limits: ReplicationLimits) -> None:
+        """From now on."""
+        self.catch_up.set_limit(limits.catch_up_bytes_per_s)
+        self.throttle.set_limit(limits.leader_throttled_bytes_per_s)
 
     @property
     def waiting(self) -> int:
@@ -150,6 +157,11 @@ class FollowerFetches:
             session.dirty.update(dict.fromkeys(facts))  # it is said after all, with what comes next
         return list(by_topic.items()), most
 
+    def _throttles_of(self, replica: Replica) -> list[CatchUpThrottle]:
+        """Those that hold for followers of this replica that catch up."""
+        found = [self.catch_up] if self.catch_up.limits else []
+        return [*found, self.throttle] if self.throttle.limits and replica.is_leader_throttled else found
+
     def _answer(
         self,
         request: FetchRequest,
@@ -185,15 +197,16 @@ class FollowerFetches:
             return answer, News.NOW
         if spec.fetch_offset < log.log_end_offset:
             end = log.log_end_offset
-            held_back = self.throttle.limits and leader.is_catching_up(request.replica_id, end, now_s)
-            if held_back:
-                allowance = self.throttle.allowance(now_s)
+            throttles = self._throttles_of(replica)
+            held_back = throttles if throttles and leader.is_catching_up(request.replica_id, end, now_s) else []
+            for throttle in held_back:
+                allowance = throttle.allowance(now_s)
                 budget, at_least_one = min(budget, allowance), at_least_one and allowance > 0
             if budget > 0 or at_least_one:
                 answer.records, _ = read_batches(replica, spec.fetch_offset, budget, end, at_least_one, self._on_storage_failure)
                 answer.may_have_holes = log.config.may_have_holes
-            if held_back:
-                self.throttle.sent(len(answer.records))
+            for throttle in held_back:
+                throttle.sent(len(answer.records))
             if not answer.records:
                 session.dirty[key] = None  # the budget was used up: its turn comes with the next fetch
         told = leader, leader.high_watermark, log.log_start_offset
