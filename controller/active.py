@@ -35,6 +35,7 @@ from .offline_replicas import decode_replicas, encode_replicas
 from .reachability import Reachability
 from .resource_settings import GROUP_LIMITS, GroupLimits
 from .state import ClusterState
+from .topic_defaults import missing_defaults
 
 HELD_SHOWN_MAX = 5
 
@@ -50,6 +51,7 @@ class ControllerConfig:
     leader_imbalance_percentage: int = 10
     default_partitions: int = 1
     default_replication_factor: int = 1
+    min_insync_replicas: int = 1
     partitions_per_request_max: int = 10_000
     rebalanced_at_once_max: int = 1000
     group_limits: GroupLimits = field(default_factory=lambda: GROUP_LIMITS)
@@ -137,6 +139,8 @@ class ActiveController:
             bootstrap = pb.Bootstrap(cluster_id=cluster_id, metadata_id=metadata_id, features=levels)
             plan.operations.append(pb.Operation(bootstrap=bootstrap))
         plan.operations.append(pb.Operation(become_controller=pb.BecomeController(node_id=node_id)))
+        levels_now = self._state.features if self._state.cluster_id else features
+        plan.operations += missing_defaults(levels_now, self._state.node_configs, self._config.min_insync_replicas)
         return plan
 
     # ---- presence -------------------------------------------------------------------------------------------------------------

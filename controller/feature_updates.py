@@ -14,6 +14,7 @@ from .active import Plan
 from .features import Ranges, highest_known, shown, shown_ranges
 from .model import METADATA_VERSION, name_of_metadata_level
 from .state import ClusterState
+from .topic_defaults import missing_defaults
 
 
 def plan_update(
@@ -22,6 +23,7 @@ def plan_update(
     voters: Mapping[int, Ranges | None],
     *,
     applied_before: bool = False,
+    min_insync_replicas: int = 1,
 ) -> Plan:
     """All updates in one plan, or KafkaError.  `voters`: what each member of the quorum knows, None when it did not answer.
     Nothing for a request that was carried out before: it was answered then, whatever was changed since."""
@@ -39,6 +41,8 @@ def plan_update(
             expected = state.features.get(name, 0)
             change = pb.SetFeatureLevel(name=name, level=update.level, expected_level=expected)
             plan.operations.append(pb.Operation(set_feature_level=change))
+        if update.name == METADATA_VERSION:
+            plan.operations += missing_defaults({update.name: update.level}, state.node_configs, min_insync_replicas)
     return Plan() if request.validate_only else plan
 
 

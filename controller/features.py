@@ -33,7 +33,7 @@ from .model import (
     FEATURE_LEVEL_MIN,
     FORMER_METADATA_VERSION,
     METADATA_VERSION,
-    NODE_SETTINGS_LEVEL,
+    RESOURCES_LEVEL,
     SUPPORTED_FEATURES,
     metadata_level,
 )
@@ -44,13 +44,31 @@ Ranges = Mapping[str, tuple[int, int]]
 SUPPORTED: Ranges = {name: (FEATURE_LEVEL_MIN[name], level) for name, level in SUPPORTED_FEATURES.items()}
 """What this node knows, as it tells other nodes."""
 
-SETTING_LEVELS: Final[Mapping[str, int]] = {
-    "replica.catch.up.max.bytes.per.second": NODE_SETTINGS_LEVEL,
-    "log.cleaner.io.max.bytes.per.second": NODE_SETTINGS_LEVEL,
-}
-"""The settings of topics and nodes that not every level has; the others came with level 1."""
+SETTING_LEVELS: Final[Mapping[str, int]] = dict.fromkeys(
+    (
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.zstd.level",
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "local.retention.bytes",
+        "local.retention.ms",
+        "preallocate",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
+    ),
+    RESOURCES_LEVEL,
+)
+"""The settings of topics that not every level has; the others came with level 1.  (Those of nodes: `node_settings.py`.)"""
 
-VALUE_LEVELS: Final[Mapping[str, Mapping[str, int]]] = {}
+VALUE_LEVELS: Final[Mapping[str, Mapping[str, int]]] = {
+    "cleanup.policy": {"": RESOURCES_LEVEL},
+    "compression.type": dict.fromkeys(("uncompressed", "zstd", "lz4", "snappy", "gzip"), RESOURCES_LEVEL),
+}
 """Setting -> value -> level, for values that not every level of the setting has."""
 
 
@@ -82,13 +100,16 @@ def require_level(finalised: Mapping[str, int], level: int) -> None:
     _require(finalised, level, "this")
 
 
-def require_setting_levels(finalised: Mapping[str, int], settings: Mapping[str, str]) -> None:
-    """Raises UNSUPPORTED_VERSION for settings, or values, that not every node may know."""
+def require_setting_levels(
+    finalised: Mapping[str, int], settings: Mapping[str, str], levels: Mapping[str, int] | None = None
+) -> None:
+    """Raises UNSUPPORTED_VERSION for settings, or values, that not every node may know; `levels`: of those of nodes."""
+    levels = SETTING_LEVELS if levels is None else levels
     for name in sorted(settings):
-        _require(finalised, SETTING_LEVELS.get(name, 1), name)
-        levels = VALUE_LEVELS.get(name, {})
+        _require(finalised, levels.get(name, 1), name)
+        of_values = VALUE_LEVELS.get(name, {})
         for value in (part.strip() for part in settings[name].split(",")):
-            _require(finalised, levels.get(value, 1), f"{name}={value}")
+            _require(finalised, of_values.get(value, 1), f"{name}={value}")
 
 
 def _require(finalised: Mapping[str, int], level: int, what: str) -> None:

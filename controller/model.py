@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from ..wire.errors import ErrorCode
 
 NO_LEADER = -1
+ALL_NODES = -1  # whose settings hold for every node that has none of its own
 NO_BROKER_EPOCH = -1
 PRODUCER_ID_BLOCK = 1000  # ids handed out by one AllocateProducerIds
 
@@ -167,6 +168,12 @@ class TopicState:
     topic_id: UUID
     config: dict[str, str] = field(default_factory=dict)
     partitions: dict[int, PartitionState] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """What holds without a value in `config`, of that on which the controller acts (`topic_defaults.CONTROLLERS_DEFAULTS`).  Not
+    part of a snapshot: it follows from the settings of all nodes."""
+
+    def _value(self, key: str, default: str) -> str:
+        return (self.config.get(key) or self.defaults.get(key) or default).strip()
 
     @property
     def internal(self) -> bool:
@@ -174,8 +181,8 @@ class TopicState:
 
     @property
     def unclean_election_allowed(self) -> bool:
-        """Only by the topic's own choice, and never for a state topic (DESIGN 4)."""
-        return not self.internal and self.config.get(UNCLEAN_ELECTION_CONFIG, "false").strip().lower() == "true"
+        """Only by the choice of the topic, or of the cluster, and never for a state topic (DESIGN 4)."""
+        return not self.internal and self._value(UNCLEAN_ELECTION_CONFIG, "false").lower() == "true"
 
     @property
     def flushed_before_acknowledged(self) -> bool:
@@ -185,9 +192,20 @@ class TopicState:
     def min_in_sync_replicas(self, replicas: tuple[int, ...]) -> int:
         """min.insync.replicas, but never more than there are replicas (KIP-966).  To be asked with `settled_replicas`: replicas
         that a move adds must not raise the bar before the move is over, nor those that it removes lower it."""
-        text = self.config.get(MIN_IN_SYNC_REPLICAS_CONFIG, "1").strip()
+        text = self._value(MIN_IN_SYNC_REPLICAS_CONFIG, "1")
         wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
         return max(1, min(wanted, len(replicas)))
+
+    def with_settled_eligible_leaders(self) -> tuple[TopicState, list[int]]:
+        """After a change of settings, and the partitions that it changes.  A lower min.insync.replicas lets the high watermark
+        move with fewer replicas from now on, so those outside the ISR are no longer known to hold every committed record: they
+        leave the ELR with this very entry (KIP-966)."""
+        changed = {
+            number: replace(partition, elr=(), partition_epoch=partition.partition_epoch + 1)
+            for number, partition in self.partitions.items()
+            if partition.elr and len(partition.isr) >= self.min_in_sync_replicas(partition.settled_replicas)
+        }
+        return (replace(self, partitions={**self.partitions, **changed}) if changed else self), list(changed)
 
 
 @dataclass(slots=True, frozen=True)

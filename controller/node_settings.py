@@ -1,7 +1,8 @@
-"""Settings of nodes that change while they run: which there are, and what a request makes of them.  Pure.
+"""Settings of nodes that change while they run: what a request makes of them.  Pure.
 
 They are part of the metadata: for all nodes (no name), or for one.  A node takes its own before those for all, and those before
-what its file says (KIP-226); so a restart, or a new node, finds what holds.
+what its file says (KIP-226); so a restart, or a new node, finds what holds.  Which there are stands in `broker_settings.py`; what
+topics inherit of them, in `topic_defaults.py`.
 """
 
 from __future__ import annotations
@@ -12,36 +13,34 @@ from typing import Final
 
 from ..proto import controller_pb2 as rpc
 from ..proto import metadata_pb2 as pb
+from ..storage.topic_config import ConfigType, parsed_topic_config, split_list
 from ..wire.errors import ErrorCode, KafkaError
+from .broker_settings import BROKER_SETTINGS, CATCH_UP_SETTING, CLEANER_SETTING, parsed_setting
 from .features import require_level, require_setting_levels
-from .model import NODE_SETTINGS_LEVEL
+from .model import MIN_IN_SYNC_REPLICAS_CONFIG, NODE_SETTINGS_LEVEL, RESOURCES_LEVEL
 from .state import ALL_NODES, ClusterState
+from .topic_defaults import inherited
+from .topic_settings import check_stays_compacted, edited
 from .topics import TopicPlan, TopicPlans
 
-CATCH_UP_SETTING: Final = "replica.catch.up.max.bytes.per.second"
-CLEANER_SETTING: Final = "log.cleaner.io.max.bytes.per.second"
-DYNAMIC_SETTINGS: Final = frozenset({CATCH_UP_SETTING, CLEANER_SETTING})
-"""Each is a number of bytes a second; 0: no limit."""
-_BYTES_MAX: Final = 2**63 - 1
+NODE_SETTING_LEVELS: Final[Mapping[str, int]] = {
+    name: NODE_SETTINGS_LEVEL if name in (CATCH_UP_SETTING, CLEANER_SETTING) else RESOURCES_LEVEL for name in BROKER_SETTINGS
+}
 _DIGITS_MAX: Final = 19
 
 
-def check_setting(name: str, value: str) -> int:
-    """The value as a number.  Raises INVALID_CONFIG."""
-    if name not in DYNAMIC_SETTINGS:
-        known = ", ".join(sorted(DYNAMIC_SETTINGS))
-        message = f"{name} cannot be changed while nodes run, it is in their files; what can be: {known}"
-        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
-    if not _is_number(value) or int(value) > _BYTES_MAX:
-        message = f"{name} = {value!r}: a whole number of bytes a second is wanted, 0 for no limit"
-        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
-    return int(value)
-
-
-def effective(node_configs: Mapping[int, Mapping[str, str]], node_id: int) -> dict[str, int]:
+def effective(node_configs: Mapping[int, Mapping[str, str]], node_id: int) -> dict[str, str]:
     """What holds for a node; what is missing is in its file.  A value that this version cannot read is left out."""
     merged = {**node_configs.get(ALL_NODES, {}), **node_configs.get(node_id, {})}
-    return {name: int(value) for name, value in merged.items() if name in DYNAMIC_SETTINGS and _is_number(value)}
+    return {name: value for name, value in merged.items() if name in BROKER_SETTINGS and _is_readable(name, value)}
+
+
+def _is_readable(name: str, value: str) -> bool:
+    try:
+        parsed_setting(name, value)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_number(text: str) -> bool:
@@ -68,16 +67,17 @@ def plan_node_configuration(state: ClusterState, request: rpc.AlterConfigsReques
 def _plan(state: ClusterState, change: rpc.ConfigChange) -> pb.Operation | None:
     require_level(state.features, NODE_SETTINGS_LEVEL)
     node_id = _node_id(state, change.name)
-    if change.append or change.subtract:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, "none of these settings is a list")
     present = state.node_configs.get(node_id, {})
-    future = {} if change.replace_all else {key: value for key, value in present.items() if key not in change.remove}
-    for name, value in change.set.items():
-        future[name] = str(check_setting(name, value))
-    require_setting_levels(state.features, change.set)
-    unknown = [name for name in change.remove if name not in DYNAMIC_SETTINGS and name not in present]
-    if unknown:
-        check_setting(unknown[0], "")
+    future = edited(present, change, _list_default)
+    if change.replace_all and node_id == ALL_NODES and MIN_IN_SYNC_REPLICAS_CONFIG in present:
+        future.setdefault(MIN_IN_SYNC_REPLICAS_CONFIG, present[MIN_IN_SYNC_REPLICAS_CONFIG])
+    for name in [name for name in future if present.get(name) != future[name]]:
+        require_setting_levels(state.features, {name: future[name]}, NODE_SETTING_LEVELS)
+        try:
+            future[name] = parsed_setting(name, future[name])
+        except ValueError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+    _check(state, node_id, present, future)
     if future == present:
         return None
     return pb.Operation(
@@ -87,6 +87,46 @@ def _plan(state: ClusterState, change: rpc.ConfigChange) -> pb.Operation | None:
             remove=sorted(present.keys() - future.keys()),
         )
     )
+
+
+def _list_default(name: str) -> str:
+    """What a list has without a value.  Raises INVALID_REQUEST when it is no list."""
+    setting = BROKER_SETTINGS.get(name)
+    if setting is None or setting.key.type is not ConfigType.LIST:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"cannot append to {name} or subtract from it: it is no list")
+    return setting.default or ""
+
+
+def _check(state: ClusterState, node_id: int, present: Mapping[str, str], future: Mapping[str, str]) -> None:
+    """Raises KafkaError for what each setting may be alone, but not here, or not all together."""
+    if node_id != ALL_NODES:
+        for name in future:
+            if BROKER_SETTINGS.get(name) and BROKER_SETTINGS[name].of_cluster and present.get(name) != future[name]:
+                code = ErrorCode.INVALID_CONFIG if name == MIN_IN_SYNC_REPLICAS_CONFIG else ErrorCode.INVALID_REQUEST
+                raise KafkaError(code, f"{name} is one for all brokers: change it for all (no broker id)")
+    elif MIN_IN_SYNC_REPLICAS_CONFIG in present and MIN_IN_SYNC_REPLICAS_CONFIG not in future:
+        message = f"the cluster's {MIN_IN_SYNC_REPLICAS_CONFIG} can be changed, but not removed (KIP-966)"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+    others = {number: config for number, config in state.node_configs.items() if number != node_id}
+    try:
+        after = parsed_topic_config(inherited({**others, node_id: future}, node_id))
+    except KafkaError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from None
+    _check_local_retention(after)
+    before = inherited(state.node_configs, node_id)
+    if "compact" in split_list(before.get("cleanup.policy", "")):
+        for topic in state.topics.values():
+            if not topic.internal and "cleanup.policy" not in topic.config:
+                check_stays_compacted(topic.name, before, after)
+
+
+def _check_local_retention(config: Mapping[str, str]) -> None:
+    """As Kafka has it, although nothing follows from it here."""
+    for unit, unlimited in (("bytes", -1), ("ms", 7 * 86_400_000)):
+        local, total = int(config.get(f"local.retention.{unit}", -2)), int(config.get(f"retention.{unit}", unlimited))
+        if local != -2 and total >= 0 and not 0 <= local <= total:
+            message = f"log.local.retention.{unit} = {local} must not be above log.retention.{unit} = {total}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
 def _node_id(state: ClusterState, name: str) -> int:

@@ -315,7 +315,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         voters = await self._voters_features() if self._log.is_active else {}
 
         def plan(duties: ActiveController) -> Plan:
-            return plan_update(self._ahead, request, voters, applied_before=self._applied_before(request.request_id))
+            before, least = self._applied_before(request.request_id), self._config.min_insync_replicas
+            return plan_update(self._ahead, request, voters, applied_before=before, min_insync_replicas=least)
 
         async def work() -> rpc.UpdateFeaturesReply:
             if not voters:

@@ -31,6 +31,7 @@ from ..wire.errors import ErrorCode
 from . import snapshot
 from .config_tables import with_change
 from .model import (
+    ALL_NODES,
     FORMER_METADATA_VERSION,
     INTERNAL_TOPICS,
     METADATA_VERSION,
@@ -49,8 +50,9 @@ from .model import (
     topic_name_problem,
 )
 from .offline_replicas import decode_replicas
-from .partition_changes import changed_partition, partition_violations
+from .partition_changes import changed_partition, topic_violations
 from .proposers import ProposerTable
+from .topic_defaults import controllers_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from .partition_changes import Members
 
 __all__ = [
+    "ALL_NODES",
     "INTERNAL_TOPICS",
     "NO_BROKER_EPOCH",
     "NO_LEADER",
@@ -74,7 +77,6 @@ __all__ = [
 FIRST_INDEX = 1  # the metadata log's first entry is a constant: every state begins after it
 PRODUCER_ID_MAX = 2**63 - 1 - 10 * PRODUCER_ID_BLOCK
 PARTITIONS_MAX = 200_000  # of one topic
-ALL_NODES = -1  # whose settings hold for every node that has none of its own
 
 
 class _Refused(Exception):
@@ -414,7 +416,8 @@ class ClusterState:
         partitions = {number: self._new_partition(wanted) for number, wanted in enumerate(op.partitions)}
         topic_id = UUID(bytes=op.topic_id)
         config = {entry.key: entry.value for entry in op.config}
-        self._topics[op.name] = TopicState(op.name, topic_id, config, partitions)
+        defaults = {} if op.name in INTERNAL_TOPICS else controllers_defaults(self.node_configs)
+        self._topics[op.name] = TopicState(op.name, topic_id, config, partitions, defaults)
         self._names[topic_id] = op.name
         changes.topics.add(op.name)
         changes.partitions.update((op.name, number) for number in partitions)
@@ -445,20 +448,21 @@ class ClusterState:
         topic = self._topic_with_id(op.topic_id)
         config = {key: value for key, value in topic.config.items() if key not in op.remove}
         config.update((entry.key, entry.value) for entry in op.set)
-        changed = replace(topic, config=config)
-        # A lower min.insync.replicas lets the high watermark move with fewer replicas from now on, so those outside the ISR
-        # are no longer known to hold every committed record: they leave the ELR with this very entry (KIP-966).
-        partitions = dict(topic.partitions)
-        for number, partition in topic.partitions.items():
-            if partition.elr and len(partition.isr) >= changed.min_in_sync_replicas(partition.settled_replicas):
-                partitions[number] = replace(partition, elr=(), partition_epoch=partition.partition_epoch + 1)
-                changes.partitions.add((topic.name, number))
-        self._topics[topic.name] = replace(changed, partitions=partitions)
-        changes.topics.add(topic.name)
+        self._put_topic(replace(topic, config=config), changes)
         return topic.topic_id
+
+    def _put_topic(self, topic: TopicState, changes: _Changes) -> None:
+        """After a change of its settings."""
+        self._topics[topic.name], numbers = topic.with_settled_eligible_leaders()
+        changes.partitions.update((topic.name, number) for number in numbers)
+        changes.topics.add(topic.name)
 
     def _change_node_config(self, op: pb.ChangeNodeConfig, changes: _Changes) -> Value:
         self.node_configs = with_change(self.node_configs, op.node_id, op)
+        defaults = controllers_defaults(self.node_configs)
+        for topic in list(self._topics.values()):
+            if not topic.internal and topic.defaults != defaults:
+                self._put_topic(replace(topic, defaults=defaults), changes)
         return None
 
     def _change_resource_config(self, op: pb.ChangeResourceConfig, changes: _Changes) -> Value:
@@ -535,7 +539,8 @@ class ClusterState:
         self.controller_id, self.controller_epoch = contents.controller_id, contents.controller_epoch
         self._features = dict(contents.features)
         self._brokers = contents.brokers
-        self._topics = contents.topics
+        defaults = controllers_defaults(contents.node_configs)
+        self._topics = {t.name: t if t.internal else replace(t, defaults=defaults) for t in contents.topics.values()}
         self._names = {topic.topic_id: topic.name for topic in contents.topics.values()}
         self._proposers = ProposerTable(contents.proposers)
         self.node_configs, self.resource_configs = contents.node_configs, contents.resource_configs
@@ -547,13 +552,7 @@ class ClusterState:
 
     def violations(self) -> list[str]:
         """The invariants that do not hold; always empty, unless an election is still on its way in several commands."""
-        found = []
-        for topic in self._topics.values():
-            if sorted(topic.partitions) != list(range(len(topic.partitions))):
-                found.append(f"{topic.name}: partitions are not dense")
-            for number, partition in topic.partitions.items():
-                found.extend(f"{topic.name}-{number}: {partition}: {each}" for each in partition_violations(topic, partition))
-        return found
+        return [violation for topic in self._topics.values() for violation in topic_violations(topic)]
 
 
 def _difference(state: ClusterState, old_topics: dict[str, TopicState], old_brokers: dict[int, BrokerState]) -> ApplyResult:

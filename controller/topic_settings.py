@@ -7,59 +7,62 @@ the settings on which the coordinators' promises rest (SEMANTICS 3.3 22), whoeve
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from ..proto import controller_pb2 as rpc
-from ..storage.topic_config import TOPIC_CONFIGS, ConfigType, effective_topic_config
+from ..storage.topic_config import TOPIC_CONFIGS, ConfigType, effective_topic_config, split_list
 from ..wire.errors import ErrorCode, KafkaError
 from .model import FLUSH_POLICY_CONFIG, MIN_IN_SYNC_REPLICAS_CONFIG, UNCLEAN_ELECTION_CONFIG, TopicState
 
 # Without these a decision of a transaction, or a committed offset, could be lost although it was answered.
 _STATE_TOPIC_VALUES: Final = {"cleanup.policy": "compact", FLUSH_POLICY_CONFIG: "always", UNCLEAN_ELECTION_CONFIG: "false"}
 _MESSAGE_BYTES: Final = "max.message.bytes"
-# What an operator may change freely: sizes and times of files, which no promise rests on.
+# What an operator may change freely: sizes and times of files, and how fast replicas catch up, which no promise rests on.
 _STATE_TOPIC_FREE: Final = frozenset(
     {"segment.bytes", "segment.ms", "segment.jitter.ms", "segment.index.bytes", "index.interval.bytes",
-     "min.cleanable.dirty.ratio"}
+     "min.cleanable.dirty.ratio", "file.delete.delay.ms", "preallocate",
+     "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 )  # fmt: skip
 _STATE_TOPIC_FLOORS: Final = frozenset({MIN_IN_SYNC_REPLICAS_CONFIG, _MESSAGE_BYTES})
 
 
 def future_config(present: Mapping[str, str], change: rpc.ConfigChange) -> dict[str, str]:
-    """The topic's own settings after the change, not validated yet.  Raises INVALID_REQUEST when one key is edited twice,
-    INVALID_CONFIG when something is to be appended to, or taken out of, what is no list."""
-    edited = Counter((*change.set, *change.remove, *change.append, *change.subtract))
-    twice = sorted(key for key, times in edited.items() if times > 1)
+    """The topic's own settings after the change, not validated yet.  Raises as `edited` does."""
+    return edited(present, change, _list_default)
+
+
+def edited(present: Mapping[str, str], change: rpc.ConfigChange, list_default: Callable[[str], str]) -> dict[str, str]:
+    """What is set after the change, not validated yet.  What was never set can be removed.  Raises INVALID_REQUEST when one key
+    is edited twice; `list_default(key)` is what a list has without a value, or raises for what is no list."""
+    times = Counter((*change.set, *change.remove, *change.append, *change.subtract))
+    twice = sorted(key for key, count in times.items() if count > 1)
     if twice:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"one request changes {', '.join(twice)} more than once")
     future = {} if change.replace_all else {key: value for key, value in present.items() if key not in change.remove}
     future.update(change.set)
     for key, text in change.append.items():
-        values = _list_of(present, key)
-        future[key] = ",".join([*values, *(value for value in _split(text) if value not in values)])
+        default = list_default(key)
+        values = split_list(present.get(key, default))
+        future[key] = ",".join([*values, *(value for value in split_list(text) if value not in values)])
     for key, text in change.subtract.items():
-        gone = _split(text)
-        future[key] = ",".join(value for value in _list_of(present, key) if value not in gone)
+        default, gone = list_default(key), split_list(text)
+        future[key] = ",".join(value for value in split_list(present.get(key, default)) if value not in gone)
     return future
 
 
-def _list_of(present: Mapping[str, str], key: str) -> list[str]:
+def _list_default(key: str) -> str:
     known = TOPIC_CONFIGS.get(key)
     if known is None or known.type is not ConfigType.LIST:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"cannot append to {key} or subtract from it: it is no list")
-    return _split(present.get(key, known.default))
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    return known.default
 
 
 def check_stays_compacted(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Raises INVALID_CONFIG when a topic is to be compacted no longer: its logs have gaps in their offsets by then, and where
     logs may have none a gap is taken for lost data, by followers and after a crash."""
-    was, is_now = (_split(effective_topic_config(config)["cleanup.policy"]) for config in (before, after))
+    was, is_now = (split_list(effective_topic_config(config)["cleanup.policy"]) for config in (before, after))
     if "compact" in was and "compact" not in is_now:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,

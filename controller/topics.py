@@ -15,13 +15,14 @@ from uuid import UUID, uuid5
 
 from ..proto import controller_pb2 as rpc
 from ..proto import metadata_pb2 as pb
-from ..storage.topic_config import validate_topic_config
+from ..storage.topic_config import parsed_topic_config
 from ..wire.errors import ErrorCode, KafkaError
 from .active import ControllerConfig
 from .features import require_setting_levels
 from .model import INTERNAL_TOPICS, TopicState, topic_name_problem
 from .placement import Load, check_assignments, place
-from .state import ClusterState
+from .state import ALL_NODES, ClusterState
+from .topic_defaults import inherited
 from .topic_settings import check_may_be_flushed, check_state_topic, check_stays_compacted, future_config
 
 SLICE_TOPICS_MAX = 200
@@ -134,8 +135,7 @@ def _plan_topic(
             f"topic {wanted.name!r} collides with {other!r}: names that differ only in '.' and '_' share their metrics' names"
         )
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
-    topic_config = dict(wanted.config)
-    validate_topic_config(topic_config)
+    topic_config = parsed_topic_config(wanted.config)
     require_setting_levels(state.features, topic_config)
     if wanted.name in INTERNAL_TOPICS:
         check_state_topic(wanted.name, topic_config)
@@ -302,11 +302,13 @@ def _plan_config(state: ClusterState, request: rpc.AlterConfigsRequest, change: 
     topic = _existing(state, change.name)
     future = future_config(topic.config, change)
     changed = {key: text for key, text in future.items() if topic.config.get(key) != text}
-    validate_topic_config(changed, over=future)
+    changed = parsed_topic_config(changed, over=future)
     require_setting_levels(state.features, changed)
+    future |= changed
     if topic.internal:
         check_state_topic(topic.name, future, topic)
-    check_stays_compacted(topic.name, topic.config, future)
+    follows = {} if topic.internal else inherited(state.node_configs, ALL_NODES)
+    check_stays_compacted(topic.name, {**follows, **topic.config}, {**follows, **future})
     check_may_be_flushed(topic, future)
     if request.validate_only or future == topic.config:
         return TopicPlan(_success(topic))

@@ -13,8 +13,7 @@ from uuid import UUID
 from ..controller.client import ControllerClient
 from ..controller.features import check_known
 from ..controller.metadata_follower import MetadataFollower
-from ..controller.model import ApplyResult, TopicState
-from ..controller.node_settings import CATCH_UP_SETTING, effective
+from ..controller.model import RESOURCES_LEVEL, ApplyResult, TopicState, metadata_level
 from ..controller.state import ClusterState
 from ..proto import controller_pb2 as pb
 from ..replication.assignment import Assignment, IsrChange, IsrResult
@@ -34,6 +33,7 @@ from .metrics import Metrics
 from .producer_ids import ProducerIds
 from .reachability import Question, ReachedBy
 from .refused_batches import RefusedBatches
+from .run_time_settings import RunTimeSettings
 from .transaction_coordination import TransactionCoordination
 from .transaction_enlistment import TransactionEnlistment
 
@@ -73,7 +73,8 @@ class Broker:
         self.brokers_changed: Callable[[], None] = lambda: None
         self.client_metrics = ClientMetrics()
         self.handled_keys: frozenset[int] = frozenset()
-        self._node_configs: Mapping[int, Mapping[str, str]] | None = None  # those that were acted on last
+        self.settings = RunTimeSettings(configuration)
+        self.on_settings: Callable[[RunTimeSettings], None] = lambda _settings: None
         self._creating: dict[str, asyncio.Task[TopicState]] = {}
         self._serving_since_index: int | None = None
         self._unopened: set[tuple[str, int]] = set()
@@ -109,9 +110,7 @@ class Broker:
         epoch = self.membership.broker_epoch
         if epoch < 0 or state.index < epoch:
             return
-        if state.node_configs is not self._node_configs:
-            self._node_configs = state.node_configs
-            self.replicas.limit_catch_up(self.setting(CATCH_UP_SETTING))
+        topics_inherit_anew = self._take_up_settings(state)
         if self._serving_since_index is None:
             self._serving_since_index = state.index
             self._delete_what_is_not_ours(state)
@@ -120,6 +119,7 @@ class Broker:
             self.replicas.apply(self._assignments(state, ((t.name, p) for t in state.topics.values() for p in t.partitions)))
             return
         for topic in result.deleted_topics:
+            self.settings.forget_topic(topic.name)
             for partition in topic.partitions:
                 self.replicas.delete(topic.name, partition, topic.topic_id)
         if result.deleted_topics or result.changed_topics:
@@ -131,12 +131,22 @@ class Broker:
             found = state.topics.get(name)
             if found is not None:
                 changed.update((name, partition) for partition in found.partitions)
+        if topics_inherit_anew:
+            changed.update((topic.name, partition) for topic in state.topics.values() for partition in topic.partitions)
         if changed:
             self.replicas.apply(self._assignments(state, sorted(changed)))
 
+    def _take_up_settings(self, state: ClusterState) -> bool:
+        """What was changed at run time; True when topics inherit something else from now on."""
+        if not self.settings.update(state.node_configs):
+            return False
+        self.replicas.change_limits(self.settings.replication_limits())
+        self.on_settings(self.settings)
+        return self.settings.update_topics(state.node_configs)
+
     def setting(self, name: str) -> int:
-        """A number that may change while the node runs: by the metadata, else by the file."""
-        return effective(self.state.node_configs, self.node_id).get(name, self.configuration.integer(name))
+        """A number that may change while the node runs."""
+        return self.settings.number(name)
 
     def asked_who_this_is(self, question: Question) -> bool:
         """Another broker has found this one, if it is the one that was meant."""
@@ -178,7 +188,7 @@ class Broker:
                     leader=partition.leader,
                     leader_epoch=partition.leader_epoch,
                     partition_epoch=partition.partition_epoch,
-                    config=topic.config,
+                    config=self.settings.topic_config(topic),
                     elr=partition.elr,
                     adding=partition.adding,
                 )
@@ -327,7 +337,7 @@ class Broker:
         if internal:
             partitions, replicas, config = internal_topics.settings(name, self.configuration)
         else:
-            partitions, config = self.configuration.integer("num.partitions"), self.configuration.new_topic_config({})
+            partitions, config = self.configuration.integer("num.partitions"), self.new_topic_config({})
             replicas = self.configuration.integer("default.replication.factor")
         request = pb.CreateTopicsRequest(allow_internal=internal)
         request.topics.add(name=name, partitions=partitions, replication_factor=replicas, config=config)
@@ -356,6 +366,13 @@ class Broker:
         found = self.state.topics.get(topic)
         place = found.partitions.get(partition) if found is not None and self.serving else None
         return place is not None and place.leader == self.node_id
+
+    def new_topic_config(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The configuration of a new topic.  As long as the cluster has no min.insync.replicas of its own, that of this node's
+        file is written into the topic, so that all nodes mean the same by it (`controller/topic_defaults.py`)."""
+        if metadata_level(self.state.features) >= RESOURCES_LEVEL:
+            return dict(given)
+        return {"min.insync.replicas": str(self.configuration.integer("min.insync.replicas")), **given}
 
     def topic_name(self, topic_id: UUID) -> str | None:
         topic = self.state.topic_by_id(topic_id)

@@ -81,7 +81,7 @@ SETTINGS: Final[dict[str, Setting]] = {
     "replica.catch.up.max.bytes.per.second": _int(0, "Most sent to replicas outside the ISR; 0: no limit. Changes at run time."),
     "default.replication.factor": _int(3, "Replicas of a topic that is created without saying how many.", 1, 32767),
     "num.partitions": _int(1, "Partitions of a topic that is created without saying how many.", 1, 10000),
-    "min.insync.replicas": _int(1, "Written into new topics that do not say: acks=all needs so many in-sync replicas.", 1, 32767),
+    "min.insync.replicas": _int(1, "acks=all needs so many in-sync replicas; the cluster's from its first start on.", 1, 32767),
     "auto.create.topics.enable": Setting(bool, False, "Create a topic when a client first asks for it."),
     "socket.request.max.bytes": _int(100 << 20, "The largest request; a longer one closes the connection.", 1024, 1 << 30),
     "queued.max.request.bytes": _int(256 << 20, "Bytes of requests in work on all connections; above, reading pauses.", 1 << 20),
@@ -193,10 +193,6 @@ class Configuration:
     @property
     def is_controller(self) -> bool:
         return "controller" in self.values["roles"]
-
-    def new_topic_config(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The configuration of a new topic.  What it inherits is written down once, so that all nodes mean the same by it."""
-        return {"min.insync.replicas": str(self.integer("min.insync.replicas")), **given}
 
 
 def load(

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ..controller.node_settings import CLEANER_SETTING
+from ..controller.broker_settings import CLEANER_BACKOFF_SETTING, CLEANER_BUFFER_SETTING, CLEANER_SETTING
 from ..replication.replica import Replica, Role
 from ..runtime import logs
 from ..runtime.clock import Clock
@@ -44,6 +44,7 @@ from ..storage.cleaning.retention import apply_retention
 from ..storage.log import Log
 from ..wire.errors import KafkaError
 from .configuration import Configuration
+from .timed_flushes import LOOK_INTERVAL_S, TimedFlushes
 
 log = logs.get(__name__)
 T = TypeVar("T")
@@ -157,6 +158,7 @@ class LogUpkeep:
 
     def start(self) -> None:
         self._tasks.append(asyncio.create_task(self._retain_forever(), name="retention"))
+        self._tasks.append(asyncio.create_task(self._flush_by_time(), name="timed-flushes"))
         if self._configuration.flag("log.cleaner.enable"):
             self._tasks.append(asyncio.create_task(self._clean_forever(), name="cleaner"))
 
@@ -179,6 +181,21 @@ class LogUpkeep:
             oldest_dirty_age_s=max(0, now_ms - oldest_ms) / 1000,
             dirty_ratio_max=max((part.dirty_ratio for part in parts), default=0.0),
         )
+
+    # --------------------------------------------------------------------------------------------------------- flush.ms
+
+    async def _flush_by_time(self) -> None:
+        timed = TimedFlushes()
+        while True:
+            await self._clock.sleep(LOOK_INTERVAL_S)
+            now_s, seen = self._clock.monotonic(), set[Log]()
+            for count, replica in enumerate(list(self._replicas()), start=1):
+                seen.add(replica.log)
+                if timed.is_due(replica, now_s):
+                    self._request_flush(replica.log)
+                if count % 500 == 0:
+                    await asyncio.sleep(0)  # thousands of partitions must not hold the loop
+            timed.keep(seen)
 
     # --------------------------------------------------------------------------------------------------------- retention
 
@@ -216,7 +233,7 @@ class LogUpkeep:
                 log.warning("cleaner_positions_not_written", error=error)
                 cleaned = False
             if not cleaned:
-                await self._clock.sleep(self._configuration.seconds("log.cleaner.backoff.ms"))
+                await self._clock.sleep(self._setting(CLEANER_BACKOFF_SETTING) / 1000)
 
     async def clean_once(self) -> bool:
         """Cleans the log that needs it most; False when none is due, or the cleaning came to nothing."""
@@ -319,7 +336,6 @@ class LogUpkeep:
 
     def _run(self, cleaning: Cleaning, loop: asyncio.AbstractEventLoop) -> None:
         """In the cleaner's thread."""
-        configuration = self._configuration
         pace = _Pace(self._clock, self._setting(CLEANER_SETTING), self._stopping)
 
         def on_loop(work: Callable[[], T]) -> T:
@@ -334,7 +350,7 @@ class LogUpkeep:
                     if self._stopping.is_set() and turn.cancel():
                         raise Stopped("the node stops") from None
 
-        cleaning.run(self._disk, on_loop, pace, configuration.integer("log.cleaner.dedupe.buffer.size"))
+        cleaning.run(self._disk, on_loop, pace, self._setting(CLEANER_BUFFER_SETTING))
 
     # --------------------------------------------------------------------------------------------------------- positions
 

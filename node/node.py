@@ -227,11 +227,10 @@ class Node:
             make_logs_in_background=True,
             config=ReplicationConfig(
                 replica_lag_time_max_ms=configuration.integer("replica.lag.time.max.ms"),
-                producer_id_expiration_ms=configuration.integer("producer.id.expiration.ms"),
                 rack_of=self._broker.rack_of if configuration.flag("fetch.from.closest.replica") else None,
                 topic_name_of=self._broker.topic_name,
                 client_sessions_max=configuration.integer("max.incremental.fetch.session.cache.slots"),
-                catch_up_bytes_per_s=configuration.integer("replica.catch.up.max.bytes.per.second"),
+                limits=self._broker.settings.replication_limits(),
                 fetcher=FetcherLimits(
                     wait_max_ms=configuration.integer("replica.fetch.wait.max.ms"),
                     response_max_bytes=configuration.integer("replica.fetch.max.bytes"),
@@ -296,7 +295,8 @@ class Node:
             return
         # Bound before registering, so that a taken port is told at once; it serves when the metadata is applied.
         with _opening("listeners.kafka", configuration.kafka):
-            self._listener = await listen(broker, HANDLERS)
+            self._listener = listener = await listen(broker, HANDLERS)
+        broker.on_settings = lambda settings: settings.limit_connections(listener)
         broker.transactions.start()
         broker.groups.start()
         registration = await self._until_stopped(broker.membership.register(self._registration(), REGISTRATION_TIMEOUT_S))
@@ -392,6 +392,7 @@ class Node:
                 session_timeout_ms=configuration.integer("broker.session.timeout.ms"),
                 default_partitions=configuration.integer("num.partitions"),
                 default_replication_factor=configuration.integer("default.replication.factor"),
+                min_insync_replicas=configuration.integer("min.insync.replicas"),
                 leader_rebalance=configuration.flag("auto.leader.rebalance.enable"),
                 leader_rebalance_interval_ms=1000 * configuration.integer("leader.imbalance.check.interval.seconds"),
                 leader_imbalance_percentage=configuration.integer("leader.imbalance.per.broker.percentage"),

@@ -37,8 +37,9 @@ from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchRequest, FetchResponse
 from . import offsets
 from .assignment import Assignment
+from .catch_up_throttle import CatchUpThrottle
 from .client_fetches import ClientFetches
-from .configuration import ReplicationConfig
+from .configuration import ReplicationConfig, ReplicationLimits
 from .delayed import SWEEP_INTERVAL_S, AckCallback
 from .fetcher import LeaderFetcher, TransportFactory
 from .follower_fetches import FollowerFetches
@@ -55,9 +56,6 @@ OnLeader = Callable[[str, int, int, Log], None]
 OnFollower = Callable[[str, int, int], None]
 OnHighWatermark = Callable[[str, int, int], None]
 OnOffline = Callable[[str, int, str], None]
-
-#: The answer to a fetch, as the wire has it.
-FetchResult = FetchResponse
 
 ROLES_LOGGED_MAX = 100
 """Of so many role changes at once, each has its line in the log; of more, all have one: ten thousand take half a second."""
@@ -118,18 +116,16 @@ class ReplicaManager:
             topic_name_of=self._config.topic_name_of, sessions_max=self._config.client_sessions_max,
         )  # fmt: skip
         self._follower_fetches = FollowerFetches(
-            clock, self.replica, self._config.catch_up_bytes_per_s, self._follower_progressed, self.storage_failed
+            clock, self.replica, self._config.limits, self._follower_progressed, self.storage_failed
         )
+        self._follower_throttle = CatchUpThrottle(self._config.limits.follower_throttled_bytes_per_s)
         self._isr_changes = IsrChanges(clock, alter_partition, self._settled, self._follower_fetches.heard_of)
         self._moved: set[Replica] = set()  # high watermarks to report on the next turn of the loop
-        self._waiting_acks = 0
-        self._acking: set[Replica] = set()
-        self._started = False
+        self._waiting_acks, self._acking, self._started = 0, set[Replica](), False
         self._sweep: Timer | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closing = False
+        self._closing, self._tasks = False, set[asyncio.Task[None]]()
         self._openings = Openings(
-            node_id, log_directory, clock, self._config.producer_id_expiration_ms, self.apply, on_offline,
+            node_id, log_directory, clock, self._config.limits.producer_id_expiration_ms, self.apply, on_offline,
             in_background=make_logs_in_background,
         )  # fmt: skip
         self._deletions = RecordDeletions(clock, group_commit.note_start)
@@ -165,14 +161,18 @@ class ReplicaManager:
 
     @property
     def leader_count(self) -> int:
-        return sum(1 for _ in self._leaders())
+        return len(self._leaders())
 
-    def _leaders(self) -> Iterable[PartitionLeader]:
-        return (replica.leader for replica in self._replicas.values() if replica.leader is not None)
+    def _leaders(self) -> list[PartitionLeader]:
+        return [replica.leader for replica in self._replicas.values() if replica.leader is not None]
 
-    def limit_catch_up(self, bytes_per_s: int) -> None:
-        """What is sent to replicas outside the ISR, from now on; 0: no limit."""
-        self._follower_fetches.throttle.set_limit(bytes_per_s)
+    def change_limits(self, limits: ReplicationLimits) -> None:
+        """From now on."""
+        self._follower_fetches.change_limits(limits)
+        self._follower_throttle.set_limit(limits.follower_throttled_bytes_per_s)
+        if self._openings.expire_producer_ids_after(limits.producer_id_expiration_ms):
+            for replica in self._replicas.values():
+                replica.log.update_config(self._openings.log_config(replica.assignment))
 
     @property
     def under_replicated_count(self) -> int:
@@ -276,7 +276,7 @@ class ReplicaManager:
             fetcher = LeaderFetcher(
                 self.node_id, leader_id, self._clock, self._transport_factory(leader_id), self._config.fetcher,
                 broker_epoch=self._broker_epoch, flush=self._flush_followed, on_failed=self.storage_failed,
-                require_room=self._require_room,
+                require_room=self._require_room, throttle=self._follower_throttle,
             )  # fmt: skip
             self._fetchers[leader_id] = fetcher
             fetcher.start()
@@ -442,7 +442,7 @@ class ReplicaManager:
 
     def _start_flush(self, replica: Replica) -> None:
         """One flush in flight per log; what is appended meanwhile goes with the next one."""
-        if not replica.flushes_always:
+        if not replica.flushes_always and not replica.needs_flush:
             if replica.log.flush_due:
                 self._group_commit.request(replica.log)
             return
@@ -504,7 +504,7 @@ class ReplicaManager:
 
     # -- reading -------------------------------------------------------------------------------------------------------------
 
-    async def fetch(self, request: FetchRequest, *, by_id: bool = False) -> FetchResult:
+    async def fetch(self, request: FetchRequest, *, by_id: bool = False) -> FetchResponse:
         """Answers a fetch of a client or a follower, waiting up to its `max_wait_ms`; `by_id`: one that names topics by ids."""
         if request.replica_id >= 0:
             return await self._follower_fetches.fetch(request)
@@ -589,7 +589,7 @@ class ReplicaManager:
             self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self._sweep is not None:
             self._sweep.cancel()
-            self._sweep = None
+        self._sweep = None
         if clean:
             await self._flush_followed([replica for replica in self._replicas.values() if replica.role is not Role.OFFLINE])
         tasks = tuple(self._tasks)

@@ -85,6 +85,12 @@ class Openings:
                 text = assignment.config[name]
                 _log.warning("topic_setting_unknown", topic=assignment.topic, setting=name, value=text[:SETTING_SHOWN_MAX])
 
+    def expire_producer_ids_after(self, expiration_ms: int) -> bool:
+        """From now on; False when that is no change."""
+        changed, self._producer_id_expiration_ms = expiration_ms != self._producer_id_expiration_ms, expiration_ms
+        self._known_config = None if changed else self._known_config
+        return changed
+
     def require_possible(self, key: Key) -> None:
         """Raises KAFKA_STORAGE_ERROR for a replica that could not be opened, NOT_LEADER_OR_FOLLOWER while its log is made."""
         if why := self._failed.get(key):

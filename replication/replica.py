@@ -19,10 +19,14 @@ from ..storage.log import FlushPolicy, Log
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import iterate_headers
 from .assignment import NO_LEADER, Assignment
+from .catch_up_throttle import is_throttled
 from .delayed import AckWaiters, FetchWatchers
 from .follower import Append, FetchPosition, PartitionFollower, Restart, Truncate
 from .history import find_divergence
 from .leader import PartitionLeader, check_epoch
+
+LEADER_THROTTLED_CONFIG = "leader.replication.throttled.replicas"
+FOLLOWER_THROTTLED_CONFIG = "follower.replication.throttled.replicas"
 
 _log = logs.get(__name__)
 
@@ -121,6 +125,17 @@ class Replica:
         }
 
     @property
+    def is_leader_throttled(self) -> bool:
+        """The topic names this replica, as a leader, among those that send no more than the throttle lets them (KIP-73)."""
+        return is_throttled(self.assignment.config.get(LEADER_THROTTLED_CONFIG, ""), self.partition, self.node_id)
+
+    @property
+    def is_follower_throttled(self) -> bool:
+        """The topic names it among those that fetch no more than the throttle lets them, as long as they are not in sync."""
+        named = self.assignment.config.get(FOLLOWER_THROTTLED_CONFIG, "")
+        return bool(named) and self.node_id not in self.assignment.isr and is_throttled(named, self.partition, self.node_id)
+
+    @property
     def flushes_always(self) -> bool:
         """State topics always, whatever they are configured to (SEMANTICS 3.3 22)."""
         return self.topic in INTERNAL_TOPICS or self.log.config.flush_policy is FlushPolicy.ALWAYS
@@ -128,12 +143,16 @@ class Replica:
     @property
     def leader_end(self) -> int:
         """The leader's own share of the high watermark."""
-        return self.log.flushed_end_offset if self.flushes_always else self.log.log_end_offset
+        return self.log.flushed_end_offset if self.needs_flush else self.log.log_end_offset
 
     @property
     def needs_flush(self) -> bool:
-        """True while the log has records that its policy wants flushed and that are not."""
-        return self.flushes_always and self.log.needs_flush
+        """True while the log has records that its policy wants flushed and that are not: all of them, or, under flush.policy=os,
+        as many as flush.messages, which Kafka flushes before it goes on."""
+        log = self.log
+        if self.flushes_always:
+            return log.needs_flush
+        return log.log_end_offset - log.flushed_end_offset >= log.config.flush_messages
 
     def require_leader(self) -> PartitionLeader:
         """The leader's core; raises KafkaError KAFKA_STORAGE_ERROR or NOT_LEADER_OR_FOLLOWER."""

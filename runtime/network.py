@@ -11,7 +11,7 @@ import asyncio
 import errno
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -74,6 +74,7 @@ class FrameServer:
         self.connections: set[FrameConnection] = set()
         self._max_connections = max_connections
         self._max_connections_per_address = max_connections_per_address
+        self._address_overrides: Mapping[str, int] = {}
         self._idle_s = idle_s
         self._of_address: Counter[str] = Counter()
         self._look_timer: asyncio.TimerHandle | None = None
@@ -86,6 +87,11 @@ class FrameServer:
     @property
     def is_serving(self) -> bool:
         return self._server is not None and self._server.is_serving()
+
+    def limit_connections(self, total: int, per_address: int, overrides: Mapping[str, int]) -> None:
+        """From the next connection on; those that are open stay.  `overrides`: address -> limit instead of `per_address`."""
+        self._max_connections, self._max_connections_per_address = total, per_address
+        self._address_overrides = overrides
 
     async def close(self, grace_s: float = _CLOSE_GRACE_S) -> None:
         """Stops listening, then closes the connections: what was sent is written within `grace_s`, or dropped."""
@@ -117,8 +123,8 @@ class FrameServer:
         if len(self.connections) >= self._max_connections or not self.is_serving:
             self._turn_away(connection, f"{self._max_connections} connections are open already (max.connections)")
             return None
-        if self._of_address[address] >= self._max_connections_per_address:
-            limit = self._max_connections_per_address
+        limit = self._address_overrides.get(address.strip("[]"), self._max_connections_per_address)
+        if self._of_address[address] >= limit:
             self._turn_away(connection, f"{limit} connections of its address are open already (max.connections.per.ip)")
             return None
         handler = factory(connection)

@@ -48,4 +48,6 @@ def _value(name: str, text: str, default: object) -> Any:
         return frozenset(CleanupPolicy(part) for part in text.split(",") if part)
     if isinstance(default, bool):
         return text == "True"
+    if isinstance(default, str):
+        return text
     return float(text) if isinstance(default, float) else int(text)

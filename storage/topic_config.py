@@ -1,30 +1,39 @@
 """Topic configuration: every key that a topic may carry, its type, range, default and meaning, and the log's own view of it.
 
 The table `TOPIC_CONFIGS` is the one truth: the controller validates with it, DescribeConfigs prints it, and `LogConfig` is made
-from it.  Names, defaults and ranges are Kafka's, with five stated differences:
+from it.  Names, types, defaults and what is accepted are those of Kafka 4.1 (`tests/node/test_kafka_settings.py` compares them
+with what a Kafka answered), with these stated differences:
 
 * `flush.policy` (ours) says when an acks=all write counts: `always` = flushed to disk by the in-sync replicas, `os` = Kafka's
-  way;
+  way, to which `flush.messages` and `flush.ms` add what they mean in Kafka;
 * `record.check` (ours) can spare a leader the walk over the records' lengths, see `wire/record_check.py`: only for producers
   that are trusted, and with no effect on compacted topics;
-* `compression.type` takes only `producer`: batches are stored exactly as they were sent, so a broker never compresses again;
+* `segment.bytes` may be smaller than a mebibyte;
 * `unclean.leader.election.enable` and `min.insync.replicas` mean what they mean in Kafka; the controller holds the rule that
   state topics refuse an unclean election;
-* keys that Tidegate gives no meaning to are refused instead of ignored, with the nearest known key in the message.
+* keys that Tidegate gives no meaning to are refused with the nearest known key in the message.
+
+What a topic does not set itself it may inherit from its broker, under the name in `TopicConfig.broker_name`
+(`controller/topic_defaults.py`).
 """
 
 from __future__ import annotations
 
 import difflib
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ..wire.compression import Compression
 from ..wire.errors import ErrorCode, KafkaError
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _DAY_MS = 86_400_000
+_INDEX_BYTES_MIN = 24
+"""An index that holds less than a few entries would be full for ever."""
 
 
 class ConfigType(Enum):
@@ -59,9 +68,13 @@ class CleanupPolicy(Enum):
     COMPACT = "compact"
 
 
+_MOST = {ConfigType.INT: _INT32_MAX, ConfigType.LONG: _INT64_MAX}
+
+
 @dataclass(slots=True, frozen=True)
-class TopicConfig:
-    """One key: type, default as text, allowed range or values, and a sentence for people."""
+class ConfigKey:
+    """One key: type, default as text, allowed range or values, and a sentence for people.  `broker_name`: the setting of the
+    broker that gives a topic its value when the topic has none (Kafka's synonym); empty when there is none."""
 
     name: str
     type: ConfigType
@@ -70,85 +83,165 @@ class TopicConfig:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    broker_name: str = ""
+    pattern: str = ""
+    """What each element of a list must look like."""
 
-    def check(self, text: str) -> None:
-        """Raises ValueError, saying what is allowed, when `text` is no value for this key."""
+    def parse(self, text: str) -> str:
+        """The value as it is kept: read as Kafka's ConfigDef reads it, written in one way.  Raises ValueError, saying what is
+        allowed, when `text` is no value for this key."""
         match self.type:
             case ConfigType.BOOLEAN:
-                if text.lower() not in ("true", "false"):
+                if text.strip().lower() not in ("true", "false"):
                     raise ValueError("must be true or false")
+                return text.strip().lower()
             case ConfigType.INT | ConfigType.LONG:
-                number = _number(text, int)
-                if text != str(number):  # `+2`, `0_2`: not everybody who reads it would read the same
-                    raise ValueError(f"must be written as {number}")
-                self._check_range(number)
+                return str(self._in_range(_whole_number(text)))
             case ConfigType.DOUBLE:
-                self._check_range(_number(text, float))
-            case ConfigType.STRING:
-                self._check_choice(text)
+                self._in_range(_number(text))
+                return text.strip()
             case ConfigType.LIST:
-                for part in _split(text):
+                parts = [part.strip() for part in text.split(",")] if text.strip() else []
+                for part in parts:
                     self._check_choice(part)
+                if self.pattern and parts != ["*"]:
+                    self._check_pattern(parts)
+                return ",".join(parts)
+            case _:
+                self._check_choice(text)
+                return text
 
-    def _check_range(self, value: float) -> None:
+    def _in_range(self, value: float) -> float:
         low = self.minimum if self.minimum is not None else (-_INT64_MAX - 1)
-        high = self.maximum if self.maximum is not None else (_INT32_MAX if self.type is ConfigType.INT else _INT64_MAX)
+        high = self.maximum if self.maximum is not None else _MOST.get(self.type, math.inf)
         if not low <= value <= high:
             raise ValueError(f"must be between {low} and {high}")
+        return value
 
     def _check_choice(self, text: str) -> None:
         if self.choices and text not in self.choices:
             near = difflib.get_close_matches(text, self.choices, n=1)
             raise ValueError(f"must be one of {', '.join(self.choices)}" + (f" (did you mean {near[0]!r}?)" if near else ""))
 
+    def _check_pattern(self, parts: list[str]) -> None:
+        wrong = [part for part in parts if part and not re.fullmatch(self.pattern, part)]
+        if wrong:
+            raise ValueError(f"must be * or a list of partition:broker, such as 0:1,0:2; {wrong[0]!r} is not")
 
-def _number(text: str, kind: type[int] | type[float]) -> float:
+
+def _whole_number(text: str) -> int:
+    """As Java reads it: digits with a sign, blanks around them.  No more digits than a number of 64 bits has: longer ones cost
+    time, and Python refuses some."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,40}", text.strip()):
+        raise ValueError("must be a whole number")
+    return int(text)
+
+
+def _number(text: str) -> float:
     try:
-        return kind(text)
+        value = float(text) if "_" not in text else math.nan
     except ValueError:
-        raise ValueError("must be a whole number" if kind is int else "must be a number") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError("must be a number")
+    return value
 
 
-def _split(text: str) -> list[str]:
+def split_list(text: str) -> list[str]:
+    """The elements of a LIST."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _table(*rows: TopicConfig) -> dict[str, TopicConfig]:
+def _table(*rows: ConfigKey) -> dict[str, ConfigKey]:
     return {row.name: row for row in rows}
 
 
-_C = TopicConfig
+COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+CLEANUP_POLICIES = ("delete", "compact")
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+_CODECS = {
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+_REPLICA = r"[0-9]{1,10}:[0-9]{1,10}"
+_C = ConfigKey
 _T = ConfigType
-TOPIC_CONFIGS: Mapping[str, TopicConfig] = _table(
-    _C("cleanup.policy", _T.LIST, "delete", "delete old segments, compact by key, or both", choices=("delete", "compact")),
-    _C("compression.type", _T.STRING, "producer", "batches keep the codec of their producer", choices=("producer",)),
-    _C("delete.retention.ms", _T.LONG, str(_DAY_MS), "how long tombstones and markers stay readable after compaction", 0),
+TOPIC_CONFIGS: Mapping[str, ConfigKey] = _table(
+    _C("cleanup.policy", _T.LIST, "delete", "delete old segments, compact by key, or both; empty: neither",
+       choices=CLEANUP_POLICIES, broker_name="log.cleanup.policy"),
+    _C("compression.gzip.level", _T.INT, "-1", "level of compression.type=gzip: 1 to 9, or -1 for gzip's own",
+       -1, 9, broker_name="compression.gzip.level"),
+    _C("compression.lz4.level", _T.INT, "9", "level of compression.type=lz4", 1, 17, broker_name="compression.lz4.level"),
+    _C("compression.type", _T.STRING, "producer", "the codec in which batches are kept; producer: as they were sent",
+       choices=COMPRESSION_TYPES, broker_name="compression.type"),
+    _C("compression.zstd.level", _T.INT, "3", "level of compression.type=zstd", -131072, 22,
+       broker_name="compression.zstd.level"),
+    _C("delete.retention.ms", _T.LONG, str(_DAY_MS), "how long tombstones and markers stay readable after compaction", 0,
+       broker_name="log.cleaner.delete.retention.ms"),
+    _C("file.delete.delay.ms", _T.LONG, "60000", "how long the file of a removed segment stays on the disk", 0,
+       broker_name="log.segment.delete.delay.ms"),
+    _C("flush.messages", _T.LONG, str(_INT64_MAX), "with flush.policy=os: so many unflushed records count only when flushed", 1,
+       broker_name="log.flush.interval.messages"),
+    _C("flush.ms", _T.LONG, str(_INT64_MAX), "with flush.policy=os: how long a record stays unflushed at most", 0,
+       broker_name="log.flush.interval.ms"),
     _C("flush.policy", _T.STRING, "always", "when an acks=all write counts: flushed by the in-sync replicas, or only replicated",
        choices=("always", "os")),
-    _C("index.interval.bytes", _T.INT, "4096", "bytes of data between two entries of the offset index", 0),
-    _C("max.compaction.lag.ms", _T.LONG, str(_INT64_MAX), "a record is compacted at the latest after this time", 1),
-    _C("max.message.bytes", _T.INT, "1048588", "largest record batch, after compression", 0),
-    _C("message.timestamp.after.max.ms", _T.LONG, "3600000", "how far a timestamp may lie ahead of the broker's clock", 0),
-    _C("message.timestamp.before.max.ms", _T.LONG, str(_INT64_MAX), "how far a timestamp may lie behind the broker's clock", 0),
-    _C("message.timestamp.type", _T.STRING, "CreateTime", "whose clock stamps records", choices=("CreateTime", "LogAppendTime")),
-    _C("min.cleanable.dirty.ratio", _T.DOUBLE, "0.5", "share of uncompacted data that makes a log worth compacting", 0, 1),
-    _C("min.compaction.lag.ms", _T.LONG, "0", "a record is not compacted before this time", 0),
-    _C("min.insync.replicas", _T.INT, "1", "acks=all writes need at least this many in-sync replicas", 1),
+    _C("follower.replication.throttled.replicas", _T.LIST, "", "partition:broker of the followers that are throttled; *: all",
+       pattern=_REPLICA),
+    _C("index.interval.bytes", _T.INT, "4096", "bytes of data between two entries of the offset index", 0,
+       broker_name="log.index.interval.bytes"),
+    _C("leader.replication.throttled.replicas", _T.LIST, "", "partition:broker of the leaders that are throttled; *: all",
+       pattern=_REPLICA),
+    _C("local.retention.bytes", _T.LONG, "-2", "of tiered storage, which is not there: without effect", -2,
+       broker_name="log.local.retention.bytes"),
+    _C("local.retention.ms", _T.LONG, "-2", "of tiered storage, which is not there: without effect", -2,
+       broker_name="log.local.retention.ms"),
+    _C("max.compaction.lag.ms", _T.LONG, str(_INT64_MAX), "a record is compacted at the latest after this time", 1,
+       broker_name="log.cleaner.max.compaction.lag.ms"),
+    _C("max.message.bytes", _T.INT, "1048588", "largest record batch, after compression", 0, broker_name="message.max.bytes"),
+    _C("message.timestamp.after.max.ms", _T.LONG, "3600000", "how far a timestamp may lie ahead of the broker's clock", 0,
+       broker_name="log.message.timestamp.after.max.ms"),
+    _C("message.timestamp.before.max.ms", _T.LONG, str(_INT64_MAX), "how far a timestamp may lie behind the broker's clock", 0,
+       broker_name="log.message.timestamp.before.max.ms"),
+    _C("message.timestamp.type", _T.STRING, "CreateTime", "whose clock stamps records", choices=TIMESTAMP_TYPES,
+       broker_name="log.message.timestamp.type"),
+    _C("min.cleanable.dirty.ratio", _T.DOUBLE, "0.5", "share of uncompacted data that makes a log worth compacting", 0, 1,
+       broker_name="log.cleaner.min.cleanable.ratio"),
+    _C("min.compaction.lag.ms", _T.LONG, "0", "a record is not compacted before this time", 0,
+       broker_name="log.cleaner.min.compaction.lag.ms"),
+    _C("min.insync.replicas", _T.INT, "1", "acks=all writes need at least this many in-sync replicas", 1,
+       broker_name="min.insync.replicas"),
+    _C("preallocate", _T.BOOLEAN, "false", "in Kafka, files are made at their full size; without effect here",
+       broker_name="log.preallocate"),
     _C("record.check", _T.BOOLEAN, "true", "whether a leader walks the records of a client's batch before it takes it"),
-    _C("retention.bytes", _T.LONG, "-1", "size of a partition beyond which its oldest segments go; -1 = no limit", -1),
-    _C("retention.ms", _T.LONG, str(7 * _DAY_MS), "age beyond which segments go; -1 = no limit", -1),
-    _C("segment.bytes", _T.INT, str(1 << 30), "size at which a new segment begins", 1024),
-    _C("segment.index.bytes", _T.INT, str(10 << 20), "size of an index file at which a new segment begins", 24),
-    _C("segment.jitter.ms", _T.LONG, "0", "by age, a new segment begins up to so much earlier: not all logs roll at once", 0),
-    _C("segment.ms", _T.LONG, str(7 * _DAY_MS), "age, by record timestamps, at which a new segment begins", 1),
-    _C("unclean.leader.election.enable", _T.BOOLEAN, "false", "whether a replica that may lack acknowledged data may lead"),
+    _C("remote.log.copy.disable", _T.BOOLEAN, "false", "of tiered storage, which is not there: without effect"),
+    _C("remote.log.delete.on.disable", _T.BOOLEAN, "false", "of tiered storage, which is not there: without effect"),
+    _C("remote.storage.enable", _T.BOOLEAN, "false", "tiered storage, which is not there: only false"),
+    _C("retention.bytes", _T.LONG, "-1", "size of a partition beyond which its oldest segments go; below 0 = no limit",
+       broker_name="log.retention.bytes"),
+    _C("retention.ms", _T.LONG, str(7 * _DAY_MS), "age beyond which segments go; -1 = no limit", -1,
+       broker_name="log.retention.ms"),
+    _C("segment.bytes", _T.INT, str(1 << 30), "size at which a new segment begins", 1024, broker_name="log.segment.bytes"),
+    _C("segment.index.bytes", _T.INT, str(10 << 20), "size of an index file at which a new segment begins", 4,
+       broker_name="log.index.size.max.bytes"),
+    _C("segment.jitter.ms", _T.LONG, "0", "by age, a new segment begins up to so much earlier: not all logs roll at once", 0,
+       broker_name="log.roll.jitter.ms"),
+    _C("segment.ms", _T.LONG, str(7 * _DAY_MS), "age, by record timestamps, at which a new segment begins", 1,
+       broker_name="log.roll.ms"),
+    _C("unclean.leader.election.enable", _T.BOOLEAN, "false", "whether a replica that may lack acknowledged data may lead",
+       broker_name="unclean.leader.election.enable"),
 )  # fmt: skip
 """Every key a topic may carry.  Keys of the broker that shape logs but not topics are fields of `LogConfig` only."""
 
 
-def validate_topic_config(config: Mapping[str, str], *, over: Mapping[str, str] | None = None) -> None:
-    """Raises INVALID_CONFIG naming the first wrong key or value; a misspelt key is answered with the nearest known one.  `over`:
-    all that the topic will have, where `config` is what changes of it; what else stands there may be a later version's."""
+def parsed_topic_config(config: Mapping[str, str], *, over: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The values as they are kept.  Raises INVALID_CONFIG naming the first wrong key or value; a misspelt key is answered with
+    the nearest known one.  `over`: all that the topic will have, where `config` is what changes of it; what else stands there
+    may be a later version's."""
+    parsed = {}
     for key, text in config.items():
         known = TOPIC_CONFIGS.get(key)
         if known is None:
@@ -156,14 +249,22 @@ def validate_topic_config(config: Mapping[str, str], *, over: Mapping[str, str] 
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"unknown topic configuration {key!r}{hint}")
         try:
-            known.check(text)
+            parsed[key] = known.parse(text)
         except ValueError as error:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"invalid value {text!r} for {key}: it {error}") from None
-    effective = effective_topic_config(config if over is None else over)
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"invalid value {shortened(text)} for {key}: it {error}") from None
+    effective = effective_topic_config({**(over or {}), **parsed})
     if int(effective["min.compaction.lag.ms"]) > int(effective["max.compaction.lag.ms"]):
         raise KafkaError(ErrorCode.INVALID_CONFIG, "min.compaction.lag.ms must not be above max.compaction.lag.ms")
-    if not _split(effective["cleanup.policy"]):
-        raise KafkaError(ErrorCode.INVALID_CONFIG, "cleanup.policy must name delete, compact, or both")
+    if effective["remote.storage.enable"] == "true":
+        raise KafkaError(ErrorCode.INVALID_CONFIG, "tiered storage is not there: remote.storage.enable can only be false")
+    if effective["compression.gzip.level"] == "0":
+        raise KafkaError(ErrorCode.INVALID_CONFIG, "invalid value '0' for compression.gzip.level: it must be -1 or 1 to 9")
+    return parsed
+
+
+def shortened(text: str) -> str:
+    """For a message: a value may be long."""
+    return repr(text if len(text) <= 100 else text[:97] + "...")
 
 
 # Instead of a value that this version cannot read: no record is removed by a guess.
@@ -174,30 +275,28 @@ def effective_topic_config(config: Mapping[str, str]) -> dict[str, str]:
     """A value for every key of the table: `config` over the defaults.  What a later version wrote, a key or a value that this
     one does not know, has no effect; of a list, the parts that are known have theirs.  Never raises."""
     effective = {name: row.default for name, row in TOPIC_CONFIGS.items()}
-    unread = unread_settings(config)
     for name, text in config.items():
-        if name not in unread:
-            effective[name] = text
+        value = _read(name, text)
+        if value is not None:
+            effective[name] = value
         elif name in TOPIC_CONFIGS:
             row = TOPIC_CONFIGS[name]
-            known = [part for part in _split(text) if part in row.choices] if row.type is ConfigType.LIST else []
+            known = [part for part in split_list(text) if part in row.choices] if row.type is ConfigType.LIST else []
             effective[name] = ",".join(known) or _UNREAD.get(name, row.default)
     return effective
 
 
 def unread_settings(config: Mapping[str, str]) -> list[str]:
     """The names of the settings that this version cannot read: a later one wrote them."""
-    return sorted(name for name, text in config.items() if not _is_readable(name, text))
+    return sorted(name for name, text in config.items() if _read(name, text) is None)
 
 
-def _is_readable(name: str, text: str) -> bool:
+def _read(name: str, text: str) -> str | None:
     row = TOPIC_CONFIGS.get(name)
     try:
-        if row is not None:
-            row.check(text)
+        return None if row is None else row.parse(text)
     except ValueError:
-        return False
-    return row is not None
+        return None
 
 
 @dataclass(slots=True, frozen=True)
@@ -226,14 +325,37 @@ class LogConfig:
     min_insync_replicas: int = 1
     unclean_leader_election: bool = False
     record_check: bool = True
+    flush_messages: int = _INT64_MAX
+    flush_ms: int = _INT64_MAX
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
     was_compacted: bool = False
     """Of this log, not of its topic: the policy was another one once, and the log may still have holes from then."""
+
+    target_codec: Compression | None = field(init=False)
+    """In which clients' batches are kept; None: in that of their producer."""
 
     is_compacted: bool = field(init=False)
     """Follows from the cleanup policy; asked at every append."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_compacted", CleanupPolicy.COMPACT in self.cleanup_policy)
+        object.__setattr__(self, "target_codec", _CODECS.get(self.compression_type))
+
+    @property
+    def compression_level(self) -> int | None:
+        """Of the target codec; None when it has none."""
+        match self.target_codec:
+            case Compression.GZIP:
+                return self.compression_gzip_level
+            case Compression.LZ4:
+                return self.compression_lz4_level
+            case Compression.ZSTD:
+                return self.compression_zstd_level
+            case _:
+                return None
 
     @property
     def may_have_holes(self) -> bool:
@@ -254,23 +376,29 @@ class LogConfig:
             segment_bytes=number("segment.bytes"),
             segment_ms=number("segment.ms"),
             segment_jitter_ms=number("segment.jitter.ms"),
-            segment_index_bytes=number("segment.index.bytes"),
+            segment_index_bytes=max(number("segment.index.bytes"), _INDEX_BYTES_MIN),
             index_interval_bytes=number("index.interval.bytes"),
             max_message_bytes=number("max.message.bytes"),
-            record_check=value("record.check").lower() == "true",
+            record_check=value("record.check") == "true",
             flush_policy=FlushPolicy(value("flush.policy")),
             timestamp_type=TimestampType(value("message.timestamp.type")),
             timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
             timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
             producer_id_expiration_ms=producer_id_expiration_ms,
             max_producer_ids=max_producer_ids,
-            retention_bytes=number("retention.bytes"),
-            retention_ms=number("retention.ms"),
-            cleanup_policy=frozenset(CleanupPolicy(part) for part in _split(value("cleanup.policy"))),
+            retention_bytes=max(number("retention.bytes"), -1),
+            retention_ms=max(number("retention.ms"), -1),
+            cleanup_policy=frozenset(CleanupPolicy(part) for part in split_list(value("cleanup.policy"))),
             delete_retention_ms=number("delete.retention.ms"),
             min_cleanable_dirty_ratio=float(value("min.cleanable.dirty.ratio")),
             min_compaction_lag_ms=number("min.compaction.lag.ms"),
             max_compaction_lag_ms=number("max.compaction.lag.ms"),
             min_insync_replicas=number("min.insync.replicas"),
-            unclean_leader_election=value("unclean.leader.election.enable").lower() == "true",
+            unclean_leader_election=value("unclean.leader.election.enable") == "true",
+            flush_messages=number("flush.messages"),
+            flush_ms=number("flush.ms"),
+            compression_type=value("compression.type"),
+            compression_gzip_level=number("compression.gzip.level"),
+            compression_lz4_level=number("compression.lz4.level"),
+            compression_zstd_level=number("compression.zstd.level"),
         )

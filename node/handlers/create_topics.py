@@ -9,11 +9,11 @@ from typing import Any
 from uuid import UUID
 
 from ...proto import controller_pb2 as pb
-from ...storage.topic_config import TOPIC_CONFIGS
+from ...storage.topic_config import parsed_topic_config
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
+from ..described_settings import DescribedSettings
 from ..requests import Fields, RequestContext, milliseconds
-from .describe_configs import SOURCE_DEFAULT, SOURCE_TOPIC
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
@@ -31,7 +31,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
             replication_factor=_or_default(
                 topic.replication_factor, topic.assignments, broker.configuration.integer("default.replication.factor")
             ),
-            config=broker.configuration.new_topic_config({entry.name: entry.value for entry in topic.configs}),
+            config=broker.new_topic_config({entry.name: entry.value for entry in topic.configs}),
         )
         for assignment in sorted(topic.assignments, key=lambda a: a.partition_index):
             new.assignments.add(replicas=assignment.broker_ids)
@@ -62,6 +62,7 @@ async def _create(broker: Broker, wanted: pb.CreateTopicsRequest, timeout_s: flo
         for topic in wanted.topics:
             results[topic.name] = _failed(topic.name, error.code, error.message)
         return
+    described = DescribedSettings(broker.configuration, broker.state.node_configs)
     for topic, answer in zip(wanted.topics, reply.topics, strict=True):
         code = ErrorCode(answer.error)
         if code is not ErrorCode.NONE:
@@ -76,13 +77,13 @@ async def _create(broker: Broker, wanted: pb.CreateTopicsRequest, timeout_s: flo
             "replication_factor": answer.replication_factor,
             "configs": [
                 {
-                    "name": key,
-                    "value": topic.config.get(key, config.default),
+                    "name": setting.name,
+                    "value": setting.value,
                     "read_only": False,
-                    "config_source": SOURCE_TOPIC if key in topic.config else SOURCE_DEFAULT,
+                    "config_source": setting.source,
                     "is_sensitive": False,
                 }
-                for key, config in TOPIC_CONFIGS.items()
+                for setting in described.of_new_topic(topic.name, parsed_topic_config(topic.config))
             ],
         }
 

@@ -285,12 +285,12 @@ async def _create_topics(world: World, version: int) -> Any:
     name = fresh("topic")
     topic = {"name": name, "num_partitions": 3, "replication_factor": 1, "assignments": [],
              "configs": [{"name": "segment.bytes", "value": "1048576"}]}  # fmt: skip
-    own = {"segment.bytes": "1048576", "min.insync.replicas": ANY}
+    own = {"segment.bytes": ("1048576", 1), "min.insync.replicas": (ANY, 3)}  # the latter is the cluster's
     configs = [
-        {"name": key, "value": own.get(key, row.default), "read_only": False, "config_source": 1 if key in own else 5,
-         "is_sensitive": False}
+        {"name": key, "value": value, "read_only": False, "config_source": source, "is_sensitive": False}
         for key, row in TOPIC_CONFIGS.items()
-    ]  # fmt: skip
+        for value, source in (own.get(key, (row.default, 5)),)
+    ]
     answer = {
         "name": name, "topic_id": lambda found: found is not None, "error_code": 0, "error_message": None, "num_partitions": 3,
         "replication_factor": 1, "configs": configs, "topic_config_error_code": 0,
@@ -356,7 +356,7 @@ async def _describe_configs(world: World, version: int) -> Any:
     fields = {"resources": [resource], "include_synonyms": True, "include_documentation": True}
     entry = {
         "name": "segment.ms", "value": "604800000", "read_only": False, "config_source": 5, "is_sensitive": False,
-        "synonyms": [{"name": "segment.ms", "value": "604800000", "source": 5}], "config_type": 5,
+        "synonyms": [], "config_type": 5,
         "documentation": TOPIC_CONFIGS["segment.ms"].documentation,
     }  # fmt: skip
     result = {

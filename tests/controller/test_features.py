@@ -248,11 +248,13 @@ FIRST_CHOICES = {
 
 def test_every_setting_and_value_has_the_level_that_it_came_with() -> None:
     """A new one belongs into `SETTING_LEVELS` or `VALUE_LEVELS`: the released version stops when it meets one in the metadata."""
-    known = TOPIC_CONFIGS.keys() | node_settings.DYNAMIC_SETTINGS
-    assert known - FIRST_SETTINGS == features.SETTING_LEVELS.keys() & known
-    assert all(1 < level <= SUPPORTED[METADATA_VERSION][1] for level in features.SETTING_LEVELS.values())
+    assert TOPIC_CONFIGS.keys() - FIRST_SETTINGS == features.SETTING_LEVELS.keys()
+    assert node_settings.BROKER_SETTINGS.keys() == node_settings.NODE_SETTING_LEVELS.keys()
+    levels = (*features.SETTING_LEVELS.values(), *node_settings.NODE_SETTING_LEVELS.values())
+    assert all(1 < level <= SUPPORTED[METADATA_VERSION][1] for level in levels)
     for name, first in FIRST_CHOICES.items():
-        assert set(TOPIC_CONFIGS[name].choices) - first == features.VALUE_LEVELS.get(name, {}).keys(), name
+        levels_of_values = features.VALUE_LEVELS.get(name, {}).keys()
+        assert set(TOPIC_CONFIGS[name].choices) - first == levels_of_values - {""}, name
 
 
 def test_a_setting_or_value_above_the_level_is_refused_by_name(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,11 +48,19 @@ def test_a_topic_is_made_with_defaults_and_each_problem_is_its_own_answer(office
     assert office.state.topics["good"].topic_id.bytes == results[0].topic_id
 
 
-@pytest.mark.parametrize("text", ["+2", "0_2", "0000000002", "٢", " 2"])
-def test_a_number_is_written_in_one_way(office: Office, text: str) -> None:
+@pytest.mark.parametrize("text", ["+2", "0000000002", " 2 "])
+def test_a_number_is_kept_in_one_way_however_it_is_written(office: Office, text: str) -> None:
     """The controller and the leader read `min.insync.replicas` each for itself (KIP-966)."""
+    create(office, simple("t", 1, 3, **{"min.insync.replicas": text}))
+    assert office.state.topics["t"].config == {"min.insync.replicas": "2"}
+    assert not settings_change(office, "t", set={"retention.ms": text}).error
+    assert office.state.topics["t"].config["retention.ms"] == "2"
+
+
+@pytest.mark.parametrize("text", ["0_2", "٢", "2.0", "9" * 5000])
+def test_what_java_reads_as_no_number_is_none(office: Office, text: str) -> None:
     (result,) = create(office, simple("t", 1, 3, **{"min.insync.replicas": text}))
-    assert result.error == ErrorCode.INVALID_CONFIG and "must be written as 2" in result.message
+    assert result.error == ErrorCode.INVALID_CONFIG and len(result.message) < 300
 
 
 def test_one_request_makes_no_more_partitions_than_can_be_planned_in_one_go(office: Office) -> None:
@@ -215,7 +223,7 @@ def test_lists_are_appended_to_and_taken_from(office: Office) -> None:
     assert not settings_change(office, "t", subtract={"cleanup.policy": "delete"}).error
     assert office.state.topics["t"].config == config | {"cleanup.policy": "compact"}
     nothing_left = settings_change(office, "t", subtract={"cleanup.policy": "compact"})
-    assert nothing_left.error == ErrorCode.INVALID_CONFIG and "must name" in nothing_left.message
+    assert nothing_left.error == ErrorCode.INVALID_CONFIG and "has to stay so" in nothing_left.message
     no_list = settings_change(office, "t", append={"segment.bytes": "1"})
     assert no_list.error == ErrorCode.INVALID_CONFIG and "no list" in no_list.message
 

@@ -193,12 +193,6 @@ class TestAddresses:
         assert loaded(node__id__from__hostname=True, hostname="pod-9").node_id == 1
 
 
-def test_a_new_topic_writes_down_what_it_inherits_and_keeps_what_it_says() -> None:
-    found = loaded(min__insync__replicas=2)
-    assert found.new_topic_config({}) == {"min.insync.replicas": "2"}
-    assert found.new_topic_config({"min.insync.replicas": "1"}) == {"min.insync.replicas": "1"}
-
-
 def test_every_setting_has_a_sentence_and_a_default_within_its_bounds() -> None:
     for key, setting in SETTINGS.items():
         assert setting.doc.endswith("."), key

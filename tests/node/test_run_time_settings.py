@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+from tidegate.controller.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
 from tidegate.controller.client import ControllerClient
 from tidegate.controller.model import ApplyResult
-from tidegate.controller.node_settings import CATCH_UP_SETTING, CLEANER_SETTING
 from tidegate.controller.state import ALL_NODES, ClusterState
 from tidegate.node.broker import Broker
 from tidegate.runtime.clock import ManualClock
@@ -18,12 +18,12 @@ from .test_configuration import loaded
 def test_what_is_set_at_run_time_holds_at_once_and_the_file_again_afterwards() -> None:
     configuration = loaded(**{CATCH_UP_SETTING: 9})
     broker = Broker(configuration, ManualClock(), cast(ControllerClient, None))
-    limits: list[int] = []
+    limits: list[int | None] = []
     state = ClusterState()
     broker.metadata = cast(Any, SimpleNamespace(state=state))
     broker.membership = cast(Any, SimpleNamespace(broker_epoch=1))
     broker.directory = cast(Any, SimpleNamespace(expect=list))
-    broker.replicas = cast(Any, SimpleNamespace(limit_catch_up=limits.append, apply=list))
+    broker.replicas = cast(Any, SimpleNamespace(change_limits=lambda new: limits.append(new.catch_up_bytes_per_s), apply=list))
     broker._delete_what_is_not_ours = lambda _state: None  # type: ignore[method-assign]
 
     def applied(configs: dict[int, dict[str, str]] | None = None) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 from tidegate.replication.assignment import Assignment, IsrChange, IsrResult
-from tidegate.replication.configuration import ReplicationConfig
+from tidegate.replication.configuration import ReplicationConfig, ReplicationLimits
 from tidegate.replication.fetcher import FetcherLimits
 from tidegate.replication.manager import ReplicaManager
 from tidegate.runtime.clock import SystemClock
@@ -81,7 +81,7 @@ class Cluster:
         lag_max_ms: int = 30_000,
         wait_max_ms: int = 500,
         listed_max: int = 10_000,
-        catch_up_bytes_per_s: int = 0,
+        limits: ReplicationLimits | None = None,
     ) -> None:
         """Every node has a rack of its own: "rack-<node>"."""
         self.directory = directory
@@ -105,7 +105,7 @@ class Cluster:
             replica_lag_time_max_ms=lag_max_ms,
             rack_of=lambda node: "" if node in self.fenced else f"rack-{node}",
             topic_name_of=self.topic_names.get,
-            catch_up_bytes_per_s=catch_up_bytes_per_s,
+            limits=limits or ReplicationLimits(),
             fetcher=FetcherLimits(
                 wait_max_ms=wait_max_ms, listed_max=listed_max, answer_timeout_s=5.0, backoff_first_s=0.005, backoff_max_s=0.05
             ),

@@ -11,6 +11,7 @@ import pytest
 from tidegate.replication import follower_fetches
 from tidegate.replication.assignment import Assignment
 from tidegate.replication.catch_up_throttle import CatchUpThrottle
+from tidegate.replication.configuration import ReplicationLimits
 from tidegate.replication.leader import PartitionLeader
 from tidegate.storage.log import AppendOrigin
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -120,12 +121,12 @@ def test_the_bucket_gives_its_rate_and_a_second_of_burst() -> None:
     assert throttle.allowance(100.0) == 1000
     throttle.sent(1000)
     assert throttle.allowance(100.5) == 500
-    assert not CatchUpThrottle(0).limits
+    assert not CatchUpThrottle(None).limits and CatchUpThrottle(0).allowance(1.0) == 0
 
 
 @pytest.fixture
 async def slow(tmp_path: Path) -> AsyncIterator[Cluster]:
-    cluster = Cluster(tmp_path, catch_up_bytes_per_s=RATE, wait_max_ms=50)
+    cluster = Cluster(tmp_path, limits=ReplicationLimits(catch_up_bytes_per_s=RATE), wait_max_ms=50)
     for node in (1, 2, 3):
         cluster.start(node)
     yield cluster
@@ -166,7 +167,7 @@ async def test_without_the_limit_the_copy_takes_what_it_can_get(slow: Cluster, m
 
 async def test_a_limit_that_is_lifted_while_the_node_runs_holds_no_longer(slow: Cluster) -> None:
     for manager in slow.managers.values():
-        manager.limit_catch_up(0)
+        manager.change_limits(ReplicationLimits())
     assert await catch_up(slow) < 1.5
 
 

@@ -12,7 +12,7 @@ from tidegate.storage.offset_index import OffsetIndex
 from tidegate.storage.seal import SealInvalid, decode_seal, seal_of
 from tidegate.storage.stored_config import decode_config, encode_config
 from tidegate.storage.time_index import TimeIndex
-from tidegate.storage.topic_config import TOPIC_CONFIGS, CleanupPolicy, unread_settings, validate_topic_config
+from tidegate.storage.topic_config import TOPIC_CONFIGS, CleanupPolicy, parsed_topic_config, unread_settings
 from tidegate.storage.transaction_index import TransactionIndexEntry, decode_transaction_index
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -21,7 +21,7 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 def test_every_default_is_valid_and_makes_a_log_configuration() -> None:
     defaults = {name: row.default for name, row in TOPIC_CONFIGS.items()}
-    validate_topic_config(defaults)
+    parsed_topic_config(defaults)
     assert LogConfig.from_topic_config(defaults) == LogConfig.from_topic_config({}) == LogConfig()
 
 
@@ -37,19 +37,21 @@ def test_every_default_is_valid_and_makes_a_log_configuration() -> None:
         ("segment.bytes", str(2**31), "between 1024 and"),
         ("min.cleanable.dirty.ratio", "1.5", "between 0 and 1"),
         ("cleanup.policy", "delete,shred", "one of delete, compact"),
-        ("cleanup.policy", "", "must name delete, compact, or both"),
+        ("remote.storage.enable", "true", "tiered storage is not there"),
+        ("leader.replication.throttled.replicas", "0:1,2", "list of partition:broker"),
+        ("cleanup.policy", "", None),
         ("unclean.leader.election.enable", "yes", "true or false"),
-        ("compression.type", "zstd", "one of producer"),
+        ("compression.type", "zstdd", "did you mean 'zstd'?"),
         ("min.compaction.lag.ms", str(2**63 - 1), None),
         ("max.compaction.lag.ms", "1", None),
     ],
 )
 def test_a_wrong_configuration_is_refused_and_says_what_to_do(key: str, value: str, says: str | None) -> None:
     if says is None:
-        validate_topic_config({key: value})
+        parsed_topic_config({key: value})
         return
     with pytest.raises(KafkaError) as caught:
-        validate_topic_config({key: value})
+        parsed_topic_config({key: value})
     assert caught.value.code == ErrorCode.INVALID_CONFIG and says in caught.value.message
 
 
@@ -74,9 +76,9 @@ def test_what_a_later_version_wrote_has_no_effect_and_removes_nothing(written: d
 
 def test_a_change_is_checked_and_what_stands_beside_it_is_not() -> None:
     beside = {"retention.parsecs": "12", "cleanup.policy": "shred,compact", "max.compaction.lag.ms": "5"}
-    validate_topic_config({"segment.ms": "5"}, over=beside | {"segment.ms": "5"})
+    parsed_topic_config({"segment.ms": "5"}, over=beside | {"segment.ms": "5"})
     with pytest.raises(KafkaError, match="must not be above"):
-        validate_topic_config({"min.compaction.lag.ms": "6"}, over=beside | {"min.compaction.lag.ms": "6"})
+        parsed_topic_config({"min.compaction.lag.ms": "6"}, over=beside | {"min.compaction.lag.ms": "6"})
 
 
 def test_a_configuration_reaches_the_log() -> None:

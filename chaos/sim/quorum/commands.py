@@ -13,6 +13,7 @@ from typing import TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
 from ....controller.active import ActiveController, ControllerConfig, Plan
+from ....controller.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
 from ....controller.feature_updates import plan_update
 from ....controller.features import SUPPORTED, as_messages
 from ....controller.model import (
@@ -26,7 +27,7 @@ from ....controller.model import (
     metadata_level,
     name_of_metadata_level,
 )
-from ....controller.node_settings import CATCH_UP_SETTING, CLEANER_SETTING, plan_node_configuration
+from ....controller.node_settings import plan_node_configuration
 from ....controller.reassignments import plan_reassignments
 from ....controller.requested_elections import plan_elections
 from ....controller.resource_configs import plan_resource_configuration
