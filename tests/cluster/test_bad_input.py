@@ -261,7 +261,7 @@ class TestFrames:
             correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, payload)
             assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
             known = {int(entry.api_key): (int(entry.min_version), int(entry.max_version)) for entry in answer.api_keys}
-            assert known[ApiKey.API_VERSIONS] == (0, 4) and known[ApiKey.FETCH] == (4, 12)
+            assert known[ApiKey.API_VERSIONS] == (0, 4) and known[ApiKey.FETCH] == (4, 18)
             # The connection is still good for another try (KIP-511).
             again = await connection.request(ApiKey.API_VERSIONS, {"client_software_name": "x", "client_software_version": "1"})
             assert again.error_code == ErrorCode.NONE

@@ -189,14 +189,14 @@ class TestAdministration:
         assert saw == {"low watermark": 4, "read": left, "beyond the end": "OffsetOutOfRangeException", "all of them": 10}
 
     def test_the_cluster_is_described(self, saw: dict[str, Any], shared_cluster: LocalCluster) -> None:
-        """DescribeQuorum is the one of these requests that Tidegate does not have; the client is told so."""
         assert saw == {
             "nodes": [1, 2, 3],
             "the controller is one of them": True,
             "cluster id": shared_cluster.cluster_id,
             "transaction.version": 2,
             "folders": True,
-            "quorum": "UnsupportedVersionException",
+            "voters": [1, 2, 3],
+            "the quorum's leader is one of them": True,
         }
 
     def test_transactions_and_producers_are_described(self, saw: dict[str, Any]) -> None:

@@ -80,7 +80,7 @@ class TestConfluentKafka:
         assert shown() == ("5000", 3, False)
         alter("1", name, "70")
         assert shown() == ("70", 2, False)
-        with pytest.raises(KafkaException, match="cannot be changed while nodes run"):
+        with pytest.raises(KafkaException, match="cannot be changed while brokers run"):
             alter("1", "log.level", "DEBUG")
         alter("1", name, None)
         assert shown() == ("5000", 3, False)

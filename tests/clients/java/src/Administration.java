@@ -16,6 +16,7 @@ import org.apache.kafka.clients.admin.CreateTopicsOptions;
 import org.apache.kafka.clients.admin.NewPartitionReassignment;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.QuorumInfo;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.admin.TopicDescription;
 import org.apache.kafka.common.ElectionType;
@@ -139,7 +140,10 @@ final class Administration {
         var folders = Cluster.done(cluster.admin.describeLogDirs(nodes).allDescriptions());
         saw.put("folders", folders.values().stream().allMatch(
             each -> !each.isEmpty() && each.values().stream().allMatch(folder -> folder.error() == null)));
-        saw.put("quorum", Cluster.refusal(() -> Cluster.done(cluster.admin.describeMetadataQuorum().quorumInfo())));
+        var quorum = Cluster.done(cluster.admin.describeMetadataQuorum().quorumInfo());
+        List<Integer> voters = quorum.voters().stream().map(QuorumInfo.ReplicaState::replicaId).sorted().toList();
+        saw.put("voters", voters);
+        saw.put("the quorum's leader is one of them", voters.contains(quorum.leaderId()));
         return saw;
     }
 
