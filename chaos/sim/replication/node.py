@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -18,7 +17,7 @@ from ....controller.features import SUPPORTED, as_messages
 from ....controller.metadata_follower import MetadataFollower
 from ....controller.offline_replicas import encode_replicas
 from ....node.broker import Broker
-from ....node.configuration import SETTINGS
+from ....node.configuration import Configuration, load
 from ....node.membership import Membership
 from ....proto import controller_pb2 as pb
 from ....replication.configuration import ReplicationConfig
@@ -200,9 +199,7 @@ class SimulatedNode:
         commit = GroupCommit(executor=DelayedFlushes(loop, random, self.process, lambda: self.slow_s))
         endpoints = {node_id: str(node_id) for node_id in self.around.controllers}
         client = ControllerClient(endpoints, clock, channel_factory=self._channel)
-        # All that the parts in use here ask of it.
-        configuration = SimpleNamespace(node_id=self.node_id, integer=lambda name: SETTINGS[name].default)
-        broker = Broker(cast(Any, configuration), clock, client)
+        broker = Broker(self._configuration(), clock, client)
         broker.directory = directory
         broker.groups = cast(Any, _NoGroups())
         broker.membership = self._membership(broker, client, clock)
@@ -220,6 +217,15 @@ class SimulatedNode:
             if directory.is_offline:
                 self.failed = True
         await self._leave(broker, directory, commit)
+
+    def _configuration(self) -> Configuration:
+        """A real one, so that no part can ask it what it does not know: all is as by default, and nothing listens.
+        The controllers have nodes of their own (`self.around`): their addresses are not asked for."""
+        values = {
+            "node.id": self.node_id, "cluster.id": CLUSTER_ID, "data.dirs": DATA, "roles": "broker",
+            "quorum.voters": f"{self.node_id + 1}@127.0.0.1:9094:9093",
+        }  # fmt: skip
+        return load(None, environment={}, overrides=[f"{key}={value}" for key, value in values.items()])
 
     def _channel(self, target: str) -> Any:
         return ControllerChannel(
