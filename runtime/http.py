@@ -4,8 +4,8 @@ It runs on the node's own event loop on purpose: a probe that is answered proves
 (8 KiB of head, 5 seconds, 128 connections); anything but GET and HEAD is refused.
 
 A probe is answered whatever others do here.  When all connections are taken, the one that has stood longest makes room: a probe
-asks at once and is gone, while who says nothing, or does not read its answer, is among the oldest.  And a page that takes long to
-make is made again only when ten times that has passed, so that asking for it takes a tenth of the loop's time at most.
+asks at once and is gone, while who says nothing, or does not read its answer, is among the oldest.  Making pages takes a tenth of
+the loop's time at most: an occasional page is always new, and a flood of requests is given the page of a moment ago.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from .network import PortInUse
 HEAD_BYTES_MAX = 8192
 CONNECTIONS_MAX = 128
 REQUEST_TIMEOUT_S = 5.0
-MADE_AGAIN_AFTER = 10
-"""Times what a page took to make."""
+SHARE_OF_TIME = 0.1
+"""How much of its time the loop may spend on pages."""
+CREDIT_S_MAX = 1.0
+"""Of time that was not spent on pages, as much as may be spent at once."""
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
@@ -78,22 +80,29 @@ async def serve_pages(host: str, port: int, page: Callable[[str], Page]) -> Http
 
 
 class _Pages:
-    """What `make` makes, kept while it would take too much of the loop's time to make it again."""
+    """Makes pages, and gives out the last one of a path while making them has taken more than its share of the loop's time."""
 
     def __init__(self, make: Callable[[str], Page], now: Callable[[], float]) -> None:
         self._make = make
         self._now = now
-        self._kept: dict[str, tuple[float, Page]] = {}
+        self._kept: dict[str, Page] = {}
+        self._credit_s = CREDIT_S_MAX
+        self._seen_at = now()
 
     def get(self, path: str) -> Page:
         begun = self._now()
-        until, page = self._kept.get(path, (0.0, None))
-        if page is not None and begun < until:
-            return page
+        self._credit_s = min(CREDIT_S_MAX, self._credit_s + (begun - self._seen_at) * SHARE_OF_TIME)
+        self._seen_at = begun
+        kept = self._kept.get(path)
+        if kept is not None and self._credit_s <= 0:
+            return kept
         page = self._make(path)
-        took_s = self._now() - begun
+        self._seen_at = self._now()
+        self._credit_s -= self._seen_at - begun
         if page.status == 200:  # what is asked for; there is no end of other paths
-            self._kept[path] = begun + took_s * (1 + MADE_AGAIN_AFTER), page
+            self._kept[path] = page
+        else:
+            self._kept.pop(path, None)
         return page
 
 
