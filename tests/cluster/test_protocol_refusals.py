@@ -586,6 +586,7 @@ async def test_elections_that_cannot_be(world: World) -> None:
 
 
 async def test_errors_are_counted_by_their_names(world: World, conformance_node: LocalCluster) -> None:
+    await new_group(world)  # so that the coordinator is there
     before = _counted(conformance_node, "offset_delete", "group_id_not_found")
     await world.ask(ApiKey.OFFSET_DELETE, 0, group_id=fresh("no-group"), topics=[])
     assert _counted(conformance_node, "offset_delete", "group_id_not_found") == before + 1
