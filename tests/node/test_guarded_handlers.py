@@ -18,6 +18,7 @@ from tidegate.node.transaction_coordination import TransactionCoordination
 from tidegate.replication.lease import Lease
 from tidegate.replication.manager import ReplicaManager
 from tidegate.runtime.clock import ManualClock
+from tidegate.storage.topic_config import LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.produce import ProduceResponsePartition, encode_produce_request
 from tidegate.wire.records import NewRecord, encode_batch, parse_header
@@ -31,6 +32,7 @@ class Appends:
         self.guards = 0
         self.holds_session = True
         self.lease = Lease(1, lambda: self.holds_session)
+        self.config = LogConfig()
 
     def replica(self, topic: str, partition: int) -> Any:
         return SimpleNamespace(leader_epoch=6)
