@@ -9,6 +9,7 @@ The byte budget is given out from another partition on each time, and the first 
 batch, however large: nobody starves.  Within a session (`client_sessions`) the partitions that had records go to the end instead.
 
 A client that names its rack is sent to a replica there, and served by a follower, when the node has them do so (`nearby`).
+A debugging consumer is served by whichever replica it asks.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from .reading import UNKNOWN, failed_answer, read_batches
 from .replica import Replica
 
 READ_COMMITTED = 1
+DEBUGGING_CONSUMER_ID = -2
+"""The `replica_id` of a tool that compares replicas: each serves it what it holds of what is committed."""
 WAITING_FETCHES_MAX = 10_000
 
 
@@ -147,7 +150,8 @@ class ClientFetches:
         if spec.topic_id is not None and spec.topic_id != replica.topic_id:
             raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic} is topic {replica.topic_id} here, not {spec.topic_id}")
         rack_of = self._rack_of if request.rack_id else None
-        replica.require_reader_at(spec.current_leader_epoch, nearby=rack_of is not None)
+        nearby = rack_of is not None or request.replica_id == DEBUGGING_CONSUMER_ID
+        replica.require_reader_at(spec.current_leader_epoch, nearby=nearby)
         log = replica.log
         committed_only = request.isolation_level == READ_COMMITTED
         answer = FetchResponsePartition(

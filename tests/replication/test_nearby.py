@@ -93,6 +93,20 @@ async def test_a_follower_serves_nobody_who_named_no_rack(cluster: Cluster) -> N
     assert (await fetch(cluster, 2, consume(""))).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+async def test_every_replica_serves_a_debugging_consumer_what_is_committed(cluster: Cluster) -> None:
+    """kafka-replica-verification compares what each replica holds: it asks them all, as replica -2."""
+    cluster.create()
+    await write(cluster.managers[1], "a")
+    await committed_everywhere(cluster, 1)
+    cluster.cut = {(3, 1)}
+    append(cluster.managers[1], "b")  # node 2 gets it, node 3 of the ISR does not
+    await eventually(lambda: cluster.log(2).log_end_offset == 2, "node 2 has it")
+    for node in (1, 2, 3):
+        part = await fetch(cluster, node, replace(consume(""), replica_id=-2))
+        assert (part.error, values_of(part), part.high_watermark) == (ErrorCode.NONE, ["a"], 1), node
+    assert (await fetch(cluster, 2, replace(consume(""), replica_id=-3))).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 async def test_a_follower_serves_only_what_is_committed(cluster: Cluster) -> None:
     cluster.create()
     await write(cluster.managers[1], "a")
