@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..controller.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, GROUP_LIMITS, GroupLimits
 from ..coordinator.group.consumer.assignors import ASSIGNORS
 from ..coordinator.group.policy import MigrationPolicy
 from ..runtime.tls import TlsFiles
@@ -110,6 +111,10 @@ SETTINGS: Final[dict[str, Setting]] = {
     "group.max.size": _int(2**31 - 1, "Most members of one group.", 1),
     "group.consumer.session.timeout.ms": _int(45000, "A consumer group's member (KIP-848) that is silent so long is removed.", 1),
     "group.consumer.heartbeat.interval.ms": _int(5000, "How often a consumer group's members are to say that they live.", 1),
+    "group.consumer.min.session.timeout.ms": _int(45000, "The least that a group's consumer.session.timeout.ms may be.", 1),
+    "group.consumer.max.session.timeout.ms": _int(60000, "The most that a group's consumer.session.timeout.ms may be.", 1),
+    "group.consumer.min.heartbeat.interval.ms": _int(5000, "The least that a group's consumer.heartbeat.interval.ms may be.", 1),
+    "group.consumer.max.heartbeat.interval.ms": _int(15000, "The most that a group's consumer.heartbeat.interval.ms may be.", 1),
     "group.consumer.max.size": _int(2**31 - 1, "Most members of one consumer group.", 1),
     "group.consumer.assignors": Setting(list, ["uniform", "range"], "Who assigns; the first for groups whose members name none."),
     "group.consumer.migration.policy": Setting(
@@ -154,7 +159,7 @@ class Voter:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings of one node, checked.  `values` holds every key of SETTINGS."""
+    """The settings of one node, checked.  `values` holds every key of SETTINGS, `given` are those that were written down."""
 
     values: Mapping[str, Any]
     node_id: int
@@ -167,6 +172,7 @@ class Configuration:
     advertised_kafka: Address
     advertised_grpc: Address
     quorum_tls: TlsFiles | None = None  # None: plain text between controllers
+    given: frozenset[str] = frozenset()
 
     def integer(self, key: str) -> int:
         value = self.values[key]
@@ -186,6 +192,14 @@ class Configuration:
         """A setting in milliseconds, as seconds."""
         return self.integer(key) / 1000
 
+    def group_limits(self) -> GroupLimits:
+        """Between what the settings of single groups may lie; Kafka's defaults for the kinds of groups that are not served."""
+        ours = {
+            CONSUMER_SESSION: ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+            CONSUMER_HEARTBEAT: ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+        }
+        return {**GROUP_LIMITS, **{name: (self.integer(low), self.integer(high)) for name, (low, high) in ours.items()}}
+
     @property
     def is_broker(self) -> bool:
         return "broker" in self.values["roles"]
@@ -199,22 +213,21 @@ def load(
     file: bytes | None, *, environment: Mapping[str, str], overrides: Sequence[str] = (), hostname: str = "localhost"
 ) -> Configuration:
     """Puts a configuration together.  `file` is the TOML text, `overrides` are `key=value`.  Raises ConfigurationError."""
-    values: dict[str, Any] = {key: setting.default for key, setting in SETTINGS.items()}
+    given: dict[str, Any] = {}
     for key, value in _read_toml(file).items():
-        values[_known(key, "the configuration file")] = value
+        given[_known(key, "the configuration file")] = value
     for name, text in environment.items():
         if name.startswith(ENVIRONMENT_PREFIX) and name not in ENVIRONMENT_OTHER:
             key = _known(name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", "."), f"the environment ({name})")
-            values[key] = _from_text(key, text)
+            given[key] = _from_text(key, text)
     for item in overrides:
         key, separator, text = item.partition("=")
         if not separator:
             raise ConfigurationError(f"--set {item}: write it as key=value")
         key = _known(key.strip(), "--set")
-        values[key] = _from_text(key, text.strip())
-    for key, value in values.items():
-        values[key] = _checked(key, value)
-    return _resolve(values, hostname)
+        given[key] = _from_text(key, text.strip())
+    values = {key: _checked(key, given.get(key, setting.default)) for key, setting in SETTINGS.items()}
+    return _resolve(values, frozenset(given), hostname)
 
 
 def _read_toml(file: bytes | None) -> dict[str, Any]:
@@ -273,7 +286,7 @@ def _checked(key: str, value: Any) -> Any:
     return value
 
 
-def _resolve(values: dict[str, Any], hostname: str) -> Configuration:
+def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Configuration:
     if values["node.id.from.hostname"] and values["node.id"] is None:
         number = re.search(r"(\d+)$", hostname)
         if number is None:
@@ -335,6 +348,7 @@ def _resolve(values: dict[str, Any], hostname: str) -> Configuration:
         advertised_kafka=_advertised(values, "kafka", address),
         advertised_grpc=_advertised(values, "grpc", address),
         quorum_tls=None if missing else TlsFiles(*(Path(filled(key, values[key])) for key in QUORUM_TLS)),
+        given=given,
     )
 
 
@@ -349,6 +363,10 @@ def _check_consumer_groups(values: Mapping[str, Any]) -> None:
     if values["group.consumer.heartbeat.interval.ms"] * 2 > values["group.consumer.session.timeout.ms"]:
         message = "group.consumer.session.timeout.ms must be at least twice group.consumer.heartbeat.interval.ms"
         raise ConfigurationError(message)
+    for rest in ("heartbeat.interval.ms", "session.timeout.ms"):
+        least, most = f"group.consumer.min.{rest}", f"group.consumer.max.{rest}"
+        if values[most] < values[least]:
+            raise ConfigurationError(f"{most} must be greater than or equal to {least}")
 
 
 def _advertised(values: Mapping[str, Any], name: str, address: Any) -> Address:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from math import isfinite
 from typing import Any, Final
 
 from ..controller.broker_settings import BROKER_SETTINGS
@@ -59,6 +61,11 @@ class Described:
     documentation: str
     read_only: bool
     synonyms: list[Synonym]
+
+    @property
+    def shown(self) -> str | None:
+        """The value as Kafka writes it: a DOUBLE as Java does, whatever was written down; synonyms are as they were written."""
+        return _as_java(self.value) if self.kind == ConfigType.DOUBLE.value and self.value is not None else self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +226,11 @@ class DescribedSettings:
         return found[first:]
 
     def _static(self, name: str) -> str | None:
-        """What this node's file says, when that is not the default."""
-        if name not in SETTINGS or self._configuration.values[name] == SETTINGS[name].default:
+        """What this node's file says, be it the default."""
+        value = self._configuration.values.get(name)
+        if name not in self._configuration.given and (name not in SETTINGS or value == SETTINGS[name].default):
             return None
-        return _text(self._configuration.values[name])
+        return _text(value)
 
 
 def _default(name: str) -> str | None:
@@ -237,3 +245,15 @@ def _text(value: Any) -> str | None:
     if isinstance(value, list):
         return ",".join(value)
     return None if value is None else json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _as_java(text: str) -> str:
+    """A number as Java's Double.toString has it: 1000000.0, 1.0E7, 5.0E-4."""
+    number = float(text)
+    if not isfinite(number):
+        return text
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        return repr(number)
+    mantissa, _, exponent = f"{Decimal(repr(number)):E}".partition("E")
+    mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"

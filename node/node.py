@@ -396,6 +396,7 @@ class Node:
                 leader_rebalance=configuration.flag("auto.leader.rebalance.enable"),
                 leader_rebalance_interval_ms=1000 * configuration.integer("leader.imbalance.check.interval.seconds"),
                 leader_imbalance_percentage=configuration.integer("leader.imbalance.per.broker.percentage"),
+                group_limits=configuration.group_limits(),
             ),
             tls=self._quorum_tls(),
             timings=RaftTimings(election_s_min=election_s, election_s_max=2 * election_s),

@@ -12,6 +12,12 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Final
+
+ROOT_LOGGER: Final = "root"
+LEVELS: Final = ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE")
+"""The levels that a logger can be given while it runs, by the names that Kafka has for them, the gravest first."""
+_NUMBERS: Final = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG, logging.DEBUG // 2)
 
 
 class EventLogger:
@@ -55,6 +61,32 @@ def configure(*, level: str = "INFO", json_lines: bool = False) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+def logger_levels() -> dict[str, str]:
+    """Name -> level that holds for it now: of the root, of every module that logs, and of the packages above them."""
+    names = set(list(logging.root.manager.loggerDict)) - {ROOT_LOGGER}  # copied at once: threads import modules, too
+    return {ROOT_LOGGER: _level_of(ROOT_LOGGER), **{name: _level_of(name) for name in sorted(names)}}
+
+
+def _level_of(name: str) -> str:
+    """A package without a logger of its own has the level of the next one above it."""
+    while name != ROOT_LOGGER:
+        logger = logging.root.manager.loggerDict.get(name)
+        if isinstance(logger, logging.Logger) and logger.level:
+            return _level_name(logger.level)
+        name = name.rpartition(".")[0] or ROOT_LOGGER
+    return _level_name(logging.root.level)
+
+
+def _level_name(number: int) -> str:
+    return next((level for level, at in zip(LEVELS, _NUMBERS, strict=True) if number >= at), LEVELS[-1])
+
+
+def set_level(name: str, level: str | None) -> None:
+    """Until the process ends.  `level` is one of LEVELS; with None the logger follows the one above it again."""
+    number = logging.NOTSET if level is None else _NUMBERS[LEVELS.index(level)]
+    (logging.root if name == ROOT_LOGGER else logging.getLogger(name)).setLevel(number)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

@@ -8,10 +8,11 @@ from typing import Any
 
 from ...controller.features import require_level
 from ...controller.model import RESOURCES_LEVEL
-from ...controller.resource_settings import SETTINGS_OF
+from ...controller.resource_settings import SETTINGS_OF, ResourceType
 from ...proto import controller_pb2 as pb
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
+from .broker_loggers import alter_loggers
 from .describe_configs import BROKER, TOPIC
 
 
@@ -39,11 +40,16 @@ async def alter(
 
 async def _ask(broker: Broker, resource: Any, validate_only: bool, describe: Callable[[Any, pb.ConfigChange], None]) -> None:
     kind = resource.resource_type
-    if kind not in (TOPIC, BROKER, *SETTINGS_OF):
+    if kind not in (TOPIC, BROKER, ResourceType.BROKER_LOGGER, *SETTINGS_OF):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
     twice = [name for name, count in Counter(config.name for config in resource.configs).items() if count > 1]
     if twice:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"the request changes {', '.join(twice)} more than once")
+    if kind == ResourceType.BROKER_LOGGER:
+        levels = pb.ConfigChange(name=resource.resource_name)
+        describe(resource, levels)
+        alter_loggers(broker, levels, validate_only)
+        return
     wanted = pb.AlterConfigsRequest(validate_only=validate_only)
     if kind in SETTINGS_OF:
         require_level(broker.state.features, RESOURCES_LEVEL)  # or no controller might know what is asked

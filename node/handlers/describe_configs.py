@@ -1,5 +1,5 @@
-"""DescribeConfigs (32): the settings of topics, of this node, of groups and of subscriptions to clients' metrics, with where each
-value comes from.
+"""DescribeConfigs (32): the settings of topics, of this node and its loggers, of groups and of subscriptions to clients' metrics,
+with where each value comes from.
 
 Synonyms and documentation are in the answer only when they are asked for.  Of "all nodes" (a broker resource without a name) only
 what was set at run time is shown, as KIP-226 has it.
@@ -15,6 +15,7 @@ from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
 from ..described_settings import Described, DescribedSettings
 from ..requests import Fields, RequestContext
+from .broker_loggers import logger_entries
 from .resource_entries import resource_entries
 
 TOPIC: Final = 2
@@ -40,6 +41,8 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 def _configs(broker: Broker, kind: int, name: str, synonyms: bool, documentation: bool) -> list[dict[str, Any]]:
     if kind in SETTINGS_OF:
         return resource_entries(broker, ResourceType(kind), name, synonyms, documentation)
+    if kind == ResourceType.BROKER_LOGGER:
+        return logger_entries(broker, name, documentation)
     return [_entry(setting, synonyms, documentation) for setting in _settings(broker, kind, name)]
 
 
@@ -55,7 +58,8 @@ def _settings(broker: Broker, kind: int, name: str) -> list[Described]:
         return described.of_topic(topic)
     if kind == BROKER:
         if name and name != str(broker.node_id):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"this is node {broker.node_id}: ask node {name} itself")
+            message = f"Unexpected broker id, expected {broker.node_id} or empty string, but received {name[:100]}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         return described.of_broker() if name else described.of_all_brokers()
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
 
@@ -64,7 +68,7 @@ def _entry(setting: Described, synonyms: bool, documentation: bool) -> dict[str,
     named = setting.synonyms if synonyms else []
     return {
         "name": setting.name,
-        "value": setting.value,
+        "value": setting.shown,
         "read_only": setting.read_only,
         "config_source": setting.source,
         "is_sensitive": False,

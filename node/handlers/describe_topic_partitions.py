@@ -15,7 +15,7 @@ from ..broker import Broker
 from ..internal_topics import INTERNAL_TOPICS
 from ..requests import Fields, RequestContext
 from .authorized_operations import NOT_ASKED_FOR, ON_TOPIC
-from .metadata import live_brokers, offline_replicas
+from .metadata import isr_nodes, live_brokers, offline_replicas
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
@@ -73,7 +73,7 @@ def _partition(state: ClusterState, topic: TopicState, index: int, live: frozens
         "leader_id": found.leader,
         "leader_epoch": found.leader_epoch,
         "replica_nodes": list(found.replicas),
-        "isr_nodes": list(found.isr),
+        "isr_nodes": isr_nodes(found),
         "eligible_leader_replicas": list(found.elr),
         "last_known_elr": [],
         "offline_replicas": offline_replicas(state, topic, index, live),

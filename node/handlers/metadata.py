@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any, Final
 from uuid import UUID
 
-from ...controller.model import topic_name_problem
+from ...controller.model import PartitionState, topic_name_problem
 from ...controller.state import ClusterState, TopicState
 from ...wire.errors import ErrorCode
 from ..broker import Broker
@@ -101,6 +101,12 @@ def live_brokers(state: ClusterState) -> frozenset[int]:
     return frozenset(broker.node_id for broker in state.active_brokers())
 
 
+def isr_nodes(partition: PartitionState) -> list[int]:
+    """In the order of the replicas, in which Kafka's tools show both: a replica that left and came back stands where it stood."""
+    isr = partition.isr
+    return list(isr) if isr == partition.replicas else [node_id for node_id in partition.replicas if node_id in isr]
+
+
 def _describe(state: ClusterState, topic: TopicState, operations: int) -> dict[str, Any]:
     live = live_brokers(state)
     return {
@@ -115,7 +121,7 @@ def _describe(state: ClusterState, topic: TopicState, operations: int) -> dict[s
                 "leader_id": partition.leader,
                 "leader_epoch": partition.leader_epoch,
                 "replica_nodes": list(partition.replicas),
-                "isr_nodes": list(partition.isr),
+                "isr_nodes": isr_nodes(partition),
                 "offline_replicas": offline_replicas(state, topic, index, live),
             }
             for index, partition in sorted(topic.partitions.items())

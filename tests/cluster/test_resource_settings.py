@@ -102,3 +102,56 @@ async def test_only_the_metadata_have_a_quorum_to_describe(world: World) -> None
     answer = await world.ask(ApiKey.DESCRIBE_QUORUM, 2, topics=asked)
     (partition,) = answer.topics[0].partitions
     assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and answer.error_code == 0
+
+
+# ---- loggers ---------------------------------------------------------------------------------------------------------------
+
+BROKER_LOGGER = 8
+SET, DELETE, APPEND = 0, 1, 2
+MODULE, PACKAGE = "tidegate.node.handlers.broker_loggers", "tidegate.node.handlers"
+
+
+async def change_logger(world: World, name: str, operation: int, value: str | None, *, node: str = "1") -> tuple[int, str | None]:
+    configs = [{"name": name, "config_operation": operation, "value": value}]
+    resource = {"resource_type": BROKER_LOGGER, "resource_name": node, "configs": configs}
+    answer = await world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource], validate_only=False)
+    return answer.responses[0].error_code, answer.responses[0].error_message
+
+
+async def levels(world: World) -> dict[str, str]:
+    found = (await described(world, BROKER_LOGGER, "1")).configs
+    assert {(each.config_source, each.read_only, each.config_type, each.synonyms) for each in found} == {(6, False, 2, ())}
+    return {each.name: each.value for each in found}
+
+
+async def test_the_levels_of_loggers_change_while_the_node_runs(world: World) -> None:
+    before = await levels(world)
+    assert {"root", PACKAGE, MODULE} <= before.keys()
+    assert await change_logger(world, PACKAGE, SET, "TRACE") == (0, None)
+    assert (await levels(world))[MODULE] == "TRACE", "of all that is below it"
+    assert await change_logger(world, MODULE, SET, "WARN") == (0, None)
+    seen = await levels(world)
+    assert (seen[MODULE], seen[PACKAGE], seen["root"]) == ("WARN", "TRACE", before["root"])
+    for name in (MODULE, PACKAGE):
+        assert await change_logger(world, name, DELETE, None) == (0, None)
+    assert await levels(world) == before
+
+
+async def test_a_level_that_cannot_be_is_refused_in_kafkas_words(world: World) -> None:
+    before = await levels(world)
+    assert await change_logger(world, "root", SET, "LOUD") == (
+        ErrorCode.INVALID_CONFIG,
+        "Cannot set the log level of root to LOUD as it is not a supported log level. "
+        "Valid log levels are FATAL, ERROR, WARN, INFO, DEBUG, TRACE",
+    )
+    assert await change_logger(world, "bogus", SET, "INFO") == (ErrorCode.INVALID_CONFIG, "Logger bogus does not exist!")
+    assert await change_logger(world, "bogus", DELETE, None) == (ErrorCode.INVALID_CONFIG, "Logger bogus does not exist!")
+    assert await change_logger(world, "root", DELETE, None) == (
+        ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed",
+    )  # fmt: skip
+    refused = ErrorCode.INVALID_REQUEST, "APPEND operation is not allowed for the BROKER_LOGGER resource"
+    assert await change_logger(world, "root", APPEND, "INFO") == refused
+    refused = ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1 but received 7"
+    assert await change_logger(world, "root", SET, "INFO", node="7") == refused
+    assert (await described(world, BROKER_LOGGER, "")).error_message == "Broker id must not be empty"
+    assert await levels(world) == before

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tidegate.controller.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, GROUP_LIMITS
 from tidegate.node.configuration import SETTINGS, Address, Configuration, ConfigurationError, load, parse_address
 
 MINIMAL: dict[str, Any] = {
@@ -121,6 +122,15 @@ class TestMistakes:
                 {"group__consumer__heartbeat__interval__ms": 30_000},
                 "group.consumer.session.timeout.ms must be at least twice group.consumer.heartbeat.interval.ms",
             ),
+            (
+                {"group__consumer__max__session__timeout__ms": 44_999},
+                "group.consumer.max.session.timeout.ms must be greater than or equal to group.consumer.min.session.timeout.ms",
+            ),
+            (
+                {"group__consumer__min__heartbeat__interval__ms": 15_001},
+                "group.consumer.max.heartbeat.interval.ms must be greater than or equal to "
+                "group.consumer.min.heartbeat.interval.ms",
+            ),
             ({"group__consumer__assignors": ["magic"]}, "group.consumer.assignors = ['magic']: choose from range, uniform"),
             (
                 {"group__consumer__migration__policy": "sideways"},
@@ -213,3 +223,11 @@ def test_every_setting_is_read_by_somebody() -> None:
     composed = ("transaction.state.log.", "offsets.topic.", "advertised.")
     unread = [key for key in SETTINGS if f'"{key}"' not in read and not key.startswith(composed)]
     assert unread == [] and 'f"{prefix}.num.partitions"' in read
+
+
+def test_the_bounds_of_groups_settings_are_the_nodes() -> None:
+    limits = loaded(group__consumer__min__session__timeout__ms=1000, group__consumer__max__heartbeat__interval__ms=20_000)
+    assert limits.group_limits() == {
+        **GROUP_LIMITS, CONSUMER_SESSION: (1000, 60_000), CONSUMER_HEARTBEAT: (5000, 20_000),
+    }  # fmt: skip
+    assert loaded().group_limits() == GROUP_LIMITS, "Kafka's"

@@ -205,3 +205,20 @@ def test_a_value_shows_where_it_comes_from_and_what_it_stands_before() -> None:
     assert [each.name for each in described.of_all_brokers()] == ["log.retention.ms", "min.insync.replicas"]
     states = {each.name: each for each in described.of_new_topic("__consumer_offsets", {})}
     assert (states["retention.ms"].value, states["retention.ms"].synonyms) == ("604800000", [])
+
+
+def test_what_a_file_says_is_shown_as_its_word_even_when_it_is_the_default() -> None:
+    (found,) = (each for each in DescribedSettings(loaded(num__partitions=1), {}).of_broker() if each.name == "num.partitions")
+    assert found.synonyms == [("num.partitions", "1", SOURCE_STATIC), ("num.partitions", "1", 5)]
+    (found,) = (each for each in DescribedSettings(loaded(), {}).of_broker() if each.name == "num.partitions")
+    assert found.synonyms == [("num.partitions", "1", 5)]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("1000000", "1000000.0"), ("33554432", "3.3554432E7"), ("0.50", "0.5"), ("1e7", "1.0E7"), ("1e-4", "1.0E-4"), ("0", "0.0")],
+)
+def test_a_double_is_shown_as_java_writes_it(text: str, shown: str) -> None:
+    described = DescribedSettings(loaded(), {ALL_NODES: {"log.cleaner.io.max.bytes.per.second": text}})
+    (found,) = described.of_all_brokers()
+    assert (found.shown, found.synonyms[0][1]) == (shown, text)

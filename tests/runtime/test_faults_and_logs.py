@@ -134,3 +134,28 @@ def test_configuring_sets_level_and_form_once(monkeypatch: pytest.MonkeyPatch) -
         assert isinstance(root.handlers[0].formatter, logs.JsonFormatter)
     finally:
         root.setLevel(level)
+
+
+def test_a_logger_has_its_own_level_or_that_of_what_stands_above_it() -> None:
+    module = logging.getLogger("tidegate.test.levels.module")
+    before = logs.logger_levels()
+    assert {"root", "tidegate.test.levels", "tidegate.test.levels.module"} <= before.keys()
+    logs.set_level("tidegate.test.levels", "TRACE")
+    try:
+        assert logs.logger_levels()["tidegate.test.levels.module"] == "TRACE" and module.isEnabledFor(logging.DEBUG)
+        logs.set_level("tidegate.test.levels.module", "FATAL")
+        assert not module.isEnabledFor(logging.ERROR)
+        logs.set_level("tidegate.test.levels.module", None)
+        assert module.isEnabledFor(logging.DEBUG)
+    finally:
+        logs.set_level("tidegate.test.levels", None)
+    assert logs.logger_levels() == before
+
+
+def test_every_level_is_shown_by_the_name_it_was_set_by() -> None:
+    shown = []
+    for level in logs.LEVELS:
+        logs.set_level("tidegate.test.levels", level)
+        shown.append(logs.logger_levels()["tidegate.test.levels"])
+    logs.set_level("tidegate.test.levels", None)
+    assert tuple(shown) == logs.LEVELS
