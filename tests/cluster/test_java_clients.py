@@ -5,14 +5,19 @@ What it does is in tests/clients/java/src, a case for each test here, of the sam
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from foreign_clients import Program
+from tidegate.client.admin import NewTopic
+from tidegate.client.blocking import Admin
 from tidegate.client.local_cluster import LocalCluster
 
-from .programs import at_work, cases_of_module, numbered
+from .programs import CASE_TIMEOUT_S, at_work, cases_of_module, numbered
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("java-clients"), pytest.mark.timeout(180)]
 
@@ -228,3 +233,33 @@ class TestAdministration:
             "elected again": "ElectionNotNeededException",
             "values": 20,
         }
+
+
+class TestClientTelemetry:
+    def test_what_a_producer_pushes_is_on_the_page_for_prometheus(
+        self, program: Program, version: str, shared_cluster: LocalCluster
+    ) -> None:
+        """KIP-714: Java clients push what a subscription asks for, without a setting of their own."""
+        client_id, instance = pushed(shared_cluster, version.removeprefix("java-"))
+        with Admin(shared_cluster.bootstrap) as admin:
+            admin.create_topics([NewTopic(client_id, 1)])  # the sign that the producer may end
+        saw = program.saw("whatAProducerPushesIsOnThePageForPrometheus", CASE_TIMEOUT_S)
+        assert instance in saw["instances"]
+
+
+def pushed(cluster: LocalCluster, version: str) -> tuple[str, str]:
+    """Id and instance of the producer of this version, as soon as a node shows that it sent its ten records."""
+    shown = re.compile(
+        rf'^tidegate_client_org_apache_kafka_producer_record_send_total{{client_id="(pushes-{re.escape(version)}[.\d]*)",'
+        r'client_instance_id="([^"]+)".*} 10\.0$',
+        re.MULTILINE,
+    )
+    deadline = time.monotonic() + CASE_TIMEOUT_S
+    pages: list[str] = []
+    while time.monotonic() < deadline:
+        pages = [urlopen(f"http://{node.metrics_address}/metrics", timeout=10).read().decode() for node in cluster.nodes]
+        for page in pages:
+            if (found := shown.search(page)) is not None:
+                return found[1], found[2]
+        time.sleep(0.1)
+    raise AssertionError([line for page in pages for line in page.splitlines() if "pushes-" in line][:20])

@@ -18,7 +18,8 @@ import org.apache.kafka.common.utils.Exit;
  *
  * <p>A line of standard input is a call, {"main": class, "arguments": [...], "input": text, "timeout_ms": n}; the answer is a line
  * {"code": n, "out": text, "err": text}, with "late": true for a tool that did not end in time.  What a tool prints after it asked
- * to exit does not count: a real process would be gone.  Ends with its input.
+ * to exit does not count: a real process would be gone.  With "alone": true the tool has this process for itself, and has not ended
+ * before the threads that it started have.  Ends with its input.
  */
 public final class ToolRunner {
     private static final class Exited extends Error {
@@ -42,6 +43,10 @@ public final class ToolRunner {
                 outText = out.toString(StandardCharsets.UTF_8);
                 errText = err.toString(StandardCharsets.UTF_8);
             }
+        }
+
+        synchronized boolean ended() {
+            return outText != null;
         }
 
         synchronized ObjectNode answer(ObjectNode node, boolean late) {
@@ -78,7 +83,8 @@ public final class ToolRunner {
             throw new Exited();
         });
         Exit.setShutdownHookAdder((name, hook) -> call.hooks.add(new Thread(hook, name)));
-        Thread tool = new Thread(() -> call(wanted.get("main").asText(), arguments.toArray(new String[0]), call), "tool");
+        boolean alone = wanted.path("alone").asBoolean(false);
+        Thread tool = new Thread(() -> call(wanted.get("main").asText(), arguments.toArray(new String[0]), call, alone), "tool");
         tool.setDaemon(true);
         tool.start();
         tool.join(wanted.path("timeout_ms").asLong(60_000));
@@ -100,11 +106,21 @@ public final class ToolRunner {
         return call.answer(node, late);
     }
 
-    private static void call(String name, String[] arguments, Call call) {
+    private static boolean threadsAreLeft() {
+        return Thread.getAllStackTraces().keySet().stream()
+            .anyMatch(each -> !each.isDaemon() && !each.getName().equals("main") && !each.getName().equals("DestroyJavaVM"));
+    }
+
+    private static void call(String name, String[] arguments, Call call, boolean alone) {
         try {
             Method main = Class.forName(name).getMethod("main", String[].class);
             main.invoke(null, (Object) arguments);
+            while (alone && !call.ended() && threadsAreLeft()) {
+                Thread.sleep(100);
+            }
             call.end(0);
+        } catch (InterruptedException late) {
+            call.end(-1);
         } catch (InvocationTargetException failed) {
             if (!(failed.getCause() instanceof Exited)) {
                 failed.getCause().printStackTrace(System.err);

@@ -82,7 +82,7 @@ class Target:
         jvm = ToolJvm(*self.classes) if case.own_process else self.jvm
         try:
             for _ in range(TRIES):
-                outcome = jvm.run(main, words, case.text, 1000 * case.timeout_s)
+                outcome = jvm.run(main, words, case.text, 1000 * case.timeout_s, alone=case.own_process)
                 if not case.until or case.until in outcome.out + outcome.err:
                     break
                 time.sleep(1)

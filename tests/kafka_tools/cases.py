@@ -85,6 +85,7 @@ def _plan(topic: str, *replicas: list[int]) -> str:
 _PARTITIONS_OF_T = json.dumps({"partitions": [{"topic": "t", "partition": 0}, {"topic": "t", "partition": 1}]})
 _DELETE = json.dumps({"version": 1, "partitions": [{"topic": "t", "partition": 0, "offset": 2}]})
 _DELETE_BEYOND = json.dumps({"version": 1, "partitions": [{"topic": "t", "partition": 0, "offset": 2000}]})
+_NO_THREADS = "a node has one cleaner: a number of its threads would have no effect, and is refused"
 _NOT_KAFKAS_SETTINGS = "a node's settings are Tidegate's own: fewer than Kafka's, and some that Kafka does not have"
 
 TOPICS = [
@@ -132,7 +133,8 @@ TOPICS = [
 
 CONFIGS = [
     _t("kafka-configs", "--entity-type topics --entity-name t --describe"),
-    _t("kafka-configs", "--entity-type topics --entity-name t --describe --all", sort=True),
+    _t("kafka-configs", "--entity-type topics --entity-name t --describe --all", sort=True,
+       differs="two settings are Tidegate's own, flush.policy and record.check"),
     _t("kafka-configs", "--entity-type topics --entity-name t --alter --add-config "
        "retention.ms=3600000,cleanup.policy=[delete],segment.bytes=1048576,compression.type=gzip"),
     _t("kafka-configs", "--entity-type topics --entity-name t --describe", sort=True),
@@ -147,13 +149,19 @@ CONFIGS = [
     _t("kafka-configs", "--entity-type brokers --entity-name 1 --describe"),
     _t("kafka-configs", "--entity-type brokers --entity-default --describe"),
     _t("kafka-configs", "--entity-type brokers --entity-name 1 --alter --add-config log.cleaner.io.max.bytes.per.second=1000000"),
-    _t("kafka-configs", "--entity-type brokers --entity-name 1 --describe", sort=True),
+    _t("kafka-configs", "--entity-type brokers --entity-name 1 --describe", sort=True,
+       differs="by default the cleaner is held to 32 MiB a second; Kafka's has no limit"),
     _t("kafka-configs", "--entity-type brokers --entity-name 1 --alter --delete-config log.cleaner.io.max.bytes.per.second"),
-    _t("kafka-configs", "--entity-type brokers --entity-default --alter --add-config log.cleaner.threads=2"),
+    _t("kafka-configs", "--entity-type brokers --entity-default --alter --add-config log.cleaner.backoff.ms=2000"),
     _t("kafka-configs", "--entity-type brokers --entity-default --describe", sort=True),
-    _t("kafka-configs", "--entity-type brokers --entity-default --alter --delete-config log.cleaner.threads"),
+    _t("kafka-configs", "--entity-type brokers --entity-name 1 --alter --add-config log.cleaner.backoff.ms=soon"),
+    _t("kafka-configs", "--entity-type brokers --entity-default --alter --delete-config log.cleaner.backoff.ms"),
+    _t("kafka-configs", "--entity-type brokers --entity-default --alter --add-config log.cleaner.threads=2", differs=_NO_THREADS),
+    _t("kafka-configs", "--entity-type brokers --entity-default --alter --delete-config log.cleaner.threads",
+       differs=_NO_THREADS),
     _t("kafka-configs", "--entity-type brokers --entity-name 1 --alter --add-config node.id=7"),
-    _t("kafka-configs", "--entity-type brokers --entity-name 1 --alter --add-config bogus=1"),
+    _t("kafka-configs", "--entity-type brokers --entity-name 1 --alter --add-config bogus=1",
+       differs="a name that no node knows is refused; Kafka keeps it, for plug-ins"),
     _t("kafka-configs", "--entity-type brokers --entity-name 9 --describe"),
     _t("kafka-configs", "--entity-type brokers --entity-name 1 --describe --all", sort=True, differs=_NOT_KAFKAS_SETTINGS),
     _t("kafka-configs", "--entity-type groups --entity-name g --describe --all"),
@@ -177,8 +185,14 @@ CONFIGS = [
     _t("kafka-configs", "--entity-type client-metrics --entity-name m --alter --add-config interval.ms=5"),
     _t("kafka-configs", "--entity-type client-metrics --entity-name m --alter --add-config match=colour"),
     _t("kafka-configs", "--entity-type client-metrics --entity-name m --alter --delete-config interval.ms"),
-    _t("kafka-configs", "--entity-type broker-loggers --entity-name 1 --alter --add-config bogus=INFO",
-       differs="a node has one level for its log, `log.level`, and no loggers that could be set one by one"),
+    _t("kafka-configs", "--entity-type broker-loggers --entity-name 1 --describe", sort=True,
+       differs="the loggers are Tidegate's own, named after its modules"),
+    _t("kafka-configs", "--entity-type broker-loggers --entity-name 1 --alter --add-config root=WARN"),
+    _t("kafka-configs", "--entity-type broker-loggers --entity-name 1 --alter --add-config root=LOUD"),
+    _t("kafka-configs", "--entity-type broker-loggers --entity-name 1 --alter --add-config bogus=INFO"),
+    _t("kafka-configs", "--entity-type broker-loggers --entity-name 1 --alter --delete-config root"),
+    _t("kafka-configs", "--entity-type broker-loggers --entity-name 1 --alter --delete-config bogus"),
+    _t("kafka-configs", "--entity-type broker-loggers --entity-name soon --describe"),
     _t("kafka-client-metrics", "--list"),
     _t("kafka-client-metrics", "--describe"),
     _t("kafka-client-metrics", "--describe --name m"),

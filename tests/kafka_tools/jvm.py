@@ -80,9 +80,12 @@ class ToolJvm:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
 
-    def begin(self, main: str, arguments: list[str], text: str = "", timeout_ms: int = 60_000) -> None:
+    def begin(
+        self, main: str, arguments: list[str], text: str = "", timeout_ms: int = 60_000, *, alone: bool = False
+    ) -> None:
+        """`alone`: the tool ends with the last of its threads, as a process does; for a JVM that runs nothing else."""
         assert self._process.stdin is not None
-        call = {"main": main, "arguments": arguments, "input": text, "timeout_ms": timeout_ms}
+        call = {"main": main, "arguments": arguments, "input": text, "timeout_ms": timeout_ms, "alone": alone}
         self._process.stdin.write(json.dumps(call) + "\n")
         self._process.stdin.flush()
 
@@ -94,8 +97,10 @@ class ToolJvm:
         answer = json.loads(line)
         return Outcome(answer["code"], answer["out"], answer["err"], answer["late"], answer.get("where", ""))
 
-    def run(self, main: str, arguments: list[str], text: str = "", timeout_ms: int = 60_000) -> Outcome:
-        self.begin(main, arguments, text, timeout_ms)
+    def run(
+        self, main: str, arguments: list[str], text: str = "", timeout_ms: int = 60_000, *, alone: bool = False
+    ) -> Outcome:
+        self.begin(main, arguments, text, timeout_ms, alone=alone)
         return self.end()
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ import java.util.concurrent.TimeUnit;
 public final class Main {
     private static final List<Class<?>> CASES = List.of(
         Transactions.class, Groups.class, Offsets.class,
-        Administration.class, GroupAdministration.class, TransactionAdministration.class);
+        Administration.class, GroupAdministration.class, TransactionAdministration.class, ClientTelemetry.class);
     private static final int CASES_AT_A_TIME = 8;
 
     public static void main(String[] arguments) throws Exception {
