@@ -123,7 +123,7 @@ def judge(case: Case, targets: list[Target], classes: tuple[Path, Path], texts: 
             if beside is not None:
                 beside.close()
         seconds[target.name] = time.monotonic() - began
-        refused = refused or outcome.code != 0
+        refused = refused or (outcome.code != 0 and not outcome.late)
         texts[target.name] = normalised(outcome, target.names, sort=case.sort, numbers=case.numbers)
     if len(targets) < 2:
         return Verdict(case, [], seconds, refused, False)

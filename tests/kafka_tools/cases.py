@@ -27,7 +27,7 @@ MAINS: Mapping[str, tuple[str, str]] = {
     "kafka-leader-election": (_TOOLS + "LeaderElectionCommand", "--bootstrap-server"),
     "kafka-log-dirs": (_TOOLS + "LogDirsCommand", "--bootstrap-server"),
     "kafka-metadata-quorum": (_TOOLS + "MetadataQuorumCommand", "--bootstrap-server"),
-    "kafka-producer-perf-test": (_TOOLS + "ProducerPerformance", "--bootstrap-server"),
+    "kafka-producer-perf-test": (_TOOLS + "ProducerPerformance", ""),
     "kafka-reassign-partitions": (_TOOLS + "reassign.ReassignPartitionsCommand", "--bootstrap-server"),
     "kafka-replica-verification": (_TOOLS + "ReplicaVerificationTool", "--broker-list"),
     "kafka-share-groups": (_TOOLS + "consumer.group.ShareGroupCommand", "--bootstrap-server"),
