@@ -236,7 +236,7 @@ class ActiveController:
         """A broker that will not come back is forgotten.  Raises KafkaError while something may still rely on it."""
         broker = self._state.brokers.get(node_id)
         if broker is None:
-            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} is not registered")
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} is not currently registered")
         require_level(self._state.features, MOVES_LEVEL)
         if not broker.fenced:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"broker {node_id} is alive: stop it first")

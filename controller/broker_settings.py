@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ..storage.topic_config import TOPIC_CONFIGS, ConfigKey, ConfigType, shortened
+from ..storage.topic_config import TOPIC_CONFIGS, ConfigKey, ConfigType, shortened, wrong_value
 
 CATCH_UP_SETTING: Final = "replica.catch.up.max.bytes.per.second"
 CLEANER_SETTING: Final = "log.cleaner.io.max.bytes.per.second"
@@ -95,11 +95,11 @@ def parsed_setting(name: str, text: str) -> str:
     """The value as it is kept.  Raises ValueError with the whole sentence."""
     setting = BROKER_SETTINGS.get(name)
     if setting is None:
-        raise ValueError(f"{name} cannot be changed while brokers run: it is in their files, or unknown")
+        raise ValueError(f"Cannot update these configs dynamically: Set({shortened(name)})")
     try:
         return setting.parse(text)
     except ValueError as error:
-        raise ValueError(f"invalid value {shortened(text)} for {name}: it {error}") from None
+        raise ValueError(wrong_value(name, text, error)) from None
 
 
 def connection_overrides(text: str) -> dict[str, int]:
@@ -110,6 +110,6 @@ def connection_overrides(text: str) -> dict[str, int]:
             continue
         address, separator, number = part.strip().rpartition(":")
         if not separator or not address or not number.isascii() or not number.isdigit() or len(number) > 10:
-            raise ValueError(f"must be a list of address:connections, {shortened(part)} is not")
+            raise ValueError(f"must be a list of address:connections, {shortened(part)!r} is not")
         found[address.strip("[]")] = int(number)
     return found

@@ -73,7 +73,9 @@ def topic_name_problem(name: str) -> str | None:
     if len(name) > TOPIC_NAME_LENGTH_MAX:
         return f"a topic's name has at most {TOPIC_NAME_LENGTH_MAX} characters, this one has {len(name)}"
     if not _TOPIC_NAME.fullmatch(name):
-        return f"topic name {name!r} may contain only ASCII letters, digits, '.', '_' and '-'"
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+        )
     return None
 
 

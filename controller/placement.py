@@ -46,7 +46,10 @@ def place(partitions: int, replication_factor: int, brokers: Sequence[BrokerStat
     if replication_factor < 1:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, f"a replication factor of {replication_factor} is not at least 1")
     if replication_factor > len(brokers):
-        message = f"a replication factor of {replication_factor} needs as many brokers, {len(brokers)} are registered"
+        message = (
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
+            f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered."
+        )
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     if not any(broker.active for broker in brokers):
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "all brokers are fenced or shutting down: none can lead")
@@ -96,5 +99,6 @@ def check_assignments(assignments: Sequence[Sequence[int]], brokers: Mapping[int
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
         unknown = [node_id for node_id in replicas if node_id not in brokers]
         if unknown:
-            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"assignment {number} names unknown brokers {unknown}")
+            message = f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     return [tuple(replicas) for replicas in assignments]

@@ -108,7 +108,7 @@ def _check_target(
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(target)} name unknown brokers {unknown}")
     before = len(partition.settled_replicas)
     if keep_factor and len(target) != before:
-        message = f"{before} replicas would become {len(target)}, and the request does not want that"
+        message = f"The replication factor is changed from {before} to {len(target)}"
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     least = topic.min_in_sync_replicas(partition.settled_replicas)
     if topic.internal and len(target) < least:

@@ -61,7 +61,8 @@ def plan_elections(
         topic = state.topics.get(name)
         partition = None if topic is None else topic.partitions.get(number)
         if topic is None or partition is None:
-            elections.results.append(_result(name, number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"))
+            message = f"No such topic as {name}" if topic is None else f"No such partition as {name}-{number}"
+            elections.results.append(_result(name, number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
             continue
         able = present - state.offline_nodes(topic.topic_id, number)
         if request.unclean:

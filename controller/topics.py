@@ -128,13 +128,10 @@ def _plan_topic(
     if existing is not None:
         if was_made_by(request.request_id, existing):
             return TopicPlan(_success(existing))
-        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wanted.name!r} already exists")
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{wanted.name}' already exists.")
     other = taken.get(_metric_name(wanted.name))
     if other is not None:
-        message = (
-            f"topic {wanted.name!r} collides with {other!r}: names that differ only in '.' and '_' share their metrics' names"
-        )
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{wanted.name}' collides with existing topic: {other}")
     topic_config = parsed_topic_config(wanted.config)
     require_setting_levels(state.features, topic_config)
     if wanted.name in INTERNAL_TOPICS:
@@ -264,12 +261,17 @@ def _plan_more(
     if applied_before and present >= wanted.total:
         return TopicPlan(_success(topic))
     if wanted.total <= present:
-        message = f"topic {topic.name!r} has {present} partitions already, {wanted.total} are not more"
+        message = f"The topic {topic.name} currently has {present} partition(s); {wanted.total} would not be an increase."
+        if wanted.total == present:
+            message = f"Topic already has {present} partition(s)."
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
     _check_count(config, wanted.total)
     if wanted.assignments:
         if len(wanted.assignments) != wanted.total - present:
-            message = f"{wanted.total - present} partitions are new, {len(wanted.assignments)} assignments are given"
+            message = (
+                f"Attempted to add {wanted.total - present} additional partition(s), but only "
+                f"{len(wanted.assignments)} assignment(s) were specified."
+            )
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
         assignments = check_assignments([list(a.replicas) for a in wanted.assignments], state.brokers)
     else:

@@ -96,7 +96,7 @@ class ConfigKey:
                     raise ValueError("must be true or false")
                 return text.strip().lower()
             case ConfigType.INT | ConfigType.LONG:
-                return str(self._in_range(_whole_number(text)))
+                return str(self._in_range(_whole_number(text, self.type)))
             case ConfigType.DOUBLE:
                 self._in_range(_number(text))
                 return text.strip()
@@ -115,7 +115,7 @@ class ConfigKey:
         low = self.minimum if self.minimum is not None else (-_INT64_MAX - 1)
         high = self.maximum if self.maximum is not None else _MOST.get(self.type, math.inf)
         if not low <= value <= high:
-            raise ValueError(f"must be between {low} and {high}")
+            raise ValueError(f"Value must be at least {low}" if value < low else f"Value must be no more than {high}")
         return value
 
     def _check_choice(self, text: str) -> None:
@@ -129,11 +129,11 @@ class ConfigKey:
             raise ValueError(f"must be * or a list of partition:broker, such as 0:1,0:2; {wrong[0]!r} is not")
 
 
-def _whole_number(text: str) -> int:
+def _whole_number(text: str, kind: ConfigType) -> int:
     """As Java reads it: digits with a sign, blanks around them.  No more digits than a number of 64 bits has: longer ones cost
     time, and Python refuses some."""
     if not re.fullmatch(r"[+-]?[0-9]{1,40}", text.strip()):
-        raise ValueError("must be a whole number")
+        raise ValueError(f"Not a number of type {kind.name}")
     return int(text)
 
 
@@ -143,7 +143,7 @@ def _number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError("must be a number")
+        raise ValueError("Not a number of type DOUBLE")
     return value
 
 
@@ -247,24 +247,29 @@ def parsed_topic_config(config: Mapping[str, str], *, over: Mapping[str, str] | 
         if known is None:
             near = difflib.get_close_matches(key, TOPIC_CONFIGS, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"unknown topic configuration {key!r}{hint}")
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {shortened(key)}{hint}")
         try:
             parsed[key] = known.parse(text)
         except ValueError as error:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"invalid value {shortened(text)} for {key}: it {error}") from None
+            raise KafkaError(ErrorCode.INVALID_CONFIG, wrong_value(key, text, error)) from None
     effective = effective_topic_config({**(over or {}), **parsed})
     if int(effective["min.compaction.lag.ms"]) > int(effective["max.compaction.lag.ms"]):
         raise KafkaError(ErrorCode.INVALID_CONFIG, "min.compaction.lag.ms must not be above max.compaction.lag.ms")
     if effective["remote.storage.enable"] == "true":
         raise KafkaError(ErrorCode.INVALID_CONFIG, "tiered storage is not there: remote.storage.enable can only be false")
     if effective["compression.gzip.level"] == "0":
-        raise KafkaError(ErrorCode.INVALID_CONFIG, "invalid value '0' for compression.gzip.level: it must be -1 or 1 to 9")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, wrong_value("compression.gzip.level", "0", "must be -1 or 1 to 9"))
     return parsed
 
 
 def shortened(text: str) -> str:
     """For a message: a value may be long."""
-    return repr(text if len(text) <= 100 else text[:97] + "...")
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def wrong_value(name: str, text: str, reason: object) -> str:
+    """Kafka's sentence; the reason is what is allowed, in its words where it has some."""
+    return f"Invalid value {shortened(text)} for configuration {name}: {reason}"
 
 
 # Instead of a value that this version cannot read: no record is removed by a guess.

@@ -72,7 +72,7 @@ def _check(change: pb.ConfigChange) -> None:
     for logger, level in change.set.items():
         if level not in logs.LEVELS:
             message = f"Cannot set the log level of {logger} to {level[:100]} as it is not a supported log level."
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{message} Valid log levels are {', '.join(logs.LEVELS)}")
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{message} Valid log levels are {', '.join(sorted(logs.LEVELS))}")
     if logs.ROOT_LOGGER in change.remove:
         message = f"Removing the log level of the {logs.ROOT_LOGGER} logger is not allowed"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)

@@ -91,7 +91,7 @@ def test_a_setting_that_is_refused_changes_nothing(command: Command, topic: str,
 def test_leaders_are_elected_when_asked(command: Command, topic: str) -> None:
     rows = command.json("partitions", "elect", f"{topic}:0", f"{topic}:1")
     assert [(row["topic"], row["partition"]) for row in rows] == [(topic, 0), (topic, 1)] and rows[0]["leader"] > 0
-    assert "no such partition" in command("partitions", "elect", f"{topic}:99", code=1)
+    assert "No such partition as" in command("partitions", "elect", f"{topic}:99", code=1)
 
 
 class TestCount:
@@ -235,7 +235,7 @@ def test_a_topic_is_altered_and_made_with_kafkas_name_for_replicas(command: Comm
     assert "is the default again" in command("topics", "alter", topic, "--delete-config", "retention.ms")
     assert command.json("topics", "describe", topic)[0]["config"] == before["config"]
     assert "nothing to change" in command("topics", "alter", topic, code=1)
-    assert "are not more" in command("topics", "alter", topic, "--partitions", "1", code=1)
+    assert "would not be an increase" in command("topics", "alter", topic, "--partitions", "1", code=1)
     assert "2 replicas each" in command("topics", "create", f"{topic}-2", "--replication-factor", "2")
 
 

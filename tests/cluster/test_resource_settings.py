@@ -142,7 +142,7 @@ async def test_a_level_that_cannot_be_is_refused_in_kafkas_words(world: World) -
     assert await change_logger(world, "root", SET, "LOUD") == (
         ErrorCode.INVALID_CONFIG,
         "Cannot set the log level of root to LOUD as it is not a supported log level. "
-        "Valid log levels are FATAL, ERROR, WARN, INFO, DEBUG, TRACE",
+        "Valid log levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN",
     )
     assert await change_logger(world, "bogus", SET, "INFO") == (ErrorCode.INVALID_CONFIG, "Logger bogus does not exist!")
     assert await change_logger(world, "bogus", DELETE, None) == (ErrorCode.INVALID_CONFIG, "Logger bogus does not exist!")

@@ -104,13 +104,13 @@ def test_one_request_adds_no_more_partitions_than_can_be_planned_in_one_go(offic
         (simple("t", 0, 1), ErrorCode.INVALID_PARTITIONS, "0 partitions"),
         (simple("t", 10**6, 1), ErrorCode.INVALID_PARTITIONS, "1000000"),
         (simple("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "at least 1"),
-        (simple("t", 1, 4), ErrorCode.INVALID_REPLICATION_FACTOR, "3 are registered"),
+        (simple("t", 1, 4), ErrorCode.INVALID_REPLICATION_FACTOR, "only 3 broker(s) are registered"),
         (simple("t", 1, 1, **{"retention.mss": "1"}), ErrorCode.INVALID_CONFIG, "retention.ms"),
         (simple("t", 1, 1, **{"min.insync.replicas": "x"}), ErrorCode.INVALID_CONFIG, "min.insync.replicas"),
         (simple("__consumer_offsets", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION, "brokers"),
         (rpc.NewTopic(name="t", partitions=3, assignments=[{"replicas": [1]}]), ErrorCode.INVALID_REQUEST, "either"),
         (rpc.NewTopic(name="t", assignments=[{"replicas": [1, 1]}]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "distinct"),
-        (rpc.NewTopic(name="t", assignments=[{"replicas": [9]}]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "unknown"),
+        (rpc.NewTopic(name="t", assignments=[{"replicas": [9]}]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 9"),
         (
             rpc.NewTopic(name="t", assignments=[{"replicas": [1]}, {"replicas": [1, 2]}]),
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -271,7 +271,7 @@ def test_a_topic_that_is_in_a_request_twice_is_refused_both_times_and_nothing_is
 def test_names_that_differ_only_in_dots_and_underscores_collide(office: Office) -> None:
     create(office, simple("a.b", 1))
     (refused,) = create(office, simple("a_b", 1), sequence=2)
-    assert refused.error == ErrorCode.INVALID_TOPIC_EXCEPTION and "'a.b'" in refused.message
+    assert refused.error == ErrorCode.INVALID_TOPIC_EXCEPTION and "existing topic: a.b" in refused.message
     first, second = create(office, simple("c_d.e", 1), simple("c.d_e", 1), sequence=3)
     assert not first.error and second.error == ErrorCode.INVALID_TOPIC_EXCEPTION
     (same,) = create(office, simple("a.b", 1), sequence=4)
@@ -364,7 +364,7 @@ def test_the_partitions_of_a_lost_leader_fall_to_different_brokers() -> None:
 
 
 def test_too_few_brokers_are_named_in_the_refusal() -> None:
-    with pytest.raises(KafkaError, match="needs as many brokers, 2 are registered"):
+    with pytest.raises(KafkaError, match="because only 2 broker"):
         place(1, 3, brokers(2), Load())
 
 
@@ -448,6 +448,6 @@ def test_what_a_later_version_set_stays_beside_what_is_changed_now(office: Offic
     expected = {"retention.parsecs": "12", "cleanup.policy": "compact,shred", "segment.ms": "5"}
     assert office.state.topics["t"].config == expected
     refused = change(set={"retention.parsecs": "13"})
-    assert refused.error == ErrorCode.INVALID_CONFIG and "unknown topic configuration" in refused.message
+    assert refused.error == ErrorCode.INVALID_CONFIG and "Unknown topic config name" in refused.message
     assert change(remove=["retention.parsecs"]).error == ErrorCode.NONE
     assert "retention.parsecs" not in office.state.topics["t"].config
