@@ -193,7 +193,7 @@ REFUSED = [
     ((), False, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "empty or not distinct"),
     ((1, 1), False, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "empty or not distinct"),
     ((1, 9), False, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "unknown brokers [9]"),
-    ((1, 2), True, ErrorCode.INVALID_REPLICATION_FACTOR, "3 replicas would become 2"),
+    ((1, 2), True, ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor is changed from 3 to 2"),
 ]
 
 
