@@ -186,6 +186,8 @@ class ClientConnection:
                     raise
                 except Exception as error:
                     self._failed(error, lease)
+                if self._is_lost:
+                    _release(lease)  # no slot has it
                 self._unanswered = False
                 turns.end(account, begun)
 
@@ -211,11 +213,15 @@ class ClientConnection:
             return
         who = header.client_id or "", self._host, self._give_way, self._client
         context = RequestContext(header.api_key, header.api_version, header.correlation_id, *who)
-        self._slots.append(slot)
+        if not self._is_lost:  # the slots are those of answers
+            self._slots.append(slot)
         staged = self._handlers.staged.get(header.api_key)
         if staged is not None:
             request = staged(self._broker, context, frame[position:])
-            if request.asked is not None or self._last_turn is not None:
+            if self._is_lost:  # one after the other, here: those that had a turn are cancelled, and will not say that it is over
+                if request.asked is not None:
+                    await request.asked()
+            elif request.asked is not None or self._last_turn is not None:
                 self._take_turn(context, slot, request)
                 return
             self._unanswered = request.unanswered

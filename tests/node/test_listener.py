@@ -74,6 +74,7 @@ class Served:
         self.answers: dict[int, asyncio.Future[None]] = {}
         self.changed = asyncio.Event()
         self.clients: list[Client] = []
+        self.budgets: list[listener.ByteBudget] = []
         self.metrics = Metrics(1, "test", lambda: EMPTY)
         self.broker = cast(
             Broker,
@@ -121,8 +122,16 @@ class Served:
         return Staged(ask if kind[:1] == b"?" else None, lambda: self.handle(_broker, context, body[1:]))
 
     def produce(self, _broker: Broker, context: RequestContext, body: memoryview) -> Staged:
-        acks = parse_produce_request(context.api_version, body).acks
-        return Staged(None, lambda: self.handle(_broker, context, memoryview(b"n" if acks == 0 else b"i")), unanswered=acks == 0)
+        request = parse_produce_request(context.api_version, body)
+        records = bytes(request.topics[0][1][0][1][:4])
+        kind = b"k" if records == b"fail" else b"n" if request.acks == 0 else b"i"
+
+        async def work() -> Any:
+            if records == b"wait":
+                await self.answers.setdefault(context.correlation_id, asyncio.get_running_loop().create_future())
+            return await self.handle(_broker, context, memoryview(kind))
+
+        return Staged(None, work, unanswered=request.acks == 0)
 
     def told(self, correlation_id: int) -> None:
         self.answers.setdefault(correlation_id, asyncio.get_running_loop().create_future()).set_result(None)
@@ -445,6 +454,53 @@ async def test_a_produce_without_an_answer_is_done_although_its_client_has_close
     await slow.until(lambda: len([number for number in slow.begun if number % 2]) == 30)
     assert len(slow.begun) < 60, "what asked for an answer was dropped"
     assert [number for number in slow.begun if number % 2] == list(range(1, 60, 2))
+
+
+def unanswered(records: bytes) -> bytes:
+    """A produce with acks=0, as a frame that is lent; `fail`, and the request fails; `wait`, and it waits until it is told."""
+    return b"\0" + b"".join(encode_produce_request(9, [("t", [(0, records.ljust(20_000))])], acks=0, timeout_ms=1000))
+
+
+@pytest.fixture
+async def lending(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    """A listener whose large frames count against `budgets[0]`, and whose requests take a millisecond each."""
+    served = Served()
+    served.broker.clock = WorkClock()
+    served.broker.configuration = loaded("socket.request.max.bytes=200000", listeners__kafka="127.0.0.1:0")
+    made = listener.ByteBudget
+    monkeypatch.setattr(listener, "ByteBudget", lambda most: served.budgets.append(made(most)) or served.budgets[0])
+    async with served.running():
+        yield served
+
+
+async def used(served: Served, condition: Callable[[int], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition(served.budgets[0].used_bytes):
+            await asyncio.sleep(0)
+
+
+async def test_a_failed_produce_of_a_closed_connection_keeps_no_memory_of_those_behind_it(lending: Served) -> None:
+    client = await lending.client()
+    for number, records in enumerate((b"wait", b"fail", *[b"records"] * 6)):
+        client.send(number, ApiKey.PRODUCE, 9, unanswered(records))
+    await used(lending, lambda used_bytes: used_bytes > 8 * 20_000)
+    client.writer.transport.abort()
+    await gone(lending)
+    lending.told(0)
+    await lending.until(lambda: lending.begun == list(range(8)))
+    await used(lending, lambda used_bytes: used_bytes == 0)
+
+
+async def test_a_produce_without_an_answer_behind_a_question_is_done_although_its_client_closes(lending: Served) -> None:
+    client = await lending.client()
+    client.send(0, key=ApiKey.METADATA, version=4, body=b"?i")
+    client.send(1, body=b"i")
+    for number in range(2, 10):
+        client.send(number, ApiKey.PRODUCE, 9, unanswered(b"records"))
+    await used(lending, lambda used_bytes: used_bytes > 8 * 20_000)
+    client.writer.transport.abort()
+    await lending.until(lambda: lending.begun == list(range(2, 10)))
+    await used(lending, lambda used_bytes: used_bytes == 0)
 
 
 async def test_long_polls_of_a_reset_connection_end_although_reading_is_paused(served: Served) -> None:
