@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
+from ..controller.model import TOPIC_NAME_LENGTH_MAX
 from ..wire.errors import ErrorCode
 
 REMEMBERED_MAX: Final = 10_000
@@ -41,7 +42,7 @@ def _is_after(sequence: int, other: int) -> bool:
 
 
 class RefusedBatches:
-    """Bounded in number and time; losing an entry costs a client one more epoch, nothing else."""
+    """Bounded in number, size and time; losing an entry costs a client one more epoch, nothing else."""
 
     def __init__(self) -> None:
         self._refusals: OrderedDict[Sender, _Refusal] = OrderedDict()
@@ -57,7 +58,7 @@ class RefusedBatches:
             known = None
         if code in GAPS:
             return known.code if known is not None and _is_after(sequence, known.sequence) else code
-        if code.retriable:
+        if code.retriable and len(sender.topic) <= TOPIC_NAME_LENGTH_MAX:  # a longer text is no topic, and any length
             first = known.sequence if known is not None and _is_after(sequence, known.sequence) else sequence
             self._refusals[sender] = _Refusal(first, code, now_s)
             self._refusals.move_to_end(sender)

@@ -6,7 +6,8 @@ and goes on with ids, or the other way round, FETCH_SESSION_TOPIC_ID_ERROR (KIP-
 
 The cache is bounded, by sessions and by the partitions in all of them.  When it is full a new session takes the place of another,
 as in Kafka: of one that was not used for two minutes, or else of the smallest of those that are older than two minutes, if the
-new one has more partitions.  Who is given no session (id 0) names all its partitions each time, as before.
+new one has more partitions.  Who is given no session (id 0) names all its partitions each time, as before; so does a client that
+asks for what cannot be a topic's name: such a text may be as long as a request, and a session would keep it.
 
 Sessions of followers are another matter: see `fetch_session.py`.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
+from ..controller.model import TOPIC_NAME_LENGTH_MAX
 from ..wire.errors import ErrorCode
 from ..wire.fetch import FetchPartition, FetchRequest, FetchResponsePartition
 
@@ -64,7 +66,7 @@ class FetchPart:
 class ClientSession:
     """What one client asks for again and again.  Id 0: of one request only."""
 
-    __slots__ = ("by_id", "created_s", "epoch", "parts", "session_id", "used_s")
+    __slots__ = ("by_id", "created_s", "epoch", "may_be_kept", "parts", "session_id", "used_s")
 
     def __init__(self, by_id: bool, now_s: float) -> None:
         self.session_id = 0
@@ -72,6 +74,7 @@ class ClientSession:
         self.created_s = self.used_s = now_s
         self.epoch = 1  # of the next request
         self.parts: dict[PartKey, FetchPart] = {}
+        self.may_be_kept = True
 
     def update(self, request: FetchRequest, name_of: TopicNameOf) -> None:
         """Makes the changes that a request names."""
@@ -79,6 +82,7 @@ class ClientSession:
             part = self.parts.get(key)
             if part is None:
                 self.parts[key] = FetchPart(key, _name(key, name_of), spec)
+                self.may_be_kept = self.may_be_kept and _is_short(key)
             else:
                 part.spec = spec
         forgotten: list[tuple[str | UUID, list[int]]] = [*request.forgotten_topics, *request.forgotten_by_id]
@@ -140,8 +144,8 @@ class ClientSessions:
         del self._sessions[found.session_id]  # and in again behind all others
         self._partitions -= len(found.parts)
         found.update(request, name_of)
-        if not found.parts:
-            found.session_id = 0
+        if not found.parts or not found.may_be_kept:
+            found.session_id = 0  # the client hears that the session is over, and is answered all the same
             return found
         if self._partitions + len(found.parts) > self._partitions_max:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -156,7 +160,7 @@ class ClientSessions:
         return session.session_id == 0 or asked_epoch <= FULL_EPOCH or session.epoch == next_epoch(asked_epoch)
 
     def _keep(self, session: ClientSession, now_s: float) -> None:
-        if len(session.parts) > self._partitions_max:
+        if len(session.parts) > self._partitions_max or not session.may_be_kept:
             return
         while len(self._sessions) >= self._sessions_max or self._partitions + len(session.parts) > self._partitions_max:
             evicted = self._evictable(len(session.parts), now_s)
@@ -197,6 +201,11 @@ def _asked(request: FetchRequest) -> Iterator[tuple[PartKey, FetchPartition]]:
     for topic_id, specs in request.topics_by_id:
         for spec in specs:
             yield (topic_id, spec.partition), spec
+
+
+def _is_short(key: PartKey) -> bool:
+    topic, _ = key
+    return not isinstance(topic, str) or (len(topic) <= TOPIC_NAME_LENGTH_MAX and topic.isascii())
 
 
 def _name(key: PartKey, name_of: TopicNameOf) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidegate.controller.model import TOPIC_NAME_LENGTH_MAX
 from tidegate.node.refused_batches import REMEMBERED_MAX, REMEMBERED_S, RefusedBatches, Sender
 from tidegate.wire.errors import ErrorCode
 
@@ -43,3 +44,13 @@ def test_errors_that_a_client_does_not_repeat_are_not_remembered_and_the_memory_
     for number in range(REMEMBERED_MAX + 5):
         batches.refused(P._replace(producer_id=number), 0, MOVED, 0.0)
     assert len(batches) == REMEMBERED_MAX
+
+
+def test_what_is_too_long_for_a_topic_is_not_remembered() -> None:
+    batches = RefusedBatches()
+    for length in (TOPIC_NAME_LENGTH_MAX + 1, 8 << 20):
+        long = P._replace(topic="t" * length)
+        assert batches.refused(long, 10, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0.0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert len(batches) == 0
+    batches.refused(P._replace(topic="t" * TOPIC_NAME_LENGTH_MAX), 10, MOVED, 0.0)
+    assert len(batches) == 1

@@ -7,6 +7,7 @@ from itertools import count
 from uuid import UUID
 
 import pytest
+from tidegate.controller.model import TOPIC_NAME_LENGTH_MAX
 from tidegate.replication.client_sessions import EVICTION_S, ClientSession, ClientSessions
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.fetch import FetchPartition, FetchRequest, FetchResponse
@@ -55,6 +56,22 @@ def test_a_session_goes_on_with_the_partitions_that_it_has() -> None:
     later = sessions.open(asked(("u", 5), session=(own.session_id, 1), forgotten=(("t", 0),)), False, IDS.get, 1.0)
     assert later is own and list(own.parts) == [("t", 1), ("u", 5)] and sessions.partitions == 2
     assert goes_on(sessions, own.session_id, 2) is own
+
+
+NO_TOPICS = ["x" * (TOPIC_NAME_LENGTH_MAX + 1), "x" * (7 << 20), "\U0001f30a" * TOPIC_NAME_LENGTH_MAX]
+
+
+@pytest.mark.parametrize("name", NO_TOPICS, ids=["one too long", "7 MiB", "four bytes each"])
+def test_a_text_that_cannot_be_a_topics_name_is_kept_in_no_session(name: str) -> None:
+    sessions = cache()
+    opened = sessions.open(asked((name, 0)), False, IDS.get, 0.0)
+    assert isinstance(opened, ClientSession) and opened.session_id == 0 and list(opened.parts) == [(name, 0)]
+    own = begin(sessions)
+    later = sessions.open(asked((name, 0), session=(own.session_id, 1)), False, IDS.get, 0.0)
+    assert later is own and own.session_id == 0, "it is answered, and hears that its session is over"
+    assert len(sessions) == sessions.partitions == 0
+    longest = sessions.open(asked(("x" * TOPIC_NAME_LENGTH_MAX, 0)), False, IDS.get, 0.0)
+    assert isinstance(longest, ClientSession) and longest.session_id > 0
 
 
 @pytest.mark.parametrize("epoch", [2, 0x7FFFFFFF])
