@@ -38,6 +38,8 @@ SERIES_MAX: Final = 2_000
 SERIES_OF_A_CLIENT_MAX: Final = 200
 LABELS_MAX: Final = 8
 LABEL_LENGTH_MAX: Final = 128
+IDENTITY_LENGTH_MAX: Final = 256
+"""What a client says of itself is remembered, and compared with patterns, up to here."""
 SILENT_INTERVALS_MAX: Final = 3
 NO_INSTANCE: Final = UUID(int=0)
 ALL_METRICS: Final = "*"
@@ -57,6 +59,10 @@ class ClientIdentity:
     software_version: str = ""
     source_address: str = ""
     source_port: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("client_id", "software_name", "software_version"):
+            object.__setattr__(self, name, getattr(self, name)[:IDENTITY_LENGTH_MAX])
 
     def attribute(self, selector: str, instance_id: UUID) -> str:
         match selector:

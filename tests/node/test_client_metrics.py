@@ -196,3 +196,15 @@ def test_labels_are_few_and_short() -> None:
     (point,) = decoded_points(0, data)
     assert len(point.name) < 160 and len(point.labels) == client_metrics.LABELS_MAX
     assert all(len(key) <= 128 and len(value) <= 128 for key, value in point.labels)
+
+
+def test_what_a_client_says_of_itself_is_remembered_up_to_a_length() -> None:
+    long = "c" * 32_000
+    clients, limit = ClientMetrics(), client_metrics.IDENTITY_LENGTH_MAX
+    clients.subscriptions(ME, ClientIdentity(long, long, long), ALL, 1_000)
+    kept = clients._instances[ME].identity
+    assert (kept.client_id, kept.software_name, kept.software_version) == ("c" * limit,) * 3
+    assert kept.attribute("client_id", ME) == "c" * limit
+    clients.pushed(ME, [Point("a", (), 1.0)])
+    (sample,) = clients.families()[0].samples
+    assert sample.labels["client_id"] == "c" * client_metrics.LABEL_LENGTH_MAX
