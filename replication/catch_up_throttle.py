@@ -30,8 +30,11 @@ class CatchUpThrottle:
         self._filled_at_s: float | None = None
 
     def set_limit(self, bytes_per_s: int | None) -> None:
-        """From now on."""
-        self._bytes_per_s = bytes_per_s
+        """From now on.  Another limit than before begins afresh: what was sent under the old one is not its debt."""
+        if bytes_per_s != self._bytes_per_s:
+            self._bytes_per_s = bytes_per_s
+            self._tokens = float(bytes_per_s or 0)
+            self._filled_at_s = None
 
     @property
     def limits(self) -> bool:
@@ -53,7 +56,8 @@ class CatchUpThrottle:
         return min(DELAY_MAX_S, (1 - self._tokens) / self._bytes_per_s) if self._bytes_per_s else DELAY_MAX_S
 
     def sent(self, size: int) -> None:
-        self._tokens -= size
+        if self.limits:
+            self._tokens -= size
 
 
 def is_throttled(replicas: str, partition: int, node_id: int) -> bool:

@@ -83,3 +83,22 @@ def test_a_rate_of_nothing_lets_nothing_through_and_no_rate_everything() -> None
 def test_replicas_are_named_by_partition_and_broker_or_all_of_them() -> None:
     assert is_throttled("*", 7, 9) and is_throttled("0:1,7:9", 7, 9) and is_throttled("07:9,", 7, 9)
     assert not is_throttled("", 0, 1) and not is_throttled("7:90", 7, 9) and not is_throttled("9:7", 7, 9)
+
+
+def test_what_was_sent_without_a_rate_is_no_debt_of_a_rate_that_is_set_later() -> None:
+    throttle = CatchUpThrottle(None)
+    throttle.sent(1 << 30)
+    throttle.set_limit(1 << 20)
+    assert throttle.delay_s(100.0) == 0 and throttle.allowance(100.0) == 1 << 20
+
+
+def test_another_rate_begins_afresh_and_the_same_rate_goes_on() -> None:
+    throttle = CatchUpThrottle(1 << 20)
+    throttle.sent(1 << 30)
+    throttle.set_limit(1 << 20)
+    assert throttle.delay_s(0.0) > 0, "the settings are told again with every change of any of them"
+    throttle.set_limit(1000)
+    assert throttle.delay_s(0.0) == 0
+    throttle.set_limit(None)
+    throttle.set_limit(0)
+    assert throttle.allowance(9.0) == 0
