@@ -207,12 +207,10 @@ class DataService(data_pb2_grpc.DataServicer):
                 if request.estimate_decompressed:
                     await self._estimate_decompressed(each, answer.ranges)
             except (KafkaError, OSError) as failure:
-                error = _as_kafka_error(failure, each.topic, each.partition)
+                error, answer.log_start_offset = self._judged(failure, each.topic, each.partition)
                 answer.error_code = error.code
                 answer.error_message = error.message
                 answer.leader.CopyFrom(self._leader_hint(each.topic, each.partition))
-                if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    answer.log_start_offset = self._replicas.replica(each.topic, each.partition).log.log_start_offset
             ranges += len(answer.ranges)
             if ranges >= RANGES_MAX:
                 break
@@ -390,6 +388,17 @@ class DataService(data_pb2_grpc.DataServicer):
 
     # --- errors ---------------------------------------------------------------------------------------------------------------
 
+    def _judged(self, failure: KafkaError | OSError, topic: str, partition: int) -> tuple[KafkaError, int]:
+        """What to answer, and where the log begins if that is why, else -1.  A partition may be deleted while a request of it
+        waits: then that is the answer."""
+        error = _as_kafka_error(failure, topic, partition)
+        if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            return error, -1
+        try:
+            return error, self._replicas.replica(topic, partition).log.log_start_offset
+        except KafkaError as gone:
+            return gone, -1
+
     async def _answer(
         self, context: grpc.aio.ServicerContext[Any, Any], topic: str, partition: int, call: Coroutine[Any, Any, Reply]
     ) -> Reply:
@@ -402,11 +411,9 @@ class DataService(data_pb2_grpc.DataServicer):
         self, context: grpc.aio.ServicerContext[Any, Any], topic: str, partition: int, error: KafkaError | OSError
     ) -> NoReturn:
         """Ends the call with the error code and who leads now."""
-        error = _as_kafka_error(error, topic, partition)
-        detail = pb.ErrorDetail(error_code=error.code, message=error.message, log_start_offset=-1)
+        error, log_start_offset = self._judged(error, topic, partition)
+        detail = pb.ErrorDetail(error_code=error.code, message=error.message, log_start_offset=log_start_offset)
         detail.leader.CopyFrom(self._leader_hint(topic, partition))
-        if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            detail.log_start_offset = self._replicas.replica(topic, partition).log.log_start_offset
         await context.abort(
             _STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE), str(error), ((ERROR_DETAIL_KEY, detail.SerializeToString()),)
         )

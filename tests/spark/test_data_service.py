@@ -19,7 +19,7 @@ from tidegate.runtime.network import grpc_channel_blocking
 from tidegate.spark.connection import DataClient, ReadError, offset_query
 from tidegate.spark.fetch import RangeRequest, fetch_range
 from tidegate.wire.compression import Compression
-from tidegate.wire.errors import ErrorCode
+from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import NewRecord, decode_batch, encode_batch
 
 from .served import FIRST_TIMESTAMP_MS, TOPIC_ID, ServedCluster, Step, committed, history
@@ -358,6 +358,25 @@ def test_many_partitions_are_planned_by_one_question_to_each_leader(
             cluster.run(cut())
             client.plan_many_ranges(topics, {("flights", n): (0, 100) for n in (6, 7)}, 1 << 20)
         client.close()
+
+
+def test_a_partition_that_is_deleted_meanwhile_fails_alone(cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = data_service.DataService._plan_ranges
+
+    async def deleted_meanwhile(self: Any, request: pb.PlanRangesRequest) -> pb.PlanRangesReply:
+        if request.topic == "gone":
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "its records are gone")
+        return await original(self, request)
+
+    monkeypatch.setattr(data_service.DataService, "_plan_ranges", deleted_meanwhile)
+    wanted = [pb.PlanRangesRequest(topic=topic, leader_epoch=-1, start=0, end=10) for topic in ("gone", "flights")]
+    stub = stub_of(cluster, 1)
+    gone, there = stub.PlanManyRanges(pb.PlanManyRangesRequest(partitions=wanted)).partitions
+    assert (gone.error_code, gone.log_start_offset) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+    assert there.error_code == ErrorCode.NONE and len(there.ranges) > 0
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.PlanRanges(wanted[0])
+    assert detail_of(caught.value).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_without_the_second_look_a_read_of_a_lost_leadership_would_be_sent(
