@@ -171,6 +171,8 @@ async def test_what_is_queued_goes_with_its_request() -> None:
         second = asyncio.create_task(threads.run(lambda: ran.append(2)))
         await asyncio.sleep(0)
         second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second  # from here on it is out of the queue; before, a thread that is free may still take it
         held.set()
         await first
         await threads.run(lambda: ran.append(3))
