@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -21,8 +22,8 @@ from .leash import Leashed, MissingRight
 PERIOD_MS: Final = 100
 CONTROLLER: Final = "/sys/fs/cgroup/cpu"
 GROUP: Final = (
-    'mkdir "$1" && echo "$3" >"$1/cpu.cfs_period_us" && echo "$4" >"$1/cpu.cfs_quota_us" && echo "$2" >"$1/cgroup.procs" '
-    '|| exit 1; '
+    'mkdir "$1" && echo "$3" >"$1/cpu.cfs_period_us" && echo "$4" >"$1/cpu.cfs_quota_us" || exit 1; '
+    'if [ -n "$2" ]; then echo "$2" >"$1/cgroup.procs" || exit 1; fi; '
     'echo ready; cat >/dev/null; echo -1 >"$1/cpu.cfs_quota_us"; '
     'for each in $(cat "$1/cgroup.procs"); do echo "$each" >"$5/cgroup.procs"; done; '
     'for again in 1 2 3 4 5; do rmdir "$1" && break; sleep 0.2; done'
@@ -42,14 +43,9 @@ class CpuQuota:
         """Raises MissingRight where that is not permitted."""
         try:
             for pid in self._pids:
-                folder = f"{CONTROLLER}/tidegate-chaos-{os.getpid()}-{next(_numbers)}"
-                arguments = [folder, str(pid), str(PERIOD_MS * 1000), str(self._quota_us), CONTROLLER]
-                self._groups.append(Leashed(GROUP, arguments))
-        except BaseException as error:
+                self._groups.append(_group(_folder(), pid, self._quota_us))
+        except BaseException:
             self.__exit__(None, None, None)
-            if isinstance(error, MissingRight):
-                advice = "run as root, on Linux with the cpu controller of cgroup v1"
-                raise MissingRight(f"NO CPU QUOTA CAN BE SET HERE, so nothing was tried: {error}; {advice}") from error
             raise
         return self
 
@@ -57,3 +53,43 @@ class CpuQuota:
         for group in self._groups:
             group.let_go()
         self._groups.clear()
+
+
+class SharedCpuQuota:
+    """One quota for all processes that it takes, together, for example as soon as they are started."""
+
+    def __init__(self, ms_per_second: int) -> None:
+        self._quota_us = ms_per_second * PERIOD_MS
+        self._folder = _folder()
+        self._group: Leashed | None = None
+
+    def __enter__(self) -> Self:
+        """Raises MissingRight where that is not permitted."""
+        self._group = _group(self._folder, None, self._quota_us)
+        return self
+
+    def take(self, pid: int) -> bool:
+        """Puts a process, with all its threads, under the quota; False when it is gone already."""
+        try:
+            (self._folder / "cgroup.procs").write_text(str(pid))
+        except ProcessLookupError:
+            return False
+        return True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._group is not None:
+            self._group.let_go()
+        self._group = None
+
+
+def _folder() -> Path:
+    return Path(CONTROLLER, f"tidegate-chaos-{os.getpid()}-{next(_numbers)}")
+
+
+def _group(folder: Path, pid: int | None, quota_us: int) -> Leashed:
+    arguments = [str(folder), "" if pid is None else str(pid), str(PERIOD_MS * 1000), str(quota_us), CONTROLLER]
+    try:
+        return Leashed(GROUP, arguments)
+    except MissingRight as error:
+        advice = "run as root, on Linux with the cpu controller of cgroup v1"
+        raise MissingRight(f"NO CPU QUOTA CAN BE SET HERE, so nothing was tried: {error}; {advice}") from error

@@ -41,6 +41,7 @@ from .lagging_names import MovingHosts
 from .leash import MissingRight
 from .librdkafka import available
 from .network_lab import NetworkLab
+from .node_logs import count_logs
 from .outcome import Outcome, Recovery
 from .processes import Plan
 from .progress import Commit
@@ -299,6 +300,7 @@ async def _run_and_stop(scenario: Scenario, run: Run, seconds: float) -> None:
         outcome.require("all replicas hold the same bytes", not differences, "; ".join(differences[:3]))
         outcome.figures["replica_bytes_compared"] = compared
     outcome.disturbances = workload.progress.disturbances
+    outcome.log_lines = count_logs(node.log_path for node in run.cluster.nodes)
     archive.write(outcome.directory, run.history.ops(), run.final.logs, run.final.offsets)
     outcome.write()
 

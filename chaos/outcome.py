@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 from .anomaly import Kind
 from .checker import Report
+from .node_logs import LEVELS, Counted, loud
 
 PROMISES: Final[Mapping[str, tuple[Kind, ...]]] = {
     "0 records lost": (Kind.LOST_WRITE, Kind.UNSEEN),
@@ -76,6 +78,8 @@ class Outcome:
     figures: dict[str, float | int] = field(default_factory=dict)
     anomalies: list[str] = field(default_factory=list)
     disturbances: list[str] = field(default_factory=list)
+    log_lines: Counted = field(default_factory=Counter)
+    """What the nodes logged, by level and event."""
 
     @property
     def passed(self) -> bool:
@@ -108,6 +112,9 @@ class Outcome:
             "figures": self.figures,
             "anomalies": self.anomalies,
             "disturbances": self.disturbances,
+            "log_lines": {
+                level: {event: count for (at, event), count in self.log_lines.most_common() if at == level} for level in LEVELS
+            },
         }
 
     def write(self) -> None:
@@ -133,6 +140,8 @@ class Outcome:
             lines.append(f"  {_sentence(recovery)}")
         counted = ", ".join(f"{name.replace('_', ' ')} {_number(value)}" for name, value in self.figures.items())
         lines.append(f"  {counted}")
+        said = ", ".join(f"{event} {count}" for (_, event), count in loud(self.log_lines).most_common())
+        lines.append(f"  the nodes logged {self.log_lines.total()} lines; at WARNING and above: {said or 'none'}")
         return "\n".join(lines) + "\n"
 
 

@@ -79,6 +79,7 @@ class LocalNode:
         self.log_path = self.directory / "node.log"
         self._record = self.directory / "process.json"
         self.progress = Progress()
+        self._has_logs = False  # as far as it has said since its last start
         self._log_start = 0  # where its last start begins in the log
         self._process = NodeProcess.attach(self._record)
 
@@ -121,7 +122,7 @@ class LocalNode:
         configuration = self._cluster.configuration(self).encode()
         if not _DISK.exists(self.config_path) or _DISK.read(self.config_path) != configuration:  # a full disk stops no start
             _DISK.write_atomic(self.config_path, configuration)
-        self._log_start = log_size(self.log_path)
+        self.progress, self._has_logs, self._log_start = Progress(), False, log_size(self.log_path)
         self._process = NodeProcess.spawn(
             self.config_path,
             log=self.log_path,
@@ -174,6 +175,7 @@ class LocalNode:
                 raise LocalClusterError(f"node {self.id} ended{how}: {said} (log: {self.log_path})")
             try:
                 status = await self.status()
+                self._has_logs = self._has_logs or status.replicas > 0
                 if status.ready:
                     self.progress = Progress()
                     return status
@@ -182,7 +184,8 @@ class LocalNode:
             except grpc.aio.AioRpcError as error:
                 last = str(error.code())
                 self.progress = await self._recovery() or self.progress
-                if self.recovering:
+                self._has_logs = self._has_logs or self.progress.of > 0
+                if self.progress.doing == RECOVERING:
                     last = f"{self.progress.opened} of {self.progress.of} logs are open"
             except ForeignNode as error:
                 last = str(error)  # ours will end: it cannot listen there
@@ -197,9 +200,9 @@ class LocalNode:
             await asyncio.sleep(POLL_INTERVAL_S)
 
     @property
-    def recovering(self) -> bool:
-        """It opens its logs: to stop it now is to begin anew."""
-        return self.running and self.progress.doing == RECOVERING
+    def has_logs(self) -> bool:
+        """It runs, and has opened logs since its start or is at it: to stop it before it is ready is to begin anew."""
+        return self.running and self._has_logs
 
     async def _recovery(self) -> Progress | None:
         """How far the opening of its logs is; None while that cannot be known."""
@@ -351,14 +354,14 @@ class LocalCluster:
 
     async def up(self, timeout_s: float = STALL_TIMEOUT_S, *, within_s: float | None = None) -> None:
         """Starts what does not run and waits until all are ready (`LocalNode.wait_ready`).  On failure it raises, and stops what
-        it started; of a detached cluster not the nodes that recover: the next `up` finds them further on."""
+        it started; of a detached cluster not the nodes that have logs: the next `up` finds them further on."""
         absent = [node for node in self.nodes if not node.running]
         try:
             for node in absent:
                 await node.start()
             await asyncio.gather(*(node.wait_ready(timeout_s, within_s=within_s) for node in self.nodes))
         except BaseException:
-            left = [node.id for node in absent if self.detached and node.recovering]
+            left = [node.id for node in absent if self.detached and node.has_logs]
             await self._stop([node for node in absent if node.id not in left], STOP_TIMEOUT_S)
             self._write_description(self._kept_settings)  # a misspelt setting must not stay
             raise

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ..runtime import logs
+from ..runtime.calm_logs import SparingLines
 from ..runtime.network import ByteBudget, FrameConnection, FrameLease, FrameServer, LogLimiter, serve_frames
 from ..runtime.turns import LoopTurns
 from ..wire import api, codec, produce
@@ -76,6 +77,8 @@ class Shared:
 
     limiter: LogLimiter
     turns: LoopTurns
+    abandoned: SparingLines
+    """How long its requests may take is the client's business."""
     unanswered: int = 0
     """Requests of lost connections that are still to be done."""
 
@@ -141,7 +144,7 @@ class ClientConnection:
         undone = (slot for slot in self._slots if not slot.done and slot.name not in _LONG_POLLS)
         slow = [f"{slot.name} {now - slot.started:.1f}s" for slot in undone if now - slot.started > SLOW_S]
         if slow:
-            log.warning("requests_abandoned", peer=self._connection.peer, reason=reason, unanswered=slow)
+            self._shared.abandoned.line(now, "connections", peer=self._connection.peer, reason=reason, unanswered=slow)
         self._is_lost = True
         for task in self._aside:
             task.cancel()
@@ -359,7 +362,8 @@ def _release(lease: FrameLease | None) -> None:
 async def listen(broker: Broker, handlers: Handlers) -> FrameServer:
     """Opens the Kafka listener.  Raises PortInUse."""
     configuration = broker.configuration
-    shared = Shared(LogLimiter(), LoopTurns(broker.clock.monotonic))
+    abandoned = SparingLines(log, "requests_abandoned", "more_requests_abandoned")
+    shared = Shared(LogLimiter(), LoopTurns(broker.clock.monotonic), abandoned)
     return await serve_frames(
         configuration.kafka.host,
         configuration.kafka.port,

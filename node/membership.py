@@ -25,6 +25,7 @@ from ..controller.offline_replicas import Replica, encode_replicas
 from ..controller.reachability import Life
 from ..proto import controller_pb2 as pb
 from ..runtime import logs
+from ..runtime.calm_logs import Outage
 from ..runtime.clock import Clock
 from ..wire.errors import ErrorCode, KafkaError
 from .lease import Change, HeartbeatAnswer, Lease
@@ -99,6 +100,7 @@ class Membership:
         self.not_reached_by: tuple[int, ...] = ()
         """Brokers that are up and have not found this one yet, as the controller said last."""
         self._lease = Lease(session_timeout_s, clock.monotonic())
+        self._unanswered = Outage(log, "heartbeat_failed")
         self._number = self._newest_answered = 0
         self._in_flight: dict[int, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -229,8 +231,9 @@ class Membership:
             if error.code in _SUPERSEDED:
                 self._on_superseded(str(error))
             else:
-                log.warning("heartbeat_failed", error=error)
+                self._unanswered.failed(self._clock.monotonic(), error=error)
             return
+        self._unanswered.over(self._clock.monotonic())
         self._answered(
             HeartbeatAnswer(sent_at, reply.status.controller_epoch, reply.metadata_index, reply.fenced)
         )

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..runtime import logs
+from ..runtime.calm_logs import Outage, SparingLines
 from ..runtime.clock import Clock
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
@@ -119,6 +120,8 @@ class LeaderFetcher:
         self._waiting = False
         self._extra: asyncio.Task[None] | None = None
         self._main: asyncio.Task[None] | None = None
+        self._unanswered = Outage(_log, "fetch_not_answered")
+        self.lines = SparingLines(_log, "partition_fetch_rests", "partition_fetches_rest")
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -290,7 +293,7 @@ class LeaderFetcher:
             async with asyncio.timeout(self._limits.answer_timeout_s + request.max_wait_ms / 1000):
                 return await self._transport.fetch(request)
         except (KafkaError, OSError, TimeoutError) as error:
-            _log.warning("fetch_not_answered", leader=self.leader_id, error=repr(error))
+            self._unanswered.failed(self._clock.monotonic(), leader=self.leader_id, error=repr(error))
             self._transport.close()
             return None
 
@@ -397,8 +400,9 @@ class LeaderFetcher:
         followed.rests_until_s = self._clock.monotonic() + pause_s
         if followed.failures & (followed.failures - 1):
             return  # said at the first, second, fourth, eighth time and so on
-        _log.info(
-            "partition_fetch_rests",
+        self.lines.line(
+            self._clock.monotonic(),
+            error.name,
             leader=self.leader_id,
             topic=followed.replica.topic,
             partition=followed.replica.partition,
@@ -410,16 +414,19 @@ class LeaderFetcher:
         )
 
     def _log_cut(self, replica: Replica, offset: int, part: FetchResponsePartition) -> None:
-        """A warning only where records go: after every change of leaders followers ask where to cut, and most have nothing to."""
-        say = _log.warning if offset < replica.log.log_end_offset else _log.debug
+        """A warning only where what this replica knew to be committed goes.  An uncommitted tail goes after every change of
+        leaders; and most followers then ask where to cut and have nothing to."""
+        log = replica.log
+        say = _log.warning if offset < log.high_watermark else _log.info if offset < log.log_end_offset else _log.debug
         say(
             "log_truncated",
             topic=replica.topic,
             partition=replica.partition,
             leader=self.leader_id,
             leader_epoch=replica.leader_epoch,
-            from_offset=replica.log.log_end_offset,
+            from_offset=log.log_end_offset,
             to_offset=offset,
+            high_watermark=log.high_watermark,
             diverging_epoch=part.diverging_epoch,
             error=part.error.name,
         )

@@ -10,11 +10,11 @@ other occasion.  This file holds no rule of its own; see `leader.PartitionLeader
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
 
 from ..runtime import logs
+from ..runtime.calm_logs import Outage, SparingLines
 from ..runtime.clock import Clock, Timer
 from ..wire.errors import ErrorCode, KafkaError
 from .assignment import IsrChange, IsrResult
@@ -29,8 +29,6 @@ PAUSE_FIRST_S = 0.3
 PAUSE_MAX_S = 5.0
 HEARD_WITHIN_S = 3.0
 BATCH_MAX = 5_000
-LOGGED_MAX = 100
-"""Of so many changes at once, each has its lines in the log; of more, all have one."""
 
 _log = logs.get(__name__)
 
@@ -82,14 +80,15 @@ class IsrChanges:
         self._queue: list[_Queued] = []
         self._tracked: set[PendingChange] = set()  # queued or in flight
         self._task: asyncio.Task[None] | None = None
+        self._unanswered = Outage(_log, "isr_changes_not_answered")
+        self.lines = SparingLines(_log, "isr_change_answered", "isr_changes_answered")
 
     def submit(self, replica: Replica, change: PendingChange | None) -> None:
         """Queues a change that is pending in the replica's core; None is no change, and one already on its way stays one."""
         if change is None or replica.leader is None or change.awaits_metadata or change in self._tracked:
             return
         self._tracked.add(change)
-        say = _log.info if len(self._tracked) <= LOGGED_MAX else _log.debug
-        say(
+        _log.debug(
             "isr_change_proposed",
             topic=replica.topic,
             partition=replica.partition,
@@ -161,12 +160,11 @@ class IsrChanges:
         try:
             results = await self._alter_partition([queued.as_change() for queued in batch])
         except (KafkaError, OSError, TimeoutError) as error:
-            _log.warning("isr_changes_not_answered", error=str(error), changes=len(batch))
+            self._unanswered.failed(self._clock.monotonic(), error=str(error), changes=len(batch))
             return batch
+        self._unanswered.over(self._clock.monotonic())
         by_key = {(result.topic, result.partition): result for result in results}
         again: list[_Queued] = []
-        say = _log.info if len(batch) <= LOGGED_MAX else _log.debug
-        outcomes: Counter[str] = Counter()
         for queued in batch:
             replica = queued.replica
             result = by_key.get(replica.key) or IsrResult(replica.topic, replica.partition, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -179,16 +177,16 @@ class IsrChanges:
                 if result.error is ErrorCode.NONE:
                     self._pauses = 0
                 self._on_settled(replica)
-            outcomes[outcome.value] += 1
             if outcome is not AlterOutcome.STALE:
-                say(
-                    "isr_change_answered",
+                self.lines.line(
+                    self._clock.monotonic(),
+                    outcome.value,
                     topic=replica.topic,
                     partition=replica.partition,
                     error=result.error.name,
                     outcome=outcome.value,
+                    kind=queued.change.kind.value,
                     isr=sorted(queued.leader.isr),
+                    leader_epoch=queued.change.proposal.leader_epoch,
                 )
-        if len(batch) > LOGGED_MAX:
-            _log.info("isr_changes_answered", **outcomes)
         return again

@@ -19,13 +19,13 @@ append, flush and fetch onwards -> each of these events may move the high waterm
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from ..runtime import logs
+from ..runtime.calm_logs import SparingLines
 from ..runtime.clock import Clock, Timer
 from ..storage.admission import CheckedBatches
 from ..storage.data_folders import DataFolders
@@ -56,9 +56,6 @@ OnLeader = Callable[[str, int, int, Log], None]
 OnFollower = Callable[[str, int, int], None]
 OnHighWatermark = Callable[[str, int, int], None]
 OnOffline = Callable[[str, int, str], None]
-
-ROLES_LOGGED_MAX = 100
-"""Of so many role changes at once, each has its line in the log; of more, all have one: ten thousand take half a second."""
 
 _log = logs.get(__name__)
 
@@ -120,6 +117,7 @@ class ReplicaManager:
         )
         self._follower_throttle = CatchUpThrottle(self._config.limits.follower_throttled_bytes_per_s)
         self._isr_changes = IsrChanges(clock, alter_partition, self._settled, self._follower_fetches.heard_of)
+        self._role_lines = SparingLines(_log, "role_taken_up", "roles_taken_up")
         self._moved: set[Replica] = set()  # high watermarks to report on the next turn of the loop
         self._waiting_acks, self._acking, self._started = 0, set[Replica](), False
         self._sweep: Timer | None = None
@@ -200,7 +198,6 @@ class ReplicaManager:
             if held is not None and held.topic_id != assignment.topic_id:
                 self.delete(*held.key)  # the topic was deleted and created again under the same name
         ready = self._openings.ready(wanted)
-        taken_up: Counter[Role] = Counter()
         for assignment in ready:
             replica = self._replica_for(assignment)
             if replica is None:
@@ -211,8 +208,7 @@ class ReplicaManager:
                 replica.log.update_config(self._openings.log_config(assignment))
                 self._start_flush(replica)  # by a stricter policy: the controller counts on it from now on, and nothing may come
             if change is RoleChange.NEW_LEADER_EPOCH:
-                taken_up[replica.role] += 1
-                self._role_changed(replica, _log.info if len(ready) <= ROLES_LOGGED_MAX else _log.debug)
+                self._role_changed(replica)
             elif change is RoleChange.ISR:
                 self._settled(replica)
                 if replica.assignment.replicas != old.replicas:
@@ -220,8 +216,6 @@ class ReplicaManager:
             if self.node_id not in replica.assignment.replicas:
                 _log.info("replica_moved_away", topic=assignment.topic, partition=assignment.partition, to=assignment.replicas)
                 self.delete(*replica.key)
-        if taken_up and len(ready) > ROLES_LOGGED_MAX:
-            _log.info("roles_taken_up", **{role.value: count for role, count in taken_up.items()})
 
     def _replica_for(self, assignment: Assignment) -> Replica | None:
         """The replica that the assignment is for, made when this node should hold one; None when it should not, or cannot."""
@@ -257,10 +251,10 @@ class ReplicaManager:
             self._on_follower(topic, partition, replica.leader_epoch)
         self._openings.remove((topic, partition))
 
-    def _role_changed(self, replica: Replica, say: Callable[..., None]) -> None:
+    def _role_changed(self, replica: Replica) -> None:
         self._stop_following(replica)
         self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        say("role_taken_up", **replica.standing())
+        self._role_lines.line(self._clock.monotonic(), replica.role.value, **replica.standing())
         if replica.role is Role.LEADER:
             self._on_leader(replica.topic, replica.partition, replica.leader_epoch, replica.log)
             self._start_flush(replica)
@@ -553,6 +547,7 @@ class ReplicaManager:
         while not self._closing:
             await self._clock.sleep(max(0.05, self._lag_max_s / 2))
             now_s = self._clock.monotonic()
+            self._tell(now_s)
             for count, replica in enumerate(tuple(self._replicas.values()), start=1):
                 try:
                     self._maintain(replica, now_s)
@@ -560,6 +555,11 @@ class ReplicaManager:
                     _log.exception("isr_maintenance_failed", topic=replica.topic, partition=replica.partition)
                 if count % 500 == 0:
                     await asyncio.sleep(0)  # thousands of partitions must not hold the loop
+
+    def _tell(self, now_s: float, *, at_once: bool = False) -> None:
+        """What had no lines of its own in the log."""
+        for lines in (self._role_lines, self._isr_changes.lines, *(fetcher.lines for fetcher in self._fetchers.values())):
+            lines.tell(now_s, at_once=at_once)
 
     def _maintain(self, replica: Replica, now_s: float) -> None:
         if (leader := replica.leader) is not None:
@@ -581,6 +581,7 @@ class ReplicaManager:
     async def shutdown(self, clean: bool = True) -> None:
         """Stops every task and answers everything that waits; with `clean`, flushes the logs and writes the checkpoints."""
         self._closing = True
+        self._tell(self._clock.monotonic(), at_once=True)
         await self._openings.close()
         await self._isr_changes.close()
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
@@ -592,8 +593,7 @@ class ReplicaManager:
         self._sweep = None
         if clean:
             await self._flush_followed([replica for replica in self._replicas.values() if replica.role is not Role.OFFLINE])
-        tasks = tuple(self._tasks)
-        for task in tasks:
+        for task in (tasks := tuple(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if clean:

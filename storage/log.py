@@ -127,7 +127,7 @@ class Log:
         opened = cls(disk, directory, topic, partition, config, loaded, start)
         opened.set_high_watermark(high_watermark)
         if loaded.recovered and loaded.cut_bytes:
-            log.warning("log_recovered", log=opened.name, log_end_offset=opened.log_end_offset, cut_bytes=loaded.cut_bytes)
+            log.info("log_recovered", log=opened.name, log_end_offset=opened.log_end_offset, cut_bytes=loaded.cut_bytes)
         return opened
 
     # -------------------------------------------------------------------------------------------------------- properties
@@ -464,7 +464,7 @@ class Log:
         with self._health.reading("a truncation"):
             cut = self._segments.find_cut(offset)
         end = cut.end_offset
-        log.info("log_truncated", log=self.name, offset=offset, new_end=end, old_end=self._log_end)
+        log.debug("log_truncated", log=self.name, offset=offset, new_end=end, old_end=self._log_end)
         epochs = self._epochs.below(end)
         self._before_cut(cut.data_end, epochs)
         with self._health.disk_at_work("a truncation"):

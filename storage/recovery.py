@@ -443,8 +443,8 @@ def _scan_segment(loader: _Loader, loaded: LoadedLog, segment: Segment) -> bool:
         return True
     if expected < loader.flushed_end or lost_bytes:
         raise CorruptLog(segment.path("log"), segment.size_bytes, expected, problem)
-    log.warning("log_cut_at_recovery", path=segment.path("log"), position=segment.size_bytes, offset=expected,
-                cut_bytes=file_bytes - segment.size_bytes, reason=problem)  # fmt: skip
+    log.info("log_cut_at_recovery", path=segment.path("log"), position=segment.size_bytes, offset=expected,
+             cut_bytes=file_bytes - segment.size_bytes, reason=problem)  # fmt: skip
     loaded.cut_bytes += file_bytes - segment.size_bytes
     segment.file_to_write.truncate(segment.size_bytes)
     return False
@@ -467,7 +467,7 @@ def _drop_segments(loader: _Loader, loaded: LoadedLog, keep: int) -> None:
     last = loaded.segments[keep - 1]
     last.unseal()
     for segment in reversed(loaded.segments[keep:]):
-        log.warning("segment_beyond_the_end_removed", path=segment.path("log"), size_bytes=segment.size_bytes)
+        log.info("segment_beyond_the_end_removed", path=segment.path("log"), size_bytes=segment.size_bytes)
         loaded.cut_bytes += segment.size_bytes
         segment.remove()
     del loaded.segments[keep:]

@@ -2,10 +2,11 @@
 
     python bench/cluster [metadata] [failover] [partitions] [writes]
                          [--directory DIR] [--rounds 9] [--partitions 10000] [--replicas 3,1] [--nodes 1,3,5] [--seconds 3]
+    python bench/cluster recovery [--partitions 3000] [--cpu-percent 20]
 
-Without a name, all of them.  Nodes, clients and whatever else the machine runs share its cores, so every part says what the load
-was, and where a raw loop (append, fdatasync) can stand beside a figure it runs in the same minutes, on the same disk, in turns.
-Figures are medians of the rounds.
+Without a name, all of the first line.  Nodes, clients and whatever else the machine runs share its cores, so every part says what
+the load was, and where a raw loop (append, fdatasync) can stand beside a figure it runs in the same minutes, on the same disk, in
+turns.  Figures are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # what the benchmarks share sta
 from failover import bench_failover
 from metadata import bench_metadata
 from partitions import bench_partitions
+from recovery import bench_recovery
 from writes import bench_writes
 
 
@@ -32,10 +34,11 @@ def numbers(text: str) -> list[int]:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("parts", nargs="*", metavar="part", help="metadata, failover, partitions, writes")
+    arguments.add_argument("parts", nargs="*", metavar="part", help="metadata, failover, partitions, writes, recovery")
     arguments.add_argument("--directory", type=Path, help="a folder on the disk to measure (default: the temporary one)")
     arguments.add_argument("--rounds", type=int, default=9, help="kills of each kind, turns of metadata commands")
-    arguments.add_argument("--partitions", type=int, default=10_000)
+    arguments.add_argument("--partitions", type=int, help="default: 10,000; of a recovery 3,000")
+    arguments.add_argument("--cpu-percent", type=int, default=20, help="of one core, for all nodes that recover together")
     arguments.add_argument("--replicas", type=numbers, default=[3, 1], help="replication factors of the many partitions")
     arguments.add_argument("--nodes", type=numbers, default=[1, 3, 5], help="nodes, and replicas, of the writes")
     arguments.add_argument("--seconds", type=float, default=3.0, help="of each cell of the writes")
@@ -43,13 +46,14 @@ def main() -> None:
     parts = {
         "metadata": lambda root: bench_metadata(root, chosen.rounds),
         "failover": lambda root: bench_failover(root, chosen.rounds),
-        "partitions": lambda root: bench_partitions(root, chosen.partitions, chosen.replicas),
+        "partitions": lambda root: bench_partitions(root, chosen.partitions or 10_000, chosen.replicas),
         "writes": lambda root: bench_writes(root, chosen.nodes, chosen.seconds),
+        "recovery": lambda root: bench_recovery(root, chosen.partitions or 3_000, chosen.cpu_percent),
     }
     unknown = [part for part in chosen.parts if part not in parts]
     if unknown:
         arguments.error(f"unknown: {', '.join(unknown)}")
-    for part in chosen.parts or parts:
+    for part in chosen.parts or [part for part in parts if part != "recovery"]:
         root = Path(tempfile.mkdtemp(prefix="tidegate-bench-", dir=chosen.directory))
         before = os.getloadavg()[0]
         try:

@@ -100,8 +100,8 @@ def up(
 ) -> None:
     """Start the nodes in the background and wait until they are ready.
 
-    Nodes that recover their logs are waited for, and are never stopped: when the waiting ends early they go on, and the next `up`
-    waits for them again.
+    Nodes that recover their logs, or catch up, are waited for, and are never stopped: when the waiting ends early they go on, and
+    the next `up` waits for them again.
     """
     run(_up(nodes, data, base_port, settings, timeout, json))
 
@@ -118,9 +118,10 @@ async def _up(
     try:
         await cluster.up(within_s=timeout_s)
     except LocalClusterError as error:
-        left = [str(node.id) for node in cluster.nodes if node.recovering]
+        left = [str(node.id) for node in cluster.nodes if node.has_logs]
         if left:
-            more = f"{error}; node {', '.join(left)} goes on recovering: `tidegate cluster up --data {data}` waits again"
+            who = f"node {left[0]} goes" if len(left) == 1 else f"nodes {', '.join(left)} go"
+            more = f"{error}; {who} on starting: `tidegate cluster up --data {data}` waits again, `down` stops"
             raise LocalClusterError(more) from None
         raise
     finally:

@@ -26,6 +26,7 @@ from pysyncobj.node import Node
 from pysyncobj.version import VERSION
 
 from ...runtime import faults, logs
+from ...runtime.calm_logs import Outage
 from .contract import FollowerView, Proposal, QuorumStatus, RaftTimings, StateMachine
 from .failure import RaftFatal
 from .library_ports import NO_OP, REGULAR, NoPoller, VoteRequests
@@ -88,6 +89,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._membership = self.membership_class(node_id, voters, journal)
         self._returns = Returns(timings.election_s_max + 2 * timings.heartbeat_s)
         self._announce_at, self._waits_for = 0.0, ""
+        self._without_vote = Outage(log, "quorum_no_vote")
         self._assembly = SnapshotAssembly()
         self._snapshot_pending = False
         self._reported: QuorumStatus | None = None
@@ -182,7 +184,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             self.last_index,
             connected=tuple(sorted(node.id for node in self._SyncObj__connectedNodes)),
             not_voting=self._membership.not_voting(),
-            waits_for=self._waits_for,
+            waits_for=self._waits_for if self._without_vote.lasts else "",
         )
 
     def followers(self) -> dict[int, FollowerView]:
@@ -291,14 +293,12 @@ class RaftCore(SyncObj):  # type: ignore[misc]
     def _ask_for_vote(self) -> None:
         """Without a vote: says so again and again, to the other voters and in the log."""
         if self._membership.voting:
-            self._waits_for = ""
+            self._without_vote.over(self.now(), node=self.selfNode.id)
         elif self.now() >= self._announce_at:
             self._announce_at = self.now() + self._timings.election_s_min
             self._announce()
-            waits_for = self._membership.waits_for()
-            if waits_for != self._waits_for:
-                self._waits_for = waits_for
-                log.warning("quorum_no_vote", node=self.selfNode.id, waits_for=waits_for)
+            self._waits_for = waits_for = self._membership.waits_for()
+            self._without_vote.failed(self.now(), news=waits_for, node=self.selfNode.id, waits_for=waits_for)
 
     def _may_vote(self) -> bool:
         return self._membership.voting

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...runtime import logs, network
+from ...runtime.calm_logs import Outage
 from ...runtime.tls import MutualTls, certified_nodes
 from .messages import FRAME_BYTES_MAX, Hello, MalformedMessage, Message, Ping, decode, encode
 
@@ -98,6 +99,7 @@ class QuorumTransport:
         self._outgoing: deque[tuple[int, bytes]] = deque()
         self._flush_scheduled = False
         self._warned: dict[object, str] = {}
+        self._unreached = {peer: Outage(log, "quorum_peer_unreachable") for peer in voters}
 
     async def start(self) -> None:
         """Listens (raises PortInUse) and begins to dial."""
@@ -169,9 +171,13 @@ class QuorumTransport:
                 await closed
                 wait_s = REDIAL_S
             except OSError as error:
-                self.warn_once(("dial", peer), str(error), "quorum_peer_unreachable", peer=peer, host=host, port=port)
+                self._not_reached(peer, str(error))
                 wait_s = min(2 * wait_s, REDIAL_S_MAX)
             await self.clock.sleep(wait_s * (0.5 + self.clock.random()))
+
+    def _not_reached(self, peer: int, reason: str) -> None:
+        host, port = self.voters[peer]
+        self._unreached[peer].failed(self.clock.monotonic(), news=reason, peer=peer, host=host, port=port, reason=reason)
 
     async def _dial_once(self, peer: int, host: str, port: int) -> asyncio.Future[None]:
         closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -184,7 +190,7 @@ class QuorumTransport:
         def on_close(reason: str) -> None:
             if made:
                 if not made[0].is_named:  # it hung up on us, or its hello was refused: its own log says why, ours says that
-                    self.warn_once(("dial", peer), reason, "quorum_peer_unreachable", peer=peer, host=host, port=port)
+                    self._not_reached(peer, reason)
                 made[0].on_close(reason)
             if not closed.done():
                 closed.set_result(None)
@@ -219,6 +225,8 @@ class QuorumTransport:
         old = self._links.get(peer)
         self._links[peer] = link
         self._warned.clear()
+        if peer in self._unreached:
+            self._unreached[peer].over(self.clock.monotonic(), peer=peer)
         if old is not None:
             old.connection.close("replaced by a newer connection")
         self._inbox(PeerUp(peer, link.number))

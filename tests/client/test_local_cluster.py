@@ -394,7 +394,7 @@ async def test_a_node_that_gets_no_further_is_not_waited_for(recovering: tuple[L
     opened += [1, 2, 3, 3, 3, 3, 3]
     with pytest.raises(LocalClusterError, match=r"not ready after 60 s .*got no further.*3 of 10 logs are open"):
         await node.wait_ready()
-    assert node.recovering, "it is left alone"
+    assert node.has_logs, "it is left alone"
 
 
 async def test_the_waiting_ends_when_it_is_told_to(recovering: tuple[LocalNode, list[int]]) -> None:
@@ -404,13 +404,32 @@ async def test_the_waiting_ends_when_it_is_told_to(recovering: tuple[LocalNode, 
         await node.wait_ready(within_s=120)
 
 
+@pytest.mark.parametrize(("replicas", "has_logs"), [(3000, True), (0, False)])
+async def test_a_node_that_catches_up_has_logs_that_its_stop_would_close(
+    recovering: tuple[LocalNode, list[int]], monkeypatch: pytest.MonkeyPatch, replicas: int, has_logs: bool
+) -> None:
+    """It has opened them all, and must not be stopped either; a first start that comes to nothing must."""
+    node, _ = recovering
+    clock = node._cluster.clock
+    assert isinstance(clock, StepClock)
+
+    async def status(*_: object) -> StatusReply:
+        clock.now_s += 50
+        return StatusReply(state="running", replicas=replicas, under_replicated=replicas)
+
+    monkeypatch.setattr(node, "status", status)
+    with pytest.raises(LocalClusterError, match="not ready"):
+        await node.wait_ready()
+    assert node.has_logs is has_logs
+
+
 @pytest.mark.parametrize("detached", [True, False])
 async def test_a_node_that_recovers_is_not_stopped_when_the_waiting_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, detached: bool
 ) -> None:
     cluster, stopped = LocalCluster(tmp_path, nodes=2, detached=detached), list[int]()
     cluster.node(1).progress = local_cluster.Progress(local_cluster.RECOVERING, 3, 10)
-    monkeypatch.setattr(LocalNode, "recovering", property(lambda self: bool(self.progress.of)))
+    monkeypatch.setattr(LocalNode, "has_logs", property(lambda self: bool(self.progress.of)))
 
     async def nothing(*_: object, **__: object) -> None:
         pass

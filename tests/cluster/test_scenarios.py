@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tidegate.chaos import archive
+from tidegate.chaos import archive, node_logs
 from tidegate.chaos.anomaly import Kind
 from tidegate.chaos.checker import check
 from tidegate.chaos.harness import run_scenario
@@ -16,12 +16,24 @@ from tidegate.chaos.scenarios import SCENARIOS
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("chaos"), pytest.mark.timeout(180)]
 
 SECONDS = 4.0
+LOUD_LINES_PER_FAULT_MAX = 8
+"""Of three nodes together: on a crowded machine a node may be away for long enough to be worth a warning."""
 
 
 async def run(name: str, directory: Path) -> RunOutcome:
     outcome = await run_scenario(SCENARIOS[name], directory / name, SECONDS, seed=1)
     assert outcome.passed, outcome.table() + "\n".join(outcome.disturbances[:20])
+    require_calm_logs(outcome)
     return outcome
+
+
+def require_calm_logs(outcome: RunOutcome) -> None:
+    """The log at WARNING is for what an operator has to look at: a node that dies and comes back is not."""
+    loud = node_logs.loud(outcome.log_lines)
+    del loud["WARNING", "fault_armed"]  # it is the scenario's own
+    assert not node_logs.NEVER_LOUD & {event for _, event in loud}, outcome.table()
+    assert loud.total() <= LOUD_LINES_PER_FAULT_MAX * len(outcome.recoveries), outcome.table()
+    assert outcome.log_lines["INFO", "node_ready"] > 0, "the logs were found"
 
 
 def verdicts(outcome: RunOutcome) -> set[str]:

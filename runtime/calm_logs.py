@@ -1,0 +1,98 @@
+"""A calm log: what happens a thousand times is counted, and only what lasts is a warning.
+
+A node that is killed is seen by all others at once, in everything that they do with it, and is back before an operator has read
+the first line.  So an `Outage` (of a connection, of answers) is a line at INFO when it begins and when it is over, and a WARNING
+only when it has lasted for `PATIENCE_S`; then again after twice that time, and so on.  What comes for every partition
+(`SparingLines`) has `LINES_MAX` lines in `WINDOW_S`, and one that counts the others.  At DEBUG every single one is there.
+
+Neither has a clock or a timer: who uses them says what time it is, and calls `tell` from time to time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from .logs import EventLogger
+
+PATIENCE_S: Final = 10.0
+WINDOW_S: Final = 10.0
+LINES_MAX: Final = 20
+
+
+class Outage:
+    """Something that fails again and again until it works."""
+
+    __slots__ = ("_event", "_log", "_news", "_since_s", "_warn_at_s")
+
+    def __init__(self, log: EventLogger, event: str) -> None:
+        self._log = log
+        self._event = event
+        self._since_s: float | None = None
+        self._warn_at_s = 0.0
+        self._news: object = None
+
+    @property
+    def lasts(self) -> bool:
+        """It has failed, and not worked since."""
+        return self._since_s is not None
+
+    def failed(self, now_s: float, /, *, news: object = None, **fields: object) -> None:
+        """It failed (again).  `news`: where this is another than the last time, the line comes also within the outage."""
+        if self._since_s is None:
+            self._since_s, self._warn_at_s, self._news = now_s, now_s + PATIENCE_S, news
+            say = self._log.info
+        elif now_s >= self._warn_at_s:
+            lasted_s = now_s - self._since_s
+            self._warn_at_s, self._news = self._since_s + 2 * lasted_s, news
+            self._log.warning(self._event, **fields, for_s=int(lasted_s))
+            return
+        elif news != self._news:
+            self._news = news
+            say = self._log.info
+        else:
+            say = self._log.debug
+        say(self._event, **fields)
+
+    def over(self, now_s: float, /, **fields: object) -> None:
+        """It works.  A no-op when it did before."""
+        if self._since_s is None:
+            return
+        lasted_s, self._since_s = now_s - self._since_s, None
+        say = self._log.info if lasted_s >= PATIENCE_S else self._log.debug
+        say(f"{self._event}_over", **fields, after_s=int(lasted_s))
+
+
+class SparingLines:
+    """The lines of one event at INFO."""
+
+    __slots__ = ("_begin_s", "_event", "_log", "_said", "_summary", "_untold")
+
+    def __init__(self, log: EventLogger, event: str, summary: str) -> None:
+        """`summary` is the event of the line that counts, by kind, those that had no line."""
+        self._log = log
+        self._event = event
+        self._summary = summary
+        self._begin_s = float("-inf")
+        self._said = 0
+        self._untold: Counter[str] = Counter()
+
+    def line(self, now_s: float, kind: str, /, **fields: object) -> None:
+        """It happened."""
+        self.tell(now_s)
+        if self._said < LINES_MAX:
+            self._said += 1
+            self._log.info(self._event, **fields)
+        else:
+            self._untold[kind] += 1
+            self._log.debug(self._event, **fields)
+
+    def tell(self, now_s: float, *, at_once: bool = False) -> None:
+        """Counts what had no line, when the window is over or, with `at_once`, now."""
+        if not at_once and now_s - self._begin_s < WINDOW_S:
+            return
+        if now_s - self._begin_s >= WINDOW_S:
+            self._begin_s, self._said = now_s, 0
+        if self._untold:
+            self._log.info(self._summary, **self._untold)
+            self._untold.clear()
