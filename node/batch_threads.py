@@ -15,7 +15,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from ..storage.lookup import BatchNotLookedInto, LookedInto
+from ..wire.errors import ErrorCode, KafkaError
+
 THREADS: Final = 2
+LOOKED_INTO_MAX: Final = 32
+"""Batches for one look-up: mostly it is one, more where compaction has taken away the records that headers speak of."""
 
 T = TypeVar("T")
 
@@ -29,6 +34,17 @@ class BatchThreads:
     async def run(self, work: Callable[[], T]) -> T:
         """What `work` returns or raises, from a thread.  Who is cancelled while it is queued takes it along."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    async def ask(self, question: Callable[[LookedInto], T]) -> T:
+        """What `question` answers, which is asked again, of the world as it is by then, whenever a thread has decoded a batch for
+        it.  Raises as `question` does, and OFFSET_NOT_AVAILABLE, which clients retry, when it never comes to an end."""
+        looked_into = LookedInto()
+        for _ in range(LOOKED_INTO_MAX):
+            try:
+                return question(looked_into)
+            except BatchNotLookedInto as missing:
+                looked_into.add(missing, await self.run(missing.look))
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{LOOKED_INTO_MAX} batches, and no answer: ask again")
 
     async def close(self) -> None:
         """What is queued is dropped; what is under way is waited for."""

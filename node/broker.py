@@ -26,6 +26,7 @@ from . import internal_topics
 from .batch_threads import BatchThreads
 from .client_metrics import ClientMetrics
 from .configuration import Configuration
+from .described_topics import DescribedTopics
 from .disk_reserve import DiskReserves
 from .group_coordination import GroupCoordination
 from .membership import Membership
@@ -72,6 +73,7 @@ class Broker:
         self.reached_by = ReachedBy()
         self.brokers_changed: Callable[[], None] = lambda: None
         self.client_metrics = ClientMetrics()
+        self.described_topics = DescribedTopics()
         self.handled_keys: frozenset[int] = frozenset()
         self.settings = RunTimeSettings(configuration)
         self.on_settings: Callable[[RunTimeSettings], None] = lambda _settings: None

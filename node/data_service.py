@@ -25,6 +25,7 @@ import errno
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 from uuid import UUID
 
@@ -42,9 +43,11 @@ from ..storage.bulk_read import BulkRead, begin_bulk_read
 from ..storage.counting import CountOvertaken, begin_count, count_stop
 from ..storage.health import unreadable
 from ..storage.log import Log
+from ..storage.lookup import LookedInto
 from ..wire.compression import decompress
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import HEADER_BYTES, parse_header
+from .batch_threads import BatchThreads
 from .range_turns import RangeTurns, Turn
 
 log = logs.get(__name__)
@@ -89,9 +92,14 @@ class DataService(data_pb2_grpc.DataServicer):
     `request_flush` is the group commit's."""
 
     def __init__(
-        self, replicas: ReplicaManager, cluster: Callable[[], ClusterState], request_flush: Callable[[Log], None]
+        self,
+        replicas: ReplicaManager,
+        cluster: Callable[[], ClusterState],
+        request_flush: Callable[[Log], None],
+        batch_threads: BatchThreads,
     ) -> None:
         self._replicas = replicas
+        self._batch_threads = batch_threads
         self._request_flush = request_flush
         self._cluster = cluster
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="bulk-read")
@@ -161,19 +169,21 @@ class DataService(data_pb2_grpc.DataServicer):
         for query in request.queries:
             answer = reply.offsets.add(partition=query.partition, offset=-1, timestamp_ms=-1)
             try:
-                self._answer_offset(request, query, answer)
+                await self._batch_threads.ask(partial(self._answer_offset, request, query, answer))
             except KafkaError as error:
                 answer.error_code = error.code
                 answer.error_message = error.message
                 answer.leader.CopyFrom(self._leader_hint(request.topic, query.partition))
         return reply
 
-    def _answer_offset(self, request: pb.OffsetsRequest, query: pb.OffsetQuery, answer: pb.PartitionOffset) -> None:
+    def _answer_offset(
+        self, request: pb.OffsetsRequest, query: pb.OffsetQuery, answer: pb.PartitionOffset, known: LookedInto
+    ) -> None:
         replica = self._leading(request.topic, request.topic_id, query.partition, query.leader_epoch)
         isolation = 1 if request.isolation == pb.READ_COMMITTED else 0
 
         def look_up(timestamp: int) -> tuple[int, int]:
-            found = self._replicas.list_offsets(request.topic, query.partition, timestamp, isolation, query.leader_epoch)
+            found = self._replicas.list_offsets(request.topic, query.partition, timestamp, isolation, query.leader_epoch, known)
             return found.offset, found.timestamp_ms
 
         # Also for the other kinds: right after an election this refuses, and the limits below would not be true yet.

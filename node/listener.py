@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ..runtime import logs
 from ..runtime.calm_logs import SparingLines
 from ..runtime.network import ByteBudget, FrameConnection, FrameLease, FrameServer, LogLimiter, serve_frames
-from ..runtime.turns import LoopTurns
+from ..runtime.turns import LoopTurns, Turn
 from ..wire import api, codec, produce
 from ..wire.api import ApiKey
 from ..wire.codec import RequestHeader
@@ -54,7 +54,7 @@ COPY_BYTES_MAX: Final = 16 * 1024
 Answer = Encoded | Fields | None
 Handler = Callable[[Broker, RequestContext, Any], Awaitable[Answer | Deferred]]
 HotHandler = Callable[[Broker, RequestContext, memoryview], Awaitable[Answer | Deferred]]
-Turn = asyncio.Future[None]
+Order = asyncio.Future[None]
 StagedHandler = Callable[[Broker, RequestContext, memoryview], Staged]
 
 
@@ -114,7 +114,7 @@ class ClientConnection:
         self._aside: set[asyncio.Task[None]] = set()
         self._unanswered = False  # the request in work asks for no answer
         self._is_lost = False
-        self._last_turn: Turn | None = None
+        self._last_turn: Order | None = None
         """Done when every staged request so far has done its work; None when there is none under way."""
         self._host, _, port = connection.peer.rpartition(":")
         self._client = ClientSoftware(port=int(port) if port.isdigit() else 0)
@@ -194,6 +194,9 @@ class ClientConnection:
                 self._unanswered = False
                 turns.end(account, begun)
 
+    def _turn(self) -> Turn:
+        return Turn(self._turns, self._account)
+
     async def _give_way(self) -> None:
         """Within a long request: goes on when it is the connection's turn again."""
         await self._turns.wait(self._account)
@@ -214,7 +217,7 @@ class ClientConnection:
         if not api.is_supported(header.api_key, header.api_version) or header.api_key not in self._served:
             self._unsupported(header, slot, frame, position)
             return
-        who = header.client_id or "", self._host, self._give_way, self._client
+        who = header.client_id or "", self._host, self._give_way, self._turn, self._client
         context = RequestContext(header.api_key, header.api_version, header.correlation_id, *who)
         if not self._is_lost:  # the slots are those of answers
             self._slots.append(slot)
@@ -251,23 +254,20 @@ class ClientConnection:
         task.add_done_callback(self._aside.discard)
 
     def _take_turn(self, context: RequestContext, slot: _Slot, request: Staged) -> None:
-        before, mine = self._last_turn, cast(Turn, asyncio.get_running_loop().create_future())
+        before, mine = self._last_turn, cast(Order, asyncio.get_running_loop().create_future())
         self._last_turn = mine
         self._spawn(self._in_turn(context, slot, request, before, mine))
 
     async def _in_turn(
-        self, context: RequestContext, slot: _Slot, request: Staged, before: Turn | None, mine: Turn
+        self, context: RequestContext, slot: _Slot, request: Staged, before: Order | None, mine: Order
     ) -> None:
         try:
             if request.asked is not None:
                 await request.asked()
             if before is not None:
                 await before
-            if not self._turns.admits():
-                await self._turns.wait(self._account)
-            begun = self._turns.begin()
-            outcome = await request.work()
-            self._turns.end(self._account, begun)
+            async with self._turn():
+                outcome = await request.work()
         except Exception as error:
             self._failed(error, None)  # the slot has the lease
             return  # and nobody may do its work after this one: the connection closes

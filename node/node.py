@@ -51,6 +51,7 @@ from .admin_service import AdminService
 from .batch_threads import BatchThreads
 from .broker import Broker
 from .client_metrics import ClientMetricsCollector
+from .codecs import Codecs
 from .configuration import Address, Configuration
 from .data_service import DataService
 from .disk_reserve import DiskReserves, ReservingDisk, full_folders
@@ -100,6 +101,7 @@ class Node:
         self._pages: HttpServer | None = None
         self._controller_node: ControllerNode | None = None
         self._housekeeping: asyncio.Task[None] | None = None
+        self._codecs = Codecs(HANDLERS.keys)
         self._recovered_logs = 0
         self._caught_up = False
         self._parts_made = False
@@ -187,7 +189,7 @@ class Node:
         broker.metrics.registry.register(RecoveryCollector(self._directory))
         broker.metrics.registry.register(ClientMetricsCollector(broker.client_metrics))
         self._grpc = grpc_server()
-        self._data_service = DataService(broker.replicas, lambda: broker.state, self._group_commit.request)
+        self._data_service = DataService(broker.replicas, lambda: broker.state, self._group_commit.request, broker.batch_threads)
         self._parts_made = True
 
     def _membership(self) -> Membership:
@@ -293,6 +295,7 @@ class Node:
         if not configuration.is_broker:
             await broker.metadata.start()
             return
+        await asyncio.to_thread(self._codecs.load_newest)
         # Bound before registering, so that a taken port is told at once; it serves when the metadata is applied.
         with _opening("listeners.kafka", configuration.kafka):
             self._listener = listener = await listen(broker, HANDLERS)
@@ -334,6 +337,7 @@ class Node:
             await self._clock.sleep(AGAIN_S)
             await asyncio.to_thread(self._reserves.restore, self._usable_folders)
             await self._sync_flush_notes()
+            await asyncio.to_thread(self._codecs.load_some)
             self._broker.open_again()
             self._broker.client_metrics.expire(int(1000 * self._clock.monotonic()))
             if self._clock.monotonic() < expire_at_s:

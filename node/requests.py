@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,9 @@ class RequestContext:
     client_id: str
     client_host: str
     give_way: Callable[[], Awaitable[None]] = _next_round
+    turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    """What a `Deferred` answer does after it has waited belongs into `async with context.turn()`: otherwise all that wait for the
+    same event would be answered at once, in one round of the loop."""
     client: ClientSoftware = field(default_factory=ClientSoftware)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from uuid import UUID
 
 from ..runtime.clock import Clock
@@ -62,9 +63,17 @@ class ClientFetches:
         """Fetches that wait right now."""
         return self._waiting
 
-    async def fetch(self, request: FetchRequest, *, by_id: bool = False) -> FetchResponse:
+    async def fetch(
+        self,
+        request: FetchRequest,
+        *,
+        by_id: bool = False,
+        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    ) -> FetchResponse:
         """Answers `request`, waiting up to its `max_wait_ms`; errors are values of the partitions.  `by_id`: the request names
-        topics by their ids, and so does the answer."""
+        topics by their ids, and so does the answer.
+
+        The partitions are looked at in a `turn` of the client's: one append may wake the fetches of very many."""
         started_s = self._clock.monotonic()
         session = self.sessions.open(request, by_id, self._topic_name_of, started_s)
         if isinstance(session, ErrorCode):
@@ -72,13 +81,15 @@ class ClientFetches:
         parts = list(session.parts.values())
         deadline_s = started_s + request.max_wait_ms / 1000
         unknown: dict[int, FetchResponsePartition] = {}
-        answers, ready = self._evaluate(request, session, parts, unknown, arrival=True)
+        async with turn():
+            answers, ready = self._evaluate(request, session, parts, unknown, arrival=True)
         while not ready and self._waiting < WAITING_FETCHES_MAX:
             remaining_s = deadline_s - self._clock.monotonic()
             if remaining_s <= 0:
                 break
             await self._wait([part for index, part in enumerate(parts) if index not in unknown], remaining_s)
-            answers, ready = self._evaluate(request, session, parts, unknown, arrival=False)
+            async with turn():
+                answers, ready = self._evaluate(request, session, parts, unknown, arrival=False)
         if not self.sessions.is_current(session, request.session_epoch):
             return FetchResponse(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)
         everything = request.session_epoch <= 0

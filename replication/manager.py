@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -32,6 +33,7 @@ from ..storage.data_folders import DataFolders
 from ..storage.group_commit import GroupCommit
 from ..storage.log import AppendInfo, AppendOrigin, EpochEnd, Log, VerificationGuard
 from ..storage.log_directory import LogDirectory
+from ..storage.lookup import LookedInto
 from ..storage.recovery import CorruptLog
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchRequest, FetchResponse
@@ -46,7 +48,6 @@ from .follower_fetches import FollowerFetches
 from .isr import AlterPartition, IsrChanges
 from .leader import PartitionLeader
 from .lease import Lease
-from .offsets import OffsetAnswer
 from .openings import Openings
 from .record_deletion import RecordDeletions
 from .replica import Replica, Role, RoleChange
@@ -498,18 +499,17 @@ class ReplicaManager:
 
     # -- reading -------------------------------------------------------------------------------------------------------------
 
-    async def fetch(self, request: FetchRequest, *, by_id: bool = False) -> FetchResponse:
-        """Answers a fetch of a client or a follower, waiting up to its `max_wait_ms`; `by_id`: one that names topics by ids."""
+    async def fetch(self, request: FetchRequest, *, by_id: bool = False, turn: Any = nullcontext) -> FetchResponse:
+        """Answers a fetch of a client or a follower, waiting up to its `max_wait_ms`; see `ClientFetches.fetch`."""
         if request.replica_id >= 0:
             return await self._follower_fetches.fetch(request)
-        return await self._client_fetches.fetch(request, by_id=by_id)
+        return await self._client_fetches.fetch(request, by_id=by_id, turn=turn)
 
     def list_offsets(
-        self, topic: str, partition: int, timestamp: int, isolation: int | None, leader_epoch: int = -1
-    ) -> OffsetAnswer:
+        self, topic: str, partition: int, timestamp: int, isolation: int | None, epoch: int = -1, known: LookedInto | None = None
+    ) -> offsets.OffsetAnswer:
         """The offset for a timestamp or for one of the special values; see `offsets.list_offset`.  Raises KafkaError."""
-        replica = self.replica(topic, partition)
-        return offsets.list_offset(replica, replica.require_leader_at(leader_epoch), timestamp, isolation)
+        return offsets.list_offset(self.replica(topic, partition), epoch, timestamp, isolation, known)
 
     async def delete_records(self, topic: str, partition: int, before_offset: int, timeout_ms: int) -> int:
         """Removes records below an offset; see `RecordDeletions.delete_before`.  Raises KafkaError."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..storage.lookup import LookedInto
 from ..wire.errors import ErrorCode, KafkaError
 from .leader import PartitionLeader
 from .replica import Replica
@@ -30,11 +31,18 @@ class OffsetAnswer:
     leader_epoch: int
 
 
-def list_offset(replica: Replica, leader: PartitionLeader, timestamp: int, isolation: int | None) -> OffsetAnswer:
-    """`isolation`: 0 read_uncommitted, 1 read_committed, None for replicas and tools, which see the log's end.
+def list_offset(
+    replica: Replica, epoch: int, timestamp: int, isolation: int | None, known: LookedInto | None = None
+) -> OffsetAnswer:
+    """`epoch` is the leader's, -1 where the client does not say.
 
-    Raises KafkaError OFFSET_NOT_AVAILABLE or UNSUPPORTED_VERSION (a special timestamp that is not known).
+    `isolation`: 0 read_uncommitted, 1 read_committed, None for replicas and tools, which see the log's end.
+    With `known` raises BatchNotLookedInto, where a batch is to be decoded for which the loop has no time.
+
+    Raises KafkaError OFFSET_NOT_AVAILABLE or UNSUPPORTED_VERSION (a special timestamp that is not known), and as
+    `require_leader_at`.
     """
+    leader = replica.require_leader_at(epoch)
     log = replica.log
     if isolation is None:
         upper = log.log_end_offset
@@ -52,9 +60,9 @@ def list_offset(replica: Replica, leader: PartitionLeader, timestamp: int, isola
     if timestamp == LATEST_TIERED:  # nothing is
         return OffsetAnswer(-1, -1, -1)
     if timestamp == MAX_TIMESTAMP:
-        found = log.max_timestamp(upper)
+        found = log.max_timestamp(upper, known)
     elif timestamp >= 0:
-        found = log.offset_for_timestamp(timestamp, upper)
+        found = log.offset_for_timestamp(timestamp, upper, known)
     else:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning here")
     if found is not None and found.offset < upper:

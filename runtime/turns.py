@@ -43,6 +43,25 @@ class Account:
         self.paid_until = paid_until
 
 
+class Turn:
+    """One piece of work that begins when it is the account's turn, and is charged to it: `async with`."""
+
+    __slots__ = ("_account", "_begun", "_turns")
+
+    def __init__(self, turns: LoopTurns, account: Account) -> None:
+        self._turns = turns
+        self._account = account
+        self._begun = (0, 0.0)
+
+    async def __aenter__(self) -> None:
+        if not self._turns.admits():
+            await self._turns.wait(self._account)
+        self._begun = self._turns.begin()
+
+    async def __aexit__(self, *_raised: object) -> None:
+        self._turns.end(self._account, self._begun)
+
+
 class FairQueue:
     """See the module's text.  `tag` once for each wait, then `push`; who was not served is pushed again with the same tag."""
 

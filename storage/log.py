@@ -36,7 +36,7 @@ from .flush import Durability, FlushTicket
 from .healing import heal_transactions
 from .health import Health
 from .log_start import LogStart
-from .lookup import OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
+from .lookup import LookedInto, OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
 from .offset_index import OFFSET_SPAN_MAX
 from .open_files import OpenFiles
 from .producer_snapshot import encode_snapshot
@@ -360,16 +360,16 @@ class Log:
                 heal_transactions(self._disk, self.directory, self.config, self._segments, error)
         return self.aborted_transactions(start_offset, upper_offset)
 
-    def offset_for_timestamp(self, timestamp_ms: int, upper_offset: int) -> TimestampOffset | None:
-        """The first record not older than `timestamp_ms`, below `upper_offset`."""
+    def offset_for_timestamp(self, timestamp_ms: int, upper: int, known: LookedInto | None = None) -> TimestampOffset | None:
+        """The first record not older than `timestamp_ms`, below the offset `upper`; see `lookup`, also for `known`."""
         with self._health.reading("a look-up"):
-            return offset_for_timestamp(self._segments, timestamp_ms, self._log_start, min(upper_offset, self._log_end))
+            return offset_for_timestamp(self._segments, timestamp_ms, self._log_start, min(upper, self._log_end), known)
 
-    def max_timestamp(self, upper_offset: int | None = None) -> TimestampOffset | None:
+    def max_timestamp(self, upper_offset: int | None = None, known: LookedInto | None = None) -> TimestampOffset | None:
         """The record with the greatest timestamp below `upper_offset` (the log's end when not given)."""
         upper = self._log_end if upper_offset is None else min(upper_offset, self._log_end)
         with self._health.reading("a look-up"):
-            return max_timestamp(self._segments, self._log_start, upper)
+            return max_timestamp(self._segments, self._log_start, upper, known)
 
     def ranges(self, start: int, end: int, target_bytes: int) -> list[OffsetRange]:
         """[start, end) split at batch boundaries into pieces of about `target_bytes`, from the indexes alone."""

@@ -23,12 +23,12 @@ from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 
 from .api import ApiKey, advertised, is_flexible, response_header_version
-from .encode import message_encoder
+from .encode import item_encoder, message_encoder
 from .errors import ErrorCode
 from .primitives import ENTRIES_MAX, READ_ERRORS, check_request_size, skip_tags, unreadable
 from .primitives import invalid as _invalid
-from .schema import request_class, response_class
-from .skim import check_message, without_unknown_tags
+from .schema import request_class, response_class, shape_of
+from .skim import check_message, shape_skim, without_unknown_tags
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -163,6 +163,20 @@ def request(api_key: int, version: int, fields: Mapping[str, Any]) -> bytes:
 def response(api_key: int, version: int, fields: Mapping[str, Any]) -> bytes:
     """The body of a response."""
     return _response_encoder(api_key, version)(fields)
+
+
+@cache
+def response_item_encoder(api_key: int, version: int, array: str) -> Callable[[Mapping[str, Any]], bytes]:
+    """Encodes one element of an array of the response: `encode.EncodedItems` of them may be given for the array."""
+    return item_encoder(response_class(api_key, version), array, api_key, False)
+
+
+def load(api_key: int, version: int) -> None:
+    """Loads what reads this request and writes its answer, which otherwise happens when the first one comes.  Any thread."""
+    entity_type = request_class(api_key, version)
+    _reader(entity_type)
+    shape_skim(shape_of(entity_type))
+    _response_encoder(api_key, version)
 
 
 def request_header(api_key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:

@@ -6,7 +6,7 @@
 * Fields that are missing, or None where null is not allowed, take the schema's default, or else zero, empty, null.
 * Durations and timestamps are integer milliseconds (a `timedelta` or `datetime` is taken too); kio names them without a unit
   (`throttle_time`), and `throttle_time_ms` is accepted as well.
-* Lists may be any iterable of dictionaries (or values); text is str, bytes may be any buffer.
+* Lists may be any iterable of dictionaries (or values), or `EncodedItems`; text is str, bytes may be any buffer.
 
 The bytes equal those of kio's own writer (tests hold that for every message and version); kio's is not used, as it would need a
 frozen dataclass to be made for every structure first, which costs more than writing it.
@@ -15,15 +15,19 @@ frozen dataclass to be made for every structure first, which costs more than wri
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from struct import Struct
 from struct import error as struct_error
 from typing import Any
 
 from .primitives import write_varint
-from .schema import ABSENT, FieldShape, Shape, names_in_any_version, shape_of
+from .schema import ABSENT, FieldShape, Shape, shape_of, unknown_names
 
 Write = Callable[[bytearray, Any], None]
+Unknown = Callable[[Iterable[str]], set[str]]
+"""Which of these names no version of the message has."""
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -109,11 +113,11 @@ _NUMBERS = {
 _DURATIONS = {"timedelta_i32": ">i", "timedelta_i64": ">q", "datetime_i64": ">q"}
 
 
-def _single_writer(field: FieldShape, flexible: bool, known_names: Callable[[], frozenset[str]]) -> Write:
+def _single_writer(field: FieldShape, flexible: bool, unknown: Unknown) -> Write:
     """Writes one value of the field (of an array: one element)."""
     kind = field.kind
     if field.entity is not None:
-        write_entity = entity_encoder(field.entity, known_names)
+        write_entity = entity_encoder(field.entity, unknown)
         if not field.nullable or field.is_array or field.tag >= 0:
             return write_entity
         return _nullable_entity(write_entity)
@@ -145,24 +149,37 @@ def _nullable_entity(write_entity: Write) -> Write:
     return write
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedItems:
+    """What may be given for an array: its elements, encoded one after the other by `item_encoder`."""
+
+    items: Sequence[bytes]
+
+
 def _array_writer(write_item: Write, flexible: bool) -> Write:
-    def write(out: bytearray, value: Iterable[Any] | None) -> None:
+    def write(out: bytearray, value: Iterable[Any] | EncodedItems | None) -> None:
         if value is None:
             out += b"\x00" if flexible else b"\xff\xff\xff\xff"
             return
-        items = value if isinstance(value, (list, tuple)) else list(value)
+        if type(value) is EncodedItems:
+            items: Any = value.items
+        else:
+            items = value if isinstance(value, (list, tuple)) else list(value)  # type: ignore[arg-type]
         if flexible:
             write_varint(out, len(items) + 1)
         else:
             out += _INT32.pack(len(items))
+        if type(value) is EncodedItems:
+            out += b"".join(items)
+            return
         for item in items:
             write_item(out, item)
 
     return write
 
 
-def _field_writer(field: FieldShape, flexible: bool, known_names: Callable[[], frozenset[str]]) -> Write:
-    write = _single_writer(field, flexible, known_names)
+def _field_writer(field: FieldShape, flexible: bool, unknown: Unknown) -> Write:
+    write = _single_writer(field, flexible, unknown)
     return _array_writer(write, flexible) if field.is_array else write
 
 
@@ -194,11 +211,11 @@ def _is_default(field: FieldShape, value: Any) -> bool:
     return bool(value == default)
 
 
-def entity_encoder(shape: Shape, known_names: Callable[[], frozenset[str]]) -> Write:
+def entity_encoder(shape: Shape, unknown: Unknown) -> Write:
     """A function that appends a dictionary in the form of `shape`."""
     flexible = shape.flexible
-    plain = [_compile(field, flexible, known_names) for field in shape.plain]
-    tagged = [(*_compile(field, flexible, known_names), field) for field in shape.tagged]
+    plain = [_compile(field, flexible, unknown) for field in shape.plain]
+    tagged = [(*_compile(field, flexible, unknown), field) for field in shape.tagged]
     expected = {name for name, *_ in plain} | {name for name, *_ in tagged}
     expected |= {f"{field.name}_ms" for field in (*shape.plain, *shape.tagged) if field.kind in _DURATIONS}
     other_versions: set[str] = set()
@@ -219,9 +236,7 @@ def entity_encoder(shape: Shape, known_names: Callable[[], frozenset[str]]) -> W
         if flexible:
             _write_tags(out, fields, tagged)
         if not expected.issuperset(fields) and not other_versions.issuperset(rest := fields.keys() - expected):
-            known = known_names()
-            slips = {name for name in rest if name not in known and name.removesuffix("_ms") not in known}
-            if slips:
+            if slips := unknown(rest):
                 raise ValueError(f"{shape.name} has no field {', '.join(sorted(slips))} in any version")
             other_versions.update(rest)
 
@@ -246,9 +261,9 @@ def _write_tags(out: bytearray, fields: Mapping[str, Any], tagged: list[Any]) ->
         out += body
 
 
-def _compile(field: FieldShape, flexible: bool, known_names: Callable[[], frozenset[str]]) -> tuple[str, str, Write, bool, bytes]:
+def _compile(field: FieldShape, flexible: bool, unknown: Unknown) -> tuple[str, str, Write, bool, bytes]:
     """(name, other name or "", writer, takes None, the encoded default)."""
-    write = _field_writer(field, flexible, known_names)
+    write = _field_writer(field, flexible, unknown)
     default = bytearray()
     if field.tag < 0:
         write(default, _zero(field) if field.default is ABSENT else field.default)
@@ -258,7 +273,21 @@ def _compile(field: FieldShape, flexible: bool, known_names: Callable[[], frozen
 
 def message_encoder(entity_type: Any, api_key: int, is_request: bool) -> Callable[[Mapping[str, Any]], bytes]:
     """A function from a dictionary to the message's bytes."""
-    write = entity_encoder(shape_of(entity_type), lambda: names_in_any_version(api_key, is_request))
+    write = entity_encoder(shape_of(entity_type), partial(unknown_names, api_key, is_request))
+
+    def encode(fields: Mapping[str, Any]) -> bytes:
+        out = bytearray()
+        write(out, fields)
+        return bytes(out)
+
+    return encode
+
+
+def item_encoder(entity_type: Any, array: str, api_key: int, is_request: bool) -> Callable[[Mapping[str, Any]], bytes]:
+    """A function from a dictionary to the bytes of one element of the message's array of that name: see `EncodedItems`."""
+    field = next(field for field in shape_of(entity_type).plain if field.name == array)
+    assert field.is_array and field.entity is not None
+    write = entity_encoder(field.entity, partial(unknown_names, api_key, is_request))
 
     def encode(fields: Mapping[str, Any]) -> bytes:
         out = bytearray()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any
@@ -104,12 +105,26 @@ def _load(load: Any, api_key: int, version: int) -> Any:
     return load(api_key, version)
 
 
+def unknown_names(api_key: int, is_request: bool, wanted: Iterable[str]) -> set[str]:
+    """Those of the field names that no version of the message uses, at any depth: tells a slip from a field of another version.
+
+    The newest version is asked first: it knows most, and to load all of them takes as long as a hundred requests."""
+    left = set(wanted)
+    for version in sorted(schema_name_map[api_key_map[api_key]], reverse=True):
+        if not left:
+            break
+        try:
+            known = _names(api_key, version, is_request)
+        except KafkaError:  # kio has the other half of it
+            continue
+        left = {name for name in left if name not in known and name.removesuffix("_ms") not in known}
+    return left
+
+
 @cache
-def names_in_any_version(api_key: int, is_request: bool) -> frozenset[str]:
-    """Every field name that some version of the message uses, at any depth: tells a field of another version from a slip."""
+def _names(api_key: int, version: int, is_request: bool) -> frozenset[str]:
     names: set[str] = set()
-    for version in schema_name_map[api_key_map[api_key]]:
-        _collect(shape_of(request_class(api_key, version) if is_request else response_class(api_key, version)), names)
+    _collect(shape_of(request_class(api_key, version) if is_request else response_class(api_key, version)), names)
     return frozenset(names)
 
 

@@ -13,9 +13,12 @@ from ...controller.state import ClusterState, TopicState
 from ...wire.errors import ErrorCode
 from ..broker import Broker
 from ..internal_topics import INTERNAL_TOPICS
-from ..requests import Fields, RequestContext
+from ..requests import Fields, RequestContext, Turns
 from .authorized_operations import NOT_ASKED_FOR, ON_TOPIC
 from .metadata import isr_nodes, live_brokers, offline_replicas
+
+_WORK_BYTES = 4096
+"""As in metadata.py: the work on one partition."""
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
@@ -27,12 +30,14 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         refused = [_topic(each.name, None, ErrorCode.INVALID_REQUEST, [], NOT_ASKED_FOR) for each in request.topics]
         return {"throttle_time": 0, "topics": refused, "next_cursor": None}
     most = max(1, min(request.response_partition_limit, broker.configuration.integer("max.request.partition.size.limit")))
-    live = live_brokers(state)
+    turns = Turns(context)
     topics: list[dict[str, Any]] = []
-    following = None
+    following, described = None, 0
     wanted = sorted(name for name in names if name >= first)
     for position, name in enumerate(wanted):
-        topic = state.topics.get(name)
+        await turns.before_next(_WORK_BYTES * described)
+        state = broker.state
+        topic, live, described = state.topics.get(name), live_brokers(state), 0
         if topic is None:
             unknown = topic_name_problem(name) is None
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if unknown else ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -41,6 +46,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         begin = cursor.partition_index if cursor is not None and name == first else 0
         indexes = [index for index in sorted(topic.partitions) if index >= begin]
         page = indexes[:most]
+        described = len(page)
         topics.append(_topic(name, topic, ErrorCode.NONE, [_partition(state, topic, index, live) for index in page]))
         if len(page) < len(indexes):
             following = {"topic_name": name, "partition_index": indexes[most]}

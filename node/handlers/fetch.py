@@ -38,7 +38,7 @@ async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest)
     if by_id and request.replica_id >= 0:
         result = await _for_follower(broker, request)
     else:
-        result = await broker.replicas.fetch(request, by_id=by_id)
+        result = await broker.replicas.fetch(request, by_id=by_id, turn=context.turn)
     codes, sent, moved = [result.error], 0, False
     for _, parts in result.topics or result.topics_by_id:
         for part in parts:

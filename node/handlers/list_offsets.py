@@ -4,11 +4,14 @@ There is no tiered storage: the earliest offset is the earliest local one (KIP-4
 
 "Latest" is the last stable offset for read_committed and the high watermark otherwise; right after an election it is
 OFFSET_NOT_AVAILABLE until the high watermark reached the leader's own epoch (SEMANTICS 3.2 18).
+
+For a timestamp a large batch is decoded in a thread, and the leader, its epoch and its log are asked anew when that is done.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any, Final
 
 from ...wire.errors import ErrorCode, KafkaError
@@ -31,12 +34,15 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
             answer: dict[str, Any] = {"partition_index": wanted.partition_index, "error_code": ErrorCode.NONE}
             try:
                 _check(context.api_version, isolation, wanted.timestamp, times[topic.name, wanted.partition_index])
-                found = broker.replicas.list_offsets(
-                    topic.name,
-                    wanted.partition_index,
-                    wanted.timestamp,
-                    None if request.replica_id >= 0 else isolation,
-                    getattr(wanted, "current_leader_epoch", -1),
+                found = await broker.batch_threads.ask(
+                    partial(
+                        broker.replicas.list_offsets,
+                        topic.name,
+                        wanted.partition_index,
+                        wanted.timestamp,
+                        None if request.replica_id >= 0 else isolation,
+                        getattr(wanted, "current_leader_epoch", -1),
+                    )
                 )
                 answer |= {"timestamp": found.timestamp_ms, "offset": found.offset, "leader_epoch": found.leader_epoch}
             except KafkaError as error:

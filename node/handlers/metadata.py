@@ -2,39 +2,87 @@
 
 Brokers that are fenced are not listed and a partition without a leader answers LEADER_NOT_AVAILABLE, so that clients retry
 instead of talking to a dead node.
+
+Topics are described once and kept encoded (`described_topics`); what has to be described anew is, a few partitions a turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from typing import Any, Final
 from uuid import UUID
 
 from ...controller.model import PartitionState, topic_name_problem
 from ...controller.state import ClusterState, TopicState
+from ...wire import codec
+from ...wire.api import ApiKey
+from ...wire.encode import EncodedItems
 from ...wire.errors import ErrorCode
 from ..broker import Broker
 from ..internal_topics import INTERNAL_TOPICS
-from ..requests import Fields, RequestContext
+from ..requests import Encoded, RequestContext, Turns, gravest, worst_error
 from .authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC, when_asked
 
 IDS_ASKED_FROM: Final = 12
+_WORK_BYTES: Final = 4096
+"""One partition is described in the time in which so many bytes are gone through."""
 
 
-async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
-    state = broker.state
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Encoded:
     version = context.api_version
     operations = when_asked(getattr(request, "include_topic_authorized_operations", False), ON_TOPIC)
+    on_cluster = when_asked(getattr(request, "include_cluster_authorized_operations", False), ON_CLUSTER)
+    encode = codec.response_item_encoder(ApiKey.METADATA, version, "topics")
+
+    def describe(state: ClusterState, topic: TopicState) -> tuple[bytes, ErrorCode]:
+        fields = _describe(state, topic, operations)
+        return encode(fields), worst_error(fields)
+
+    described = broker.described_topics.variant((version, operations), describe)
+    turns = Turns(context)
     # v0 asked for all topics by an empty list, v1 and later by null.
     if request.topics is None or (version == 0 and not request.topics):
-        topics = [_describe(state, topic, operations) for _, topic in sorted(state.topics.items())]
-    else:
-        create = getattr(request, "allow_auto_topic_creation", True)
-        asked = dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in request.topics)
-        topics = [await _one(broker, version, name, topic_id, operations, create) for name, topic_id in asked]
+        whole = described.whole(_whole(broker, on_cluster))
+        if whole is not None:
+            return Encoded([whole[0]], whole[1])
+        described.look_at(broker.state)
+        for topic in list(broker.state.topics.values()):
+            if not described.has(topic):
+                await turns.before_next(_WORK_BYTES * len(topic.partitions))
+                described.look_at(broker.state)
+                described.of(broker.state, topic)
+        # From here on nothing is awaited: what has changed since is described anew.
         state = broker.state
-    asked_for_cluster = getattr(request, "include_cluster_authorized_operations", False)
-    return {
+        described.look_at(state)
+        found = [described.of(state, topic) for _, topic in sorted(state.topics.items())]
+        body = _body(broker, version, EncodedItems([each.encoded for each in found]), on_cluster)
+        outcome = gravest(each.outcome for each in found)
+        described.keep_whole(_whole(broker, on_cluster), body, outcome)
+        return Encoded([body], outcome)
+    create = getattr(request, "allow_auto_topic_creation", True)
+    items, codes = [], []
+    for name, topic_id in dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in request.topics):
+        one = await _one(broker, version, name, topic_id, operations, create)
+        if isinstance(one, TopicState):
+            await turns.before_next(0 if described.has(one) else _WORK_BYTES * len(one.partitions))
+            described.look_at(broker.state)
+            _, encoded, code = described.of(broker.state, broker.state.topic_by_id(one.topic_id) or one)
+        else:
+            await turns.before_next()
+            encoded, code = encode(one), worst_error(one)
+        items.append(encoded)
+        codes.append(code)
+    return Encoded([_body(broker, version, EncodedItems(items), on_cluster)], gravest(codes))
+
+
+def _whole(broker: Broker, on_cluster: int) -> Hashable:
+    """What an answer about all topics rests on.  The state's index grows with everything that changes it."""
+    return id(broker.state), broker.state.index, broker.controller_id, on_cluster
+
+
+def _body(broker: Broker, version: int, topics: EncodedItems, on_cluster: int) -> bytes:
+    state = broker.state
+    fields = {
         "throttle_time": 0,
         "brokers": [
             {"node_id": b.node_id, "host": b.kafka_host, "port": b.kafka_port, "rack": b.rack or None}
@@ -43,27 +91,25 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         "cluster_id": state.cluster_id,
         "controller_id": some_broker(state, broker.controller_id),
         "topics": topics,
-        "cluster_authorized_operations": when_asked(asked_for_cluster, ON_CLUSTER),
+        "cluster_authorized_operations": on_cluster,
         "error_code": ErrorCode.NONE,
     }
+    return codec.response(ApiKey.METADATA, version, fields)
 
 
 async def _one(
     broker: Broker, version: int, name: str | None, topic_id: UUID | None, operations: int, create: bool
-) -> dict[str, Any]:
-    """One topic that was asked for: by name, or since version 12 by id."""
+) -> TopicState | dict[str, Any]:
+    """One topic that was asked for: by name, or since version 12 by id; or why there is none."""
     if version < IDS_ASKED_FROM and (name is None or topic_id is not None):
         return _failed(name or "", topic_id, ErrorCode.INVALID_REQUEST)
     if topic_id is not None:
-        named = broker.state.topic_by_id(topic_id)
-        if named is None:
-            return _failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
-        return _describe(broker.state, named, operations)
+        return broker.state.topic_by_id(topic_id) or _failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
     if name is None:
         return _failed(None, None, ErrorCode.INVALID_REQUEST)
     found = broker.state.topics.get(name)
     if found is not None:
-        return _describe(broker.state, found, operations)
+        return found
     if topic_name_problem(name) is not None:
         return _failed(name, None, ErrorCode.INVALID_TOPIC_EXCEPTION, operations)
     error = await broker.auto_create(name) if create else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from tidegate.controller.model import BrokerState, PartitionState, TopicState
+from tidegate.node.batch_threads import BatchThreads
 from tidegate.node.data_service import DataService
 from tidegate.proto import data_pb2_grpc
 from tidegate.replication.assignment import Assignment
@@ -122,6 +123,7 @@ class Node:
     commit: GroupCommit
     replicas: ReplicaManager
     service: DataService
+    threads: BatchThreads
     server: Any
     port: int
 
@@ -169,18 +171,20 @@ class ServedCluster:
         directory.open_all(lambda _topic: LogConfig.from_topic_config(self._configs), now_ms=FIRST_TIMESTAMP_MS)
         commit = GroupCommit(1)
         replicas = ReplicaManager(number, directory, commit, SystemClock(), _no_changes, _no_transport, _ignore, _ignore, _ignore)
-        service = DataService(replicas, lambda: self.metadata, commit.request)  # type: ignore[arg-type,return-value]
+        threads = BatchThreads()
+        service = DataService(replicas, lambda: self.metadata, commit.request, threads)  # type: ignore[arg-type,return-value]
         server = grpc_server()
         data_pb2_grpc.add_DataServicer_to_server(service, server)
         port = bind_grpc(server, "127.0.0.1", 0)
         await server.start()
-        self.nodes[number] = Node(directory, commit, replicas, service, server, port)
+        self.nodes[number] = Node(directory, commit, replicas, service, threads, server, port)
         self.metadata.brokers[number] = BrokerState(number, "i", 1, False, "", "127.0.0.1", 1, "127.0.0.1", port)
 
     async def _stop(self, number: int) -> None:
         node = self.nodes.pop(number)
         await node.server.stop(0)
         node.service.close()
+        await node.threads.close()
         await node.replicas.shutdown(clean=True)
         node.commit.close()
         node.directory.close(clean=True)
