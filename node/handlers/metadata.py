@@ -24,6 +24,7 @@ from ..requests import Encoded, RequestContext, Turns, gravest, worst_error
 from .authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC, when_asked
 
 IDS_ASKED_FROM: Final = 12
+OPERATIONS_ON_CLUSTER_TO: Final = 10
 _WORK_BYTES: Final = 4096
 """One partition is described in the time in which so many bytes are gone through."""
 
@@ -82,7 +83,7 @@ def _whole(broker: Broker, on_cluster: int) -> Hashable:
 
 def _body(broker: Broker, version: int, topics: EncodedItems, on_cluster: int) -> bytes:
     state = broker.state
-    fields = {
+    fields: dict[str, Any] = {
         "throttle_time": 0,
         "brokers": [
             {"node_id": b.node_id, "host": b.kafka_host, "port": b.kafka_port, "rack": b.rack or None}
@@ -91,9 +92,10 @@ def _body(broker: Broker, version: int, topics: EncodedItems, on_cluster: int) -
         "cluster_id": state.cluster_id,
         "controller_id": some_broker(state, broker.controller_id),
         "topics": topics,
-        "cluster_authorized_operations": on_cluster,
         "error_code": ErrorCode.NONE,
     }
+    if version <= OPERATIONS_ON_CLUSTER_TO:
+        fields["cluster_authorized_operations"] = on_cluster
     return codec.response(ApiKey.METADATA, version, fields)
 
 
