@@ -115,6 +115,7 @@ class Broker:
         topics_inherit_anew = self._take_up_settings(state)
         if self._serving_since_index is None:
             self._serving_since_index = state.index
+            self.groups.topics_changed()  # since a heartbeat that came before this node served
             self._delete_what_is_not_ours(state)
             topics = state.topics.values()
             self.directory.expect((t.name, n) for t in topics for n, p in t.partitions.items() if self.node_id in p.replicas)

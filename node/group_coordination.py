@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..controller.model import GROUP_VERSION, RESOURCES_LEVEL, metadata_level
 from ..controller.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ResourceType
 from ..coordinator.group.consumer.events import ConsumerGroupConfig, TopicShape
-from ..coordinator.group.consumer.patterns import PATTERNS_MAX, MatchedTopics, UnsupportedPattern, is_former_pattern
+from ..coordinator.group.consumer.groups import patterns
+from ..coordinator.group.consumer.patterns import MatchedTopics, UnsupportedPattern, is_former_pattern, topic_pattern
 from ..coordinator.group.events import GroupConfig, GroupEvent, GroupReply, TopicsDeleted
 from ..coordinator.group.policy import MigrationPolicy
 from ..coordinator.group.shard import GroupShard
 from ..coordinator.runtime import CoordinatorRuntime, Phase, ProducerIdentity, RuntimeConfig, ShardView
+from ..runtime.turns import LoopTurns
 from ..storage.log import Log
 from ..wire.errors import ErrorCode, KafkaError
 from .coordinator_host import CoordinatorHost, ReplicatedStateLog
@@ -24,6 +27,14 @@ if TYPE_CHECKING:
 
 # How long the writer of a marker waits for it to be replicated; then the transaction coordinator asks again.
 MARKER_WAIT_S = 30.0
+PATTERNS_S: Final = 0.002
+"""Of a turn of the loop, to hold patterns against topics; a single name may take 1.5 ms by a pattern made for that."""
+LOOKS_IN_A_ROW: Final = 16
+"""At a pattern, which is compiled once for them all, before the next one has its turn."""
+LEARNERS_MAX: Final = 1_000
+"""Heartbeats that wait for a pattern."""
+PATTERNS_IN_USE_MAX: Final = 10_000
+"""Beyond these no new one is learned; each keeps a reference for each topic that it matches."""
 
 
 def check_consumer_groups_enabled(broker: Broker) -> None:
@@ -35,38 +46,101 @@ def check_consumer_groups_enabled(broker: Broker) -> None:
 
 
 class ClusterTopics:
-    """The metadata as the groups' catalog of topics.  What a pattern matches is found out between other work of the loop."""
+    """The metadata as the groups' catalog of topics.  What a pattern matches is found out between other work of the loop: by one
+    task, for all patterns in turn, and in no more of a turn of the loop than its budget."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(
+        self, broker: Broker, patterns_in_use: Callable[[], Iterable[str]], now: Callable[[], float]
+    ) -> None:
         self._broker = broker
         self.version = 0
-        self._matched = MatchedTopics()
-        self._looks: dict[str, asyncio.Task[None]] = {}
+        self._patterns_in_use = patterns_in_use
+        self._matched = MatchedTopics(self._in_use)
+        self._names_seen = (-1, 0)
+        self._turns = LoopTurns(now, PATTERNS_S)
+        self._account = self._turns.account()
+        self._queue: dict[str, list[asyncio.Future[None]]] = {}  # pattern -> who waits until it is whole
+        self._learners: Counter[str] = Counter()
+        self._work: asyncio.Task[None] | None = None
 
     def shapes(self, names: Iterable[str]) -> dict[str, TopicShape]:
         topics = self._broker.state.topics
         return {name: TopicShape(topics[name].topic_id, len(topics[name].partitions)) for name in names if name in topics}
 
-    def _names(self) -> Iterable[str]:
-        return (name for name in self._broker.state.topics if name not in INTERNAL_TOPICS)
+    def _in_use(self) -> set[str]:
+        return {*self._patterns_in_use(), *self._queue, *self._learners}
+
+    def _has_room(self, pattern: str) -> bool:
+        if self._matched.knows(pattern) or self._matched.count < PATTERNS_IN_USE_MAX:
+            return True
+        self._matched.forget()
+        return self._matched.count < PATTERNS_IN_USE_MAX or pattern in self._in_use()
+
+    def _is_whole(self, pattern: str) -> bool:
+        topics = self._broker.state.topics
+        if self._names_seen != (self.version, len(topics)):
+            self._names_seen = (self.version, len(topics))
+            self._matched.set_names(name for name in topics if name not in INTERNAL_TOPICS)
+        return self._matched.is_whole(pattern)
 
     def matching(self, pattern: str) -> Iterable[str] | None:
-        found = self._matched.matching(pattern, self._names())
-        if found is None and pattern not in self._looks and len(self._looks) < PATTERNS_MAX:
-            self._looks[pattern] = asyncio.create_task(self.learn(pattern), name="match topics")
-            self._looks[pattern].add_done_callback(lambda _done: self._looks.pop(pattern, None))
-        return found
+        """Of a pattern of a present group; None until it is learned."""
+        if not self._is_whole(pattern):
+            self._enqueue(pattern)
+        return self._matched.matching(pattern)
 
     async def learn(self, pattern: str) -> None:
-        """Returns when every topic was held against the pattern.  Raises UnsupportedPattern."""
-        while not self._matched.look(pattern, self._names()):
-            await asyncio.sleep(0)
+        """Returns when every topic was held against the pattern.  Raises UnsupportedPattern, and KafkaError
+        COORDINATOR_LOAD_IN_PROGRESS where too many wait for that, or the groups have too many patterns already."""
+        topic_pattern(pattern)
+        if self._is_whole(pattern):
+            return
+        if self._learners.total() >= LEARNERS_MAX:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "too many patterns are being held against the topics")
+        if not self._has_room(pattern):
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the groups have too many patterns")
+        whole = asyncio.get_running_loop().create_future()
+        self._enqueue(pattern).append(whole)
+        self._learners[pattern] += 1
+        try:
+            await whole
+        finally:
+            self._learners -= Counter((pattern,))
+
+    def _enqueue(self, pattern: str) -> list[asyncio.Future[None]]:
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._look(), name="match topics")
+        return self._queue.setdefault(pattern, [])
+
+    async def _look(self) -> None:
+        looks = 0
+        while self._queue:
+            pattern = next(iter(self._queue))
+            if not self._turns.admits():
+                await self._turns.wait(self._account)
+            begun = self._turns.begin()
+            whole = self._is_whole(pattern) or self._matched.look(pattern, self._turns.has_time)
+            self._turns.end(self._account, begun)
+            looks += 1
+            if not whole and looks < LOOKS_IN_A_ROW:
+                continue
+            looks, waiting = 0, self._queue.pop(pattern)
+            if not whole:
+                self._queue[pattern] = waiting  # behind the others: a dear one does not keep them
+                continue
+            for each in waiting:
+                if not each.done():
+                    each.set_result(None)
 
     async def stop(self) -> None:
-        looks = list(self._looks.values())
-        for look in looks:
-            look.cancel()
-        await asyncio.gather(*looks, return_exceptions=True)
+        waiting = [each for futures in self._queue.values() for each in futures]
+        self._queue.clear()
+        for each in waiting:
+            if not each.done():
+                each.set_exception(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the node stops"))
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
 
 
 class GroupCoordination:
@@ -91,7 +165,7 @@ class GroupCoordination:
                 assignment_interval_ms=configuration.integer("group.consumer.assignment.interval.ms"),
             ),
         )
-        self._topics = ClusterTopics(broker)
+        self._topics = ClusterTopics(broker, self._patterns_in_use, broker.clock.monotonic)
         runtime: CoordinatorRuntime[GroupEvent, GroupReply, None] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             lambda _partition, _epoch: GroupShard(self._config, self._topics, self._knows_classic_members, self._own_times),
@@ -140,6 +214,9 @@ class GroupCoordination:
 
     def _knows_classic_members(self) -> bool:
         return metadata_level(self._broker.state.features) >= RESOURCES_LEVEL
+
+    def _patterns_in_use(self) -> Iterable[str]:
+        return {pattern for shard in self.shards for group in shard.consumers.groups.values() for pattern in patterns(group)}
 
     async def learn_pattern(self, pattern: str) -> None:
         """Before a heartbeat with a pattern is handled, so that its answer already holds what the pattern matches.  The shard

@@ -10,14 +10,18 @@ among them assigns what the other had.  A note (`silence.py`) tells that to the 
 one became a classic member itself.
 
 `group.consumer.migration.policy` says which ways are open.  Both are one batch of records: a log holds one group or the other.
+Where that batch would be larger than the log takes, a group stays what it is: the consumer that joins is refused, and a consumer
+group goes on with classic members alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from ...wire.errors import ErrorCode, KafkaError
 from ..fields import RecordFormatError
+from ..outcome import BATCH_BYTES_MAX, CoordinatorRecord, batch_bytes
 from .consumer.classic_members import by_id, by_name, metadata_of
 from .consumer.events import TopicCatalog
 from .consumer.group import ConsumerGroup, Draft
@@ -79,6 +83,22 @@ def _take_over(draft: Draft, group: ClassicGroup, member: Member, catalog: Topic
 def _cannot(group: ClassicGroup, why: str) -> KafkaError:
     message = f"Cannot upgrade classic group {group.group_id} to consumer group because {why}."
     return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+
+
+def check_upgrade_fits(group: ClassicGroup, written: Sequence[CoordinatorRecord]) -> None:
+    """Raises GROUP_ID_NOT_FOUND where the log would refuse what the upgrade writes."""
+    if batch_bytes(written) > BATCH_BYTES_MAX:
+        raise _cannot(group, "the group is too large for one batch of records")
+
+
+def downgrade_bytes_min(group: ConsumerGroup) -> int:
+    """What a downgrade writes at the least: three tombstones a member, and the members."""
+    group_bytes = 3 * len(group.group_id)
+    return sum(
+        group_bytes + 4 * len(member_id) + sum(len(metadata) for _, metadata in told.classic.protocols[:1])
+        for member_id, told in group.members.items()
+        if told.classic is not None
+    )
 
 
 def downgraded(group: ConsumerGroup, generation: int, now_ms: int) -> ClassicGroup:

@@ -69,6 +69,14 @@ def _act(group: ClassicGroup, request: GroupRequest) -> GroupAction:
 # --- join ------------------------------------------------------------------------------------------------------------------
 
 
+def check_session(event: JoinGroup, config: GroupConfig) -> None:
+    """Raises INVALID_SESSION_TIMEOUT."""
+    low, high = config.min_session_timeout_ms, config.max_session_timeout_ms
+    if not low <= event.session_timeout_ms <= high:
+        message = f"the session timeout {event.session_timeout_ms} ms must lie between {low} and {high} ms"
+        raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, message)
+
+
 def join(group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: GroupConfig, change: Change) -> None:
     """JoinGroup.  The answer comes when the rebalance ends, or at once when the generation stands."""
     known = event.member_id in group.members

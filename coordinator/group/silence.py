@@ -6,8 +6,11 @@ coordinators change more often than a session lasts, a member that is dead would
 - A coordinator gives each member that it finds in its log a *chance*: the time in which any live member finds the new coordinator
   and sends its next heartbeat.  Whoever was not heard by then is noted in the log, with the time since when and how many
   coordinators have waited in vain; the first word of the member takes the note away.  Live members cost no record.
-- A member whose note counts `CHANCES_MISSED_MAX` coordinators has no more than a chance at the next one; but no member is removed
-  before it was silent for its whole session, however short the lives of the coordinators are.
+- A member whose note counts `CHANCES_MISSED_MAX` coordinators has at the next one what is left of its session, and no less than
+  a chance.  So none is removed before it missed `CHANCES_MISSED_MAX` + 1 whole chances in a row, each measured by the clock of
+  the coordinator that gave it, however short the lives of the coordinators are.  That it was silent for its whole session too is
+  as true as the coordinators' clocks are alike: the note's time is that of another node, and where that clock was behind, the
+  session ends earlier by the difference.  A member with no such note has a whole session by this coordinator's own clock.
 - A classic member that leaves, or whose session ends, is in the log still, until the next generation is written there.  The note
   says that it has `LEFT`: the coordinator that finds both removes the member and lets the others rebalance.
 
@@ -28,7 +31,9 @@ KEY_VERSION: Final = 30_000
 CHANCES_MISSED_MAX: Final = 2
 LEFT: Final = -1
 NOTES_MAX: Final = 1_000
-"""In one batch; the others follow with the next tick."""
+NOTES_BYTES_MAX: Final = 500_000
+"""Of keys and values in one batch, which is then well below the 1 MiB that the log takes; beyond either bound the other notes
+follow with the next tick."""
 RETRY_MS: Final = 1_000
 CHANCE_EXTRA_MS: Final = 1_000
 """To find a new coordinator, beside the time in which a member sends its next heartbeat."""
@@ -174,15 +179,18 @@ class Silences:
     def on_timer(self, now_ms: int, is_member: Callable[[str, str], bool]) -> list[CoordinatorRecord]:
         """Notes about those whose chance is over."""
         written: list[CoordinatorRecord] = []
+        written_bytes = 0
         for group_id, member_id in list(self._overdue(now_ms)):
-            if len(written) == NOTES_MAX:
+            if len(written) == NOTES_MAX or written_bytes >= NOTES_BYTES_MAX:
                 break
             note = self.notes.get(group_id, {}).get(member_id, Note(self._began_ms, 0))
             if not is_member(group_id, member_id) or not 0 <= note.missed < CHANCES_MISSED_MAX:
                 del self._chances[group_id][member_id]
                 continue
             self._chances[group_id][member_id] = now_ms + RETRY_MS  # replay takes it away, unless the append is refused
-            written.append(CoordinatorRecord(encode_key(group_id, member_id), encode_value(Note(note.since_ms, note.missed + 1))))
+            key, value = encode_key(group_id, member_id), encode_value(Note(note.since_ms, note.missed + 1))
+            written.append(CoordinatorRecord(key, value))
+            written_bytes += len(key) + len(value)
         self._chances = {group_id: chances for group_id, chances in self._chances.items() if chances}
         self._next_ms = min((until_ms for chances in self._chances.values() for until_ms in chances.values()), default=2**63)
         return written

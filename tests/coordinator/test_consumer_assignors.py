@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from uuid import UUID
 
@@ -169,20 +170,70 @@ def test_patterns_that_an_older_coordinator_may_not_know_are_told_apart(pattern:
     assert is_former_pattern(pattern) is former
 
 
-def test_each_name_is_held_against_a_pattern_once_and_a_few_in_a_turn() -> None:
+def test_each_name_is_held_against_a_pattern_once_while_there_is_time() -> None:
     names = {f"topic-{number}" for number in range(120)} | {"other"}
+    matched, left = MatchedTopics(), 0
+
+    def has_time() -> bool:
+        nonlocal left
+        left -= 1
+        return left > 0
+
+    matched.set_names(names)
+    turns, left = 1, 50
+    while not matched.look("topic-.*", has_time):
+        assert matched.matching("topic-.*") is None
+        turns, left = turns + 1, 50
+    assert turns == 3 and matched.matching("topic-.*") == names - {"other"}
+    matched.set_names(names | {"topic-new"})
+    assert matched.matching("topic-.*") is None and matched.look("topic-.*", lambda: False), "one name in any case"
+    assert matched.matching("topic-.*") == (names | {"topic-new"}) - {"other"}
+    matched.set_names({"other", "topic-7"})
+    assert matched.matching("topic-.*") == {"topic-7"}
+    matched.set_names({"other", "topic-7", "topic-8"})
+    assert matched.matching("topic-.*") in (None, {"topic-7", "topic-8"})
+    assert matched.look("topic-.*", lambda: True) and matched.matching("topic-.*") == {"topic-7", "topic-8"}
+
+
+def test_the_names_that_are_gone_are_dropped_without_looking_again() -> None:
+    rng, matched, names = random.Random(5), MatchedTopics(), set[str]()
+    for step in range(300):
+        names = {name for name in names if rng.random() < 0.7} | {f"t{rng.randrange(60)}" for _ in range(rng.randrange(6))}
+        matched.set_names(names)
+        for pattern in ("t.*1", "t[0-4]+"):
+            if rng.random() < 0.6:
+                matched.look(pattern, lambda: rng.random() < 0.8)
+            told = matched.matching(pattern)
+            assert told is None or told == {name for name in names if topic_pattern(pattern).matches(name)}, step
+        assert len(matched._order) <= max(2 * len(names) + 6, 12)
+
+
+def test_patterns_in_use_are_remembered_and_of_the_others_a_bounded_number() -> None:
+    used = {f"used-{number}" for number in range(3 * PATTERNS_MAX)}
+    asked = 0
+
+    def in_use() -> set[str]:
+        nonlocal asked
+        asked += 1
+        return used
+
+    matched = MatchedTopics(in_use)
+    matched.set_names(["topic"])
+    for pattern in sorted(used):
+        matched.look(pattern, lambda: True)
+    for number in range(50 * PATTERNS_MAX):
+        matched.look(f"idle-{number}", lambda: True)
+        assert matched.count <= 2 * (len(used) + PATTERNS_MAX + 1)
+    assert all(matched.is_whole(pattern) for pattern in used) and matched.is_whole(f"idle-{50 * PATTERNS_MAX - 1}")
+    assert asked < 30, "it is dear"
+    matched.forget()
+    assert matched.count == len(used) + PATTERNS_MAX
+
+
+def test_a_pattern_of_another_version_matches_nothing() -> None:
     matched = MatchedTopics()
-    turns = 1
-    while not matched.look("topic-.*", names):
-        turns += 1
-    assert turns == 3
-    assert matched.matching("topic-.*", names) == names - {"other"}
-    assert matched.matching("topic-.*", names | {"topic-new"}) == (names | {"topic-new"}) - {"other"}, "few: at once"
-    assert matched.matching("topic-.*", {"other", "topic-7"}) == {"topic-7"}
-    assert matched.matching("topic-.*", names) is None, "what was gone is looked at again, in turns"
-    for number in range(PATTERNS_MAX):
-        matched.look(f"pattern-{number}", ())
-    assert len(matched._seen) == PATTERNS_MAX and "topic-.*" not in matched._seen
+    matched.set_names(["topic"])
+    assert matched.look("(", lambda: False) and matched.matching("(") == set()
 
 
 def test_a_pattern_that_makes_others_backtrack_for_years_takes_no_time() -> None:

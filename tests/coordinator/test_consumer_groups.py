@@ -11,6 +11,8 @@ from coordinator_doubles import Catalog, code_of
 from tidegate.coordinator.fields import FieldWriter, RecordFormatError
 from tidegate.coordinator.group.consumer import groups as groups_module
 from tidegate.coordinator.group.consumer.assignors import assign_uniform
+from tidegate.coordinator.group.consumer.groups import LOOK_AGAIN_MS
+from tidegate.coordinator.group.consumer.patterns import TopicPattern
 from tidegate.coordinator.group.consumer.records import CurrentAssignment, Key, Kind, encode_key, encode_value
 from tidegate.coordinator.group.consumer.state import MemberState
 from tidegate.coordinator.group.events import (
@@ -125,6 +127,32 @@ def test_a_pattern_that_is_still_held_against_the_topics_takes_nothing_away(monk
         told = groups.beat("a", 1)
         assert told.member_epoch == 1 and groups.group.topics.keys() == {"flights", "flown"}
     assert groups.beat("a", 1).member_epoch == 2 and groups.group.topics.keys() == {"flights", "flown", "flags"}
+
+
+def test_a_target_waits_for_a_pattern_that_is_still_held_against_the_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = Consumers(Catalog(flights=4))
+    groups.join("a", topic_names=(), topic_regex="fl.*")
+    with monkeypatch.context() as unknown:
+        unknown.setattr(Catalog, "matching", lambda *_: None)
+        joined = groups.join("b", topic_names=(), topic_regex="fl.*")
+        assert (joined.member_epoch, numbers(joined.assignment)) == (1, []) and joined.heartbeat_interval_ms == LOOK_AGAIN_MS
+        assert groups.group.topics.keys() == {"flights"} and groups.group.target_epoch == 1
+    groups.tick(LOOK_AGAIN_MS)
+    groups.beat("a", 1, owned=owned(0, 1, 2, 3))
+    assert groups.group.target_epoch == groups.group.epoch == 2 and len(groups.group.target["b"]) == 2
+
+
+def test_no_pattern_is_held_against_a_topic_while_a_heartbeat_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dear one takes milliseconds for a name: only the catalog, which has a budget, does that."""
+    groups = Consumers(Catalog(flights=4, flown=2, other=1))
+    monkeypatch.setattr(Catalog, "matching", lambda *_: ["flights", "flown"])
+    monkeypatch.setattr(TopicPattern, "matches", lambda *_: pytest.fail("here"))
+    groups.join("a", topic_names=(), topic_regex="fl.*")
+    groups.join("b", topic_names=("other",), topic_regex="fl.*")
+    monkeypatch.setattr(Catalog, "matching", lambda *_: None)
+    groups.catalog.set("flags", 1)
+    groups.beat("a", 1)
+    assert groups.group.topics.keys() == {"flights", "flown", "other"}
 
 
 def test_a_group_may_have_a_session_and_a_heartbeat_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

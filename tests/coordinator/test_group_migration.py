@@ -13,6 +13,7 @@ import pytest
 from consumer_group_driver import SESSION_MS, Consumers, G, numbers, owned
 from coordinator_doubles import Catalog, MemoryLog, code_of
 from tidegate.coordinator.fields import FieldWriter
+from tidegate.coordinator.group import migration
 from tidegate.coordinator.group.consumer.records import ClassicMember, Kind, MemberMetadata, decode_value, encode_value
 from tidegate.coordinator.group.consumer_protocol import read_assignment, read_subscription, write_assignment
 from tidegate.coordinator.group.events import (
@@ -388,6 +389,71 @@ def test_a_downgrade_whose_append_is_refused_is_made_later(groups: Mixed) -> Non
     assert groups.kind() == "consumer Stable" and groups.live("m", 2) is NONE
     groups.beat("c", -1)
     assert groups.kind() == "classic PreparingRebalance"
+
+
+class LimitedLog(MemoryLog):
+    """Takes batches of Kafka's `max.message.bytes`."""
+
+    def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
+        if len(batch) > 1_048_588:
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, "too large")
+        return super().append(partition, leader_epoch, batch, guard)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+@pytest.mark.parametrize("estimated", [True, False])
+def test_a_group_too_large_to_be_a_classic_one_loses_its_last_consumer_and_goes_on(
+    leaves: bool, estimated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not estimated:
+        monkeypatch.setattr(migration, "downgrade_bytes_min", lambda _group: 0)
+    log = LimitedLog()
+    log.epochs[0] = 0
+    groups = Mixed(log=log, catalog=Catalog(flights=20))
+    groups.join("c")
+    names = [f"m{number}" for number in range(19)]
+    protocols = (("range", subscription("flights", user_data=b"x" * 60_000)),)
+    told = {"protocols": protocols, "session_timeout_ms": 3 * SESSION_MS}
+    for name in names:
+        groups.classic("", new_member_id=name, **told)
+
+    def rejoin() -> None:
+        for _ in range(3):
+            for name in names:
+                assert groups.classic(name, **told).generation == groups.group.current[name].epoch
+                groups.sync(name, groups.group.current[name].epoch)
+            if "c" in groups.group.members:
+                groups.beat("c", groups.group.current["c"].epoch, owned=groups.group.current["c"].assigned)
+
+    rejoin()
+    assert len(groups.assigned("c") or ()) == 1
+    if leaves:
+        assert groups.beat("c", -1).member_epoch == -1
+    else:
+        for _ in range(3):
+            groups.tick(SESSION_MS // 2)
+            groups.commit()
+            for name in names:
+                groups.live(name, groups.group.current[name].epoch)
+    assert set(groups.group.members) == set(names) and groups.kind().startswith("consumer")
+    assert groups.live("m0", groups.group.current["m0"].epoch) is REBALANCE
+    rejoin()
+    held = {name: groups.assigned(name) or [] for name in names}
+    assert sorted(number for numbers in held.values() for number in numbers) == list(range(20))
+    groups = groups.again()
+    assert groups.leave(*names[4:]) == [NONE] * 15
+    assert groups.kind() == "classic PreparingRebalance", "now it fits"
+
+
+def test_a_group_too_large_to_be_a_consumer_group_stays_a_classic_one(groups: Mixed, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups.stable_classic()
+    waiting = groups.classic("", new_member_id="second")
+    monkeypatch.setattr(migration, "BATCH_BYTES_MAX", 200)
+    refused = groups.join("c")
+    assert code_of(refused) is ErrorCode.GROUP_ID_NOT_FOUND and "too large" in refused.message
+    assert waiting not in groups.replies and groups.kind() == "classic PreparingRebalance"
+    monkeypatch.undo()
+    assert groups.join("c").member_epoch == 2
 
 
 def test_a_group_that_all_classic_members_leave_stays_a_consumer_group(groups: Mixed) -> None:

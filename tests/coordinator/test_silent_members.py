@@ -236,3 +236,33 @@ def test_a_coordinator_of_an_older_version_skips_notes() -> None:
     assert silence.decode_value(silence.encode_value(note)) == note
     with pytest.raises(RecordFormatError, match="later release"):
         silence.decode_value(b"\0\1" + bytes(11))
+
+
+def test_notes_of_members_with_long_names_are_written_in_batches_that_the_log_takes() -> None:
+    silences, name = silence.Silences(), "g" * 1_500
+    for number in range(900):
+        silences.give_chance(name, f"m{number}", 10, 100, 0)
+    noted, batches = set[str](), 0
+    while silences.is_due(50):
+        written = silences.on_timer(50, lambda _group, _member: True)
+        assert sum(len(record.key) + len(record.value or b"") + 24 for record in written) < 600_000
+        for record in written:
+            key = silence.decode_key(record.key)
+            assert key is not None
+            silences.replay(key, record.value)
+            noted.add(key.member_id)
+        batches += 1
+    assert len(noted) == 900 and batches == 3
+
+
+@pytest.mark.parametrize("behind_ms", [0, 10 * SESSION_MS])
+def test_a_clock_that_was_behind_shortens_a_session_by_no_more_than_to_three_whole_chances(behind_ms: int) -> None:
+    """What the module promises of a member that two coordinators missed already; one missed less has its whole session."""
+    silences, now_ms, chance_ms = silence.Silences(), 1_000_000, 6_000
+    key, since_ms = silence.NoteKey(G, "m"), now_ms - 2 * chance_ms - behind_ms
+    assert silences.give_chance(G, "m", chance_ms, SESSION_MS, now_ms) == now_ms + SESSION_MS
+    silences.replay(key, silence.encode_value(silence.Note(since_ms, silence.CHANCES_MISSED_MAX - 1)))
+    assert silences.give_chance(G, "m", chance_ms, SESSION_MS, now_ms) == now_ms + SESSION_MS
+    silences.replay(key, silence.encode_value(silence.Note(since_ms, silence.CHANCES_MISSED_MAX)))
+    until_ms = silences.give_chance(G, "m", chance_ms, SESSION_MS, now_ms)
+    assert until_ms == (now_ms + chance_ms if behind_ms else since_ms + SESSION_MS)

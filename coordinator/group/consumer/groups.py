@@ -16,10 +16,10 @@ of the metadata a group's topics were looked up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from ....wire.errors import ErrorCode, KafkaError
@@ -55,6 +55,8 @@ from .state import (
 )
 
 _FOREVER_MS = 2**63
+LOOK_AGAIN_MS: Final = 500
+"""When a target assignment is tried again that needs a pattern which is still being held against the topics."""
 
 
 class ClassicRequest(Enum):
@@ -362,11 +364,10 @@ class ConsumerGroups:
     def _names(self, group: ConsumerGroup) -> tuple[set[str], bool]:
         """What the members read, and whether that is all: a pattern that is being held against the topics keeps what it had."""
         names, complete = {name for member in group.members.values() for name in member.topic_names}, True
-        for pattern in _patterns(group):
+        for pattern in patterns(group):
             matching = self._catalog.matching(pattern)
             if matching is None:
-                complete, compiled = False, topic_pattern(pattern)
-                matching = (name for name in group.topics if compiled.matches(name))
+                complete, matching = False, group.topics
             names.update(matching)
         return names, complete
 
@@ -376,15 +377,17 @@ class ConsumerGroups:
         volatile = self._volatile.setdefault(group.group_id, _Volatile())
         if group.epoch <= group.target_epoch or (now_ms < volatile.assign_from_ms and not at_once):
             return
+        matched: dict[str, Iterable[str]] = {}
+        for pattern in patterns(group):
+            matching = self._catalog.matching(pattern)
+            if matching is None:  # the target waits for it: one without it would stay
+                volatile.assign_from_ms = now_ms + LOOK_AGAIN_MS
+                return
+            matched[pattern] = matching
         volatile.assign_from_ms = now_ms + self.config.assignment_interval_ms
-        matched = {
-            pattern: {name for name in group.topics if compiled.matches(name)}
-            for pattern in _patterns(group)
-            for compiled in [topic_pattern(pattern)]
-        }
         subscriptions: dict[str, frozenset[UUID]] = {}
         for member_id, member in group.members.items():
-            names = set(member.topic_names) | matched.get(member.topic_regex or "", set())
+            names = set(member.topic_names).union(matched.get(member.topic_regex or "", ()))
             subscriptions[member_id] = frozenset(group.topics[name].topic_id for name in names if name in group.topics)
         counts = {shape.topic_id: shape.partitions for shape in group.topics.values()}
         assignor = ASSIGNORS[group.assignor(self.config.assignors)]
@@ -498,7 +501,7 @@ def _wishes(group: ConsumerGroup) -> dict[tuple[bool, str], tuple[object, ...]]:
     }
 
 
-def _patterns(group: ConsumerGroup) -> list[str]:
+def patterns(group: ConsumerGroup) -> list[str]:
     return sorted({member.topic_regex for member in group.members.values() if member.topic_regex})
 
 
