@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from ..proto import controller_pb2 as rpc
 from ..proto import metadata_pb2 as pb
+from ..runtime.host_names import host_problem
 from ..wire.errors import ErrorCode, KafkaError
 from .elections import Settler, Wanted, change_operations, eligible_leaders, forget_disk, preferred_leader
 from .features import level_problem, ranges_of, require_level
@@ -210,6 +211,11 @@ class ActiveController:
     def _check_registration(self, request: rpc.RegisterBrokerRequest) -> None:
         if request.node_id < 0 or not request.incarnation:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a registration needs a node id of at least 0 and an incarnation")
+        for host, port in ((request.kafka_host, request.kafka_port), (request.grpc_host, request.grpc_port)):
+            problem = host_problem(host)
+            if problem is not None or not 0 <= port <= 65535:
+                message = f"broker {request.node_id} cannot be reached: {problem or f'{port} is no port'}"
+                raise KafkaError(ErrorCode.INVALID_REQUEST, message)
         if request.cluster_id and request.cluster_id != self._state.cluster_id:
             message = f"broker {request.node_id} belongs to cluster {request.cluster_id}, this is {self._state.cluster_id}"
             raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)

@@ -22,6 +22,7 @@ from typing import Any, Final
 from ..controller.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, GROUP_LIMITS, GroupLimits
 from ..coordinator.group.consumer.assignors import ASSIGNORS
 from ..coordinator.group.policy import MigrationPolicy
+from ..runtime.host_names import host_problem
 from ..runtime.tls import TlsFiles
 
 ENVIRONMENT_PREFIX: Final = "TIDEGATE_"
@@ -383,12 +384,20 @@ def _voter(text: str) -> Voter:
     if found is None:
         raise ConfigurationError(f"quorum.voters: {text!r} is not of the form id@host:quorum-port:grpc-port")
     host = found.group(2).strip("[]")
+    _check_host(host, "quorum.voters", text)
     return Voter(int(found.group(1)), Address(host, int(found.group(3))), Address(host, int(found.group(4))))
 
 
 def parse_address(text: str, key: str) -> Address:
     """Reads `host:port` or `[ipv6]:port`."""
     host, separator, port = text.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
+    if not separator or not host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
         raise ConfigurationError(f"{key} = {text!r}: write it as host:port")
+    _check_host(host.strip("[]"), key, text)
     return Address(host.strip("[]"), int(port))
+
+
+def _check_host(host: str, key: str, text: str) -> None:
+    problem = host_problem(host)
+    if problem is not None:
+        raise ConfigurationError(f"{key} = {text!r}: {problem}")

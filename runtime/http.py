@@ -15,6 +15,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .host_names import check_host
 from .network import PortInUse
 
 HEAD_BYTES_MAX = 8192
@@ -125,6 +126,7 @@ def _encode(page: Page, *, with_body: bool) -> bytes:
 async def get(host: str, port: int, path: str, timeout_s: float) -> str | None:
     """The body of the page; None when it does not come."""
     try:
+        check_host(host, port)
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_connection(host, port)
             try:

@@ -21,6 +21,7 @@ import grpc.aio
 from . import logs
 from .frame_memory import BufferPool, ByteBudget, FrameLease
 from .frames import FrameConnection, FrameHandler, LogLimiter
+from .host_names import check_host
 from .tls import HANDSHAKE_S_MAX, MutualTls
 from .turns import LoopTurns
 
@@ -243,6 +244,7 @@ async def connect_frames(
 
     `on_frame` gets each frame as `FrameHandler.on_frame` does; `on_close(reason)` is called once when the connection is gone.
     """
+    check_host(host, port)
     loop = asyncio.get_running_loop()
     callbacks = _Callbacks(on_frame, on_close)
 

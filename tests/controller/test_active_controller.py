@@ -157,6 +157,11 @@ def test_a_new_incarnation_first_ends_the_old_one(office: Office) -> None:
         ({"supported_features": [rpc.FeatureRange(name="transaction.version", max_level=1)]}, ErrorCode.UNSUPPORTED_VERSION),
         ({"incarnation": ""}, ErrorCode.INVALID_REQUEST),
         ({"node_id": -1}, ErrorCode.INVALID_REQUEST),
+        ({"kafka_host": "node..dom"}, ErrorCode.INVALID_REQUEST),
+        ({"kafka_host": "a" * 64}, ErrorCode.INVALID_REQUEST),
+        ({"grpc_host": "node\0dom"}, ErrorCode.INVALID_REQUEST),
+        ({"kafka_port": 65536}, ErrorCode.INVALID_REQUEST),
+        ({"grpc_port": -1}, ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_a_broker_that_does_not_belong_is_refused(office: Office, fields: dict[str, object], code: ErrorCode) -> None:

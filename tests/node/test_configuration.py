@@ -144,6 +144,23 @@ class TestMistakes:
                 "advertised.kafka is missing: 0.0.0.0:9092 means every interface of this machine, "
                 "clients need one name to connect to",
             ),
+            (
+                {"advertised__kafka": "node..dom:9092"},
+                "advertised.kafka = 'node..dom:9092': the host 'node..dom' cannot be looked up: label empty or too long",
+            ),
+            (
+                {"advertised__grpc": f"{'a' * 64}:9093"},
+                f"advertised.grpc = '{'a' * 64}:9093': the host '{'a' * 64}' cannot be looked up: label too long",
+            ),
+            (
+                {"listeners__kafka": "a b:9092"},
+                "listeners.kafka = 'a b:9092': the host 'a b' holds a blank or what cannot be printed",
+            ),
+            ({"listeners__kafka": "node:\u0662"}, "listeners.kafka = 'node:\u0662': write it as host:port"),
+            (
+                {"quorum__voters": ["1@.dom:9094:9093"]},
+                "quorum.voters = '1@.dom:9094:9093': the host '.dom' cannot be looked up: label empty or too long",
+            ),
         ],
     )
     def test_a_mistake_in_the_file_is_explained(self, changes: dict[str, Any], message: str) -> None:

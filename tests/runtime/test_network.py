@@ -15,6 +15,8 @@ import pytest
 from tidegate.runtime import frames, network
 from tidegate.runtime.frame_memory import FIRST_BUFFER_BYTES, ByteBudget, FrameLease
 from tidegate.runtime.frames import FrameConnection, LogLimiter
+from tidegate.runtime.host_names import host_problem
+from tidegate.runtime.http import get
 from tidegate.runtime.network import PortInUse, connect_frames, free_port, serve_frames
 
 from .served import HOST, MAX, Recorder, Served, echo, framed, refusals, serving, until
@@ -476,6 +478,27 @@ async def test_a_peer_that_does_not_read_cannot_hold_up_the_closing_of_the_serve
 async def test_a_refused_connection_is_an_oserror() -> None:
     with pytest.raises(ConnectionRefusedError):
         await connect_frames(HOST, free_port(), lambda frame: None, lambda reason: None, MAX, 5)
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [
+        ("node..dom", 9), (".dom", 9), ("a" * 64, 9), ("a." * 200, 9), ("node\0dom", 9), ("\u00e4..", 9), ("\ud800", 9),
+        (HOST, 65536),
+    ],
+)
+async def test_an_address_that_can_be_no_hosts_is_an_oserror(host: str, port: int) -> None:
+    """Python's own errors for it are no OSError, and would pass those who expect a connection to fail."""
+    with pytest.raises(OSError):
+        await connect_frames(host, port, lambda frame: None, lambda reason: None, MAX, 5)
+    assert await get(host, port, "/", 5) is None
+
+
+@pytest.mark.parametrize(
+    "host", ["node", "node.dom.", "a" * 63 + ".dom", "10.0.0.1", "::1", "fe80::1%eth0", "b\u00fccher.example", "a_b"]
+)
+def test_names_and_addresses_of_hosts_are_let_through(host: str) -> None:
+    assert host_problem(host) is None
 
 
 async def test_a_connection_that_takes_too_long_is_a_timeout_that_names_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
