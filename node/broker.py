@@ -14,6 +14,7 @@ from ..controller.client import ControllerClient
 from ..controller.features import check_known
 from ..controller.metadata_follower import MetadataFollower
 from ..controller.model import RESOURCES_LEVEL, ApplyResult, TopicState, metadata_level
+from ..controller.reachability import Life
 from ..controller.state import ClusterState
 from ..proto import controller_pb2 as pb
 from ..replication.assignment import Assignment, IsrChange, IsrResult
@@ -32,7 +33,7 @@ from .group_coordination import GroupCoordination
 from .membership import Membership
 from .metrics import Metrics
 from .producer_ids import ProducerIds
-from .reachability import Question, ReachedBy
+from .reachability import Asked, Question, ReachedBy
 from .refused_batches import RefusedBatches
 from .run_time_settings import RunTimeSettings
 from .transaction_coordination import TransactionCoordination
@@ -154,10 +155,14 @@ class Broker:
     def asked_who_this_is(self, question: Question) -> bool:
         """Another broker has found this one, if it is the one that was meant."""
         own_life = self.node_id, self.membership.broker_epoch
-        found = self.reached_by.asked(question, own_life, lambda node_id: node_id in self.state.brokers)
-        if found and question.asker[0] in self.membership.not_reached_by:
+        asked = self.reached_by.asked(question, own_life, self._is_registered)
+        if asked is Asked.NOTED and question.asker[0] in self.membership.not_reached_by:
             self.membership.beat_soon()
-        return found
+        return asked is not Asked.REFUSED
+
+    def _is_registered(self, life: Life) -> bool:
+        broker = self.state.brokers.get(life[0])
+        return broker is not None and broker.broker_epoch == life[1]
 
     @property
     def serving(self) -> bool:

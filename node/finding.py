@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from ..controller.model import BrokerState
@@ -20,12 +21,12 @@ FOUND_S_MAX: Final = 120.0
 class Finding:
     """The prober of one broker, and whether the others have found it."""
 
-    def __init__(self, broker: Broker, frame_bytes_max: int) -> None:
+    def __init__(self, broker: Broker, frame_bytes_max: int, on_failure: Callable[[BaseException], None]) -> None:
         self._broker = broker
         self._frame_bytes_max = frame_bytes_max
         self._started_at = broker.clock.monotonic()
         self._found = False
-        self._prober = Prober(self._own_life, lambda: broker.state.brokers.values(), self._ask, broker.clock)
+        self._prober = Prober(self._own_life, lambda: broker.state.brokers.values(), self._ask, broker.clock, on_failure)
         self.start, self.stop = self._prober.start, self._prober.stop
         broker.brokers_changed = self._prober.brokers_changed
 

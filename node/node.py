@@ -178,7 +178,7 @@ class Node:
             self._kafka_address, client_id=f"tidegate-node-{configuration.node_id}", max_frame_bytes=self._frame_bytes_max
         )
         broker.replicas = self._replica_manager()
-        self._finding = Finding(broker, self._frame_bytes_max)
+        self._finding = Finding(broker, self._frame_bytes_max, self._fail_stop)
         self._upkeep = LogUpkeep(
             configuration, self._disk, self._clock, lambda: broker.replicas.replicas, self._group_commit.request, broker.setting
         )

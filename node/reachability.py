@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final
 
 from ..controller.model import BrokerState
@@ -44,11 +45,21 @@ def parse(client_id: str) -> Question | None:
     parts = client_id.split("/")
     if len(parts) != 5 or parts[0] != PREFIX:
         return None
-    try:
-        numbers = [int(part) for part in parts[1:]]
-    except ValueError:
+    if any(len(part) > 19 or not part.isascii() or not part.isdigit() for part in parts[1:]):
         return None
+    numbers = [int(part) for part in parts[1:]]
+    if max(numbers[0], numbers[2]) >= 1 << 31 or max(numbers[1], numbers[3]) >= 1 << 63:
+        return None  # what no node has: a heartbeat could not carry it either
     return Question((numbers[0], numbers[1]), (numbers[2], numbers[3]))
+
+
+class Asked(Enum):
+    """What came of a question."""
+
+    REFUSED = auto()
+    """Another broker, or another life of this one, is meant; or the asker is not known here (yet).  It asks again."""
+    NOTED = auto()
+    KNOWN = auto()
 
 
 class ReachedBy:
@@ -57,14 +68,18 @@ class ReachedBy:
     def __init__(self) -> None:
         self._lives: dict[int, int] = {}  # node id: broker epoch
 
-    def asked(self, question: Question, own_life: Life, is_registered: Callable[[int], bool]) -> bool:
-        """Notes who asks.  False: another broker, or another life of this one, is meant."""
-        if question.target != own_life:
-            return False
+    def asked(self, question: Question, own_life: Life, is_registered: Callable[[Life], bool]) -> Asked:
+        """Notes who asks.  Any client can ask in the name of a broker, so only a life that is registered counts: what this says
+        of others is theirs to read in the metadata, and no invented epoch hides the real one."""
+        if question.target != own_life or not is_registered(question.asker):
+            return Asked.REFUSED
         node_id, epoch = question.asker
-        if (node_id in self._lives or len(self._lives) < REACHED_BY_MAX) and is_registered(node_id):
-            self._lives[node_id] = max(epoch, self._lives.get(node_id, -1))
-        return True
+        if self._lives.get(node_id) == epoch:
+            return Asked.KNOWN
+        if node_id not in self._lives and len(self._lives) >= REACHED_BY_MAX:
+            return Asked.KNOWN
+        self._lives[node_id] = epoch
+        return Asked.NOTED
 
     @property
     def lives(self) -> Iterable[Life]:
@@ -78,19 +93,32 @@ class Prober:
     """Asks the others.  `ask` connects anew; it returns whether the one that is meant answered, or raises KafkaError."""
 
     def __init__(
-        self, own_life: Callable[[], Life], brokers: Callable[[], Iterable[BrokerState]], ask: Ask, clock: Clock
+        self,
+        own_life: Callable[[], Life],
+        brokers: Callable[[], Iterable[BrokerState]],
+        ask: Ask,
+        clock: Clock,
+        on_failure: Callable[[BaseException], None],
     ) -> None:
+        """`on_failure(error)`: by a defect no broker is asked any more."""
         self._own_life = own_life
         self._brokers = brokers
         self._ask = ask
         self._clock = clock
+        self._on_failure = on_failure
         self._reached: dict[int, int] = {}
+        self._failed: dict[int, int] = {}  # like `_reached`: of these lives an unforeseen failure was logged
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="reachability")
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)
 
     async def stop(self) -> None:
         task, self._task = self._task, None
@@ -125,6 +153,11 @@ class Prober:
                 found = await self._ask(broker, Question(self._own_life(), (broker.node_id, broker.broker_epoch)))
         except (KafkaError, TimeoutError, OSError) as error:
             log.debug("broker_not_reached", broker=broker.node_id, address=str(broker.kafka), error=error)
+            return
+        except Exception as error:  # of this one broker: the others are asked all the same, and it is asked again
+            if self._failed.get(broker.node_id) != broker.broker_epoch:
+                self._failed[broker.node_id] = broker.broker_epoch
+                log.error("asking_broker_failed", broker=broker.node_id, address=str(broker.kafka), error=error)
             return
         if found:
             self._reached[broker.node_id] = broker.broker_epoch

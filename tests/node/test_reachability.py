@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tidegate.controller.model import BrokerState
-from tidegate.node.reachability import Prober, Question, ReachedBy, parse
+from tidegate.controller.reachability import Life
+from tidegate.node.broker import Broker
+from tidegate.node.peers import ask_who_it_is
+from tidegate.node.reachability import Asked, Prober, Question, ReachedBy, parse
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .test_configuration import loaded
 
 QUESTION = Question((1, 10), (2, 20))
 
@@ -22,21 +30,57 @@ def test_a_question_says_who_asks_and_whom() -> None:
     assert parse(QUESTION.client_id) == QUESTION
 
 
-@pytest.mark.parametrize("client_id", ["app", "tidegate-reach", "tidegate-reach/1/2/3", "tidegate-reach/1/2/3/x", "a/1/2/3/4"])
+@pytest.mark.parametrize(
+    "client_id",
+    [
+        "app", "tidegate-reach", "tidegate-reach/1/2/3", "tidegate-reach/1/2/3/x", "a/1/2/3/4", "tidegate-reach/-1/2/3/4",
+        "tidegate-reach/1/2/3/-1", "tidegate-reach/1/2_0/3/4", "tidegate-reach/1/\u0662/3/4", "tidegate-reach/2147483648/2/3/4",
+        "tidegate-reach/1/9223372036854775808/3/4", "tidegate-reach/1/99999999999999999999/3/4",
+        f"tidegate-reach/1/{'9' * 5000}/3/4",
+    ],
+)
 def test_other_client_ids_ask_nothing(client_id: str) -> None:
     assert parse(client_id) is None
 
 
 def test_only_the_life_that_is_meant_counts_the_question() -> None:
     reached_by = ReachedBy()
-    everybody: Callable[[int], bool] = lambda _: True  # noqa: E731
-    assert not reached_by.asked(QUESTION, (2, 21), everybody)
-    assert not reached_by.asked(QUESTION, (3, 20), everybody)
+    everybody: Callable[[Life], bool] = lambda _: True  # noqa: E731
+    assert reached_by.asked(QUESTION, (2, 21), everybody) is Asked.REFUSED
+    assert reached_by.asked(QUESTION, (3, 20), everybody) is Asked.REFUSED
     assert list(reached_by.lives) == []
-    assert reached_by.asked(QUESTION, (2, 20), everybody)
-    assert reached_by.asked(Question((1, 9), (2, 20)), (2, 20), everybody), "a late one takes nothing back"
-    assert reached_by.asked(Question((7, 1), (2, 20)), (2, 20), lambda _: False), "not of this cluster"
+    assert reached_by.asked(QUESTION, (2, 20), everybody) is Asked.NOTED
+    assert reached_by.asked(QUESTION, (2, 20), everybody) is Asked.KNOWN
     assert list(reached_by.lives) == [(1, 10)]
+
+
+@pytest.mark.parametrize("forged_epoch", [0, 9, 11, (1 << 63) - 1])
+def test_only_a_life_that_is_registered_counts_and_a_forged_one_hides_none(forged_epoch: int) -> None:
+    """Any Kafka client can ask in the name of a broker."""
+    reached_by, registered = ReachedBy(), {(1, 10)}
+    forged = Question((1, forged_epoch), (2, 20))
+    assert reached_by.asked(forged, (2, 20), registered.__contains__) is Asked.REFUSED
+    assert reached_by.asked(QUESTION, (2, 20), registered.__contains__) is Asked.NOTED
+    assert reached_by.asked(forged, (2, 20), registered.__contains__) is Asked.REFUSED
+    assert list(reached_by.lives) == [(1, 10)]
+    next_life = Question((1, 30), (2, 20))
+    assert reached_by.asked(next_life, (2, 20), registered.__contains__) is Asked.REFUSED, "not known here yet: it asks again"
+    registered = {(1, 30)}
+    assert reached_by.asked(next_life, (2, 20), registered.__contains__) is Asked.NOTED
+    assert list(reached_by.lives) == [(1, 30)]
+
+
+async def test_a_broker_beats_early_only_for_what_is_news() -> None:
+    """Whatever a client asks, and however often: the question is answered, and one heartbeat tells of the broker that asked."""
+    node = Broker(loaded(listeners__kafka="127.0.0.1:0"), SystemClock(), cast(Any, None))
+    early: list[None] = []
+    node.membership = cast(Any, SimpleNamespace(broker_epoch=7, not_reached_by=(2,), beat_soon=lambda: early.append(None)))
+    node.metadata = cast(Any, SimpleNamespace(state=SimpleNamespace(brokers={2: broker(2, 20)})))
+    own = node.node_id, 7
+    for epoch, is_found in ((99999999999999999, False), (19, False), (20, True), (20, True), (21, False), (20, True)):
+        assert node.asked_who_this_is(Question((2, epoch), own)) is is_found
+    assert not node.asked_who_this_is(Question((5, 20), own))
+    assert list(node.reached_by.lives) == [(2, 20)] and len(early) == 1
 
 
 async def test_others_are_asked_until_they_are_found_and_again_in_their_next_life() -> None:
@@ -52,7 +96,8 @@ async def test_others_are_asked_until_they_are_found_and_again_in_their_next_lif
             raise answer
         return answer
 
-    prober = Prober(lambda: (1, 10), brokers.values, ask, SystemClock())
+    failures: list[BaseException] = []
+    prober = Prober(lambda: (1, 10), brokers.values, ask, SystemClock(), failures.append)
     prober.start()
 
     async def until(expected: list[int]) -> None:
@@ -70,3 +115,47 @@ async def test_others_are_asked_until_they_are_found_and_again_in_their_next_lif
         await until([20, 20, 20, 25, 30])
     finally:
         await prober.stop()
+    assert failures == []
+
+
+async def test_a_broker_that_cannot_be_asked_at_all_keeps_none_from_being_asked() -> None:
+    """Its address can be no host's name, or asking it fails in a way that was not foreseen."""
+    brokers = {2: dataclasses.replace(broker(2, 20), kafka_host="node..dom"), 3: broker(3, 30), 4: broker(4, 40)}
+    failures: list[BaseException] = []
+    asked: list[int] = []
+
+    async def ask(other: BrokerState, question: Question) -> bool:
+        asked.append(other.node_id)
+        if other.node_id == 2:
+            return await ask_who_it_is(other, question.client_id, 1 << 20, 1.0)
+        if other.node_id == 3:
+            raise UnicodeError("not foreseen")
+        return asked.count(4) > 1
+
+    prober = Prober(lambda: (1, 10), brokers.values, ask, SystemClock(), failures.append)
+    prober.start()
+    try:
+        async with asyncio.timeout(20):
+            while asked.count(2) < 3 or asked.count(3) < 3 or asked.count(4) < 2:
+                await asyncio.sleep(0.005)
+        assert failures == [] and asked.count(4) == 2
+    finally:
+        await prober.stop()
+
+
+async def test_a_prober_that_ends_by_a_defect_says_so() -> None:
+    failures: list[BaseException] = []
+
+    def brokers() -> list[BrokerState]:
+        raise RuntimeError("a defect")
+
+    async def ask(other: BrokerState, question: Question) -> bool:
+        return True
+
+    prober = Prober(lambda: (1, 10), brokers, ask, SystemClock(), failures.append)
+    prober.start()
+    async with asyncio.timeout(10):
+        while not failures:
+            await asyncio.sleep(0.001)
+    await prober.stop()
+    assert str(failures[0]) == "a defect"
