@@ -213,6 +213,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 caught_up=answer.caught_up,
                 metadata_index=self._log.applied_index,
                 not_reached_by=answer.not_reached_by,
+                session_timeout_ms=self._config.session_timeout_ms,
             )
 
         return await self._answer(rpc.HeartbeatReply, work, waits=False)

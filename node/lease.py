@@ -14,6 +14,10 @@ had at its answer (it waits for a fencing that is under way), so the broker firs
 is taken from the first answer of a controller epoch, and again from the first one after a whole session for which no answer of
 that controller is good.  In between it cannot have fenced this broker for its silence, so the index stays, and a broker that is
 always a little behind the controller still renews.
+
+Controllers may have different session timeouts, by their files, so each answer names that of its controller.  A shorter one
+shortens at once what an earlier controller granted; a longer one, up to what the registration allowed, comes only with a
+heartbeat that this controller has answered and that renews.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ class HeartbeatAnswer:
     controller_epoch: int
     metadata_index: int
     fenced: bool
+    session_s: float = 0.0
+    """The controller's session; 0: it does not say."""
 
 
 class Change(Enum):
@@ -40,15 +46,15 @@ class Change(Enum):
 
 
 class Lease:
-    """See the module's text.  `session_s` may be shortened once, when the controller names its own."""
+    """See the module's text.  `session_s` is at most the broker's own and that of the registration."""
 
     __slots__ = (
-        "_controller_epoch", "_fenced_index", "_heard_sent_at", "_held", "_known_index", "answered_sent_at", "fenced",
-        "session_s",
+        "_controller_epoch", "_fenced_index", "_granted_s", "_heard_sent_at", "_held", "_known_index", "_session_s_max",
+        "answered_sent_at", "fenced", "session_s",
     )  # fmt: skip
 
     def __init__(self, session_s: float, now: float) -> None:
-        self.session_s = session_s
+        self.session_s = self._session_s_max = self._granted_s = session_s
         self.answered_sent_at = now  # the lease counts from here
         self.fenced = True
         self._held = True
@@ -59,7 +65,7 @@ class Lease:
 
     def begin(self, session_s: float, now: float) -> None:
         """The broker is registered, and fenced."""
-        self.session_s = min(self.session_s, session_s or self.session_s)
+        self.session_s = self._session_s_max = self._granted_s = min(self.session_s, session_s or self.session_s)
         self.answered_sent_at = now
 
     def left_s(self, now: float) -> float:
@@ -80,6 +86,17 @@ class Lease:
         self._held = False
         return Change.LOST
 
+    def shorten(self, answer: HeartbeatAnswer) -> bool:
+        """Before `end_when_over` and `answered`: by the session of this controller the lease may be over already.  True: it ends
+        earlier than before."""
+        if answer.controller_epoch < self._controller_epoch or answer.session_s <= 0:
+            return False
+        self._granted_s = min(self._session_s_max, answer.session_s)
+        if self._granted_s >= self.session_s:
+            return False
+        self.session_s = self._granted_s
+        return True
+
     def answered(self, answer: HeartbeatAnswer, applied_index: int, now: float) -> Change | None:
         """Takes in an answer that arrives `now`, when the metadata is applied up to `applied_index`; after `end_when_over`."""
         if answer.controller_epoch < self._controller_epoch:
@@ -90,7 +107,8 @@ class Lease:
             self.fenced, self._fenced_index = answer.fenced, answer.metadata_index
         if applied_index < self._known_index:
             return None
-        self.answered_sent_at = max(self.answered_sent_at, self._heard_sent_at)
+        if self._heard_sent_at >= self.answered_sent_at:
+            self.answered_sent_at, self.session_s = self._heard_sent_at, self._granted_s
         if self._held or self.fenced or self.left_s(now) <= 0:
             return None
         self._held = True
@@ -98,7 +116,7 @@ class Lease:
 
     def _note_heard(self, answer: HeartbeatAnswer, now: float) -> None:
         before = self._heard_sent_at if answer.controller_epoch == self._controller_epoch else None
-        if before is None or now >= before + self.session_s:
+        if before is None or now >= before + self._granted_s:
             self._known_index = answer.metadata_index
         self._controller_epoch = answer.controller_epoch
         self._heard_sent_at = answer.sent_at if before is None else max(before, answer.sent_at)

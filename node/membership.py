@@ -43,6 +43,10 @@ IN_FLIGHT_MAX: Final = 64
 """Heartbeats that wait for an answer; for one more the oldest is given up, which is worth the least."""
 QUICK_S: Final = 0.1
 """While something is awaited (to be unfenced, to be allowed to stop) the next heartbeat comes so soon after an answer."""
+EARLY_S_MIN: Final = 0.05
+"""From one heartbeat to the next one when something is to be told soon: what asks for it may come at any rate."""
+EARLY_IN_FLIGHT_MAX: Final = 8
+"""While so many wait for their answers no early one is sent: it would take the place of one that may still renew the session."""
 
 # Of the metadata stream: a live controller says something twice a second.
 SILENCE_S_MIN: Final = 1.5
@@ -103,7 +107,8 @@ class Membership:
         self._unanswered = Outage(log, "heartbeat_failed")
         self._number = self._newest_answered = 0
         self._in_flight: dict[int, asyncio.Task[None]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._beats: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._wants_shutdown = False
         self._may_stop = asyncio.Event()
         self._urgent = False
@@ -128,12 +133,16 @@ class Membership:
         return Registration(reply.broker_epoch, reply.cluster_id, reply.metadata_id)
 
     def start(self) -> None:
-        self._tasks = [
-            asyncio.create_task(self._beat_forever(), name="heartbeats"),
-            asyncio.create_task(self._watch_session(), name="session"),
-        ]
-        for task in self._tasks:
-            task.add_done_callback(self._ended)
+        self._beats = asyncio.create_task(self._beat_forever(), name="heartbeats")
+        self._beats.add_done_callback(self._ended)
+        self._watch_anew()
+
+    def _watch_anew(self) -> None:
+        """At the start, and when the session ends earlier than the watcher sleeps."""
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = asyncio.create_task(self._watch_session(), name="session")
+        self._watch.add_done_callback(self._ended)
 
     @property
     def in_flight(self) -> int:
@@ -146,7 +155,8 @@ class Membership:
             self._on_superseded(f"its {task.get_name()} failed: {error!r}")
 
     def beat_soon(self) -> None:
-        """Something changed that the controller should know before the next regular heartbeat."""
+        """Something changed that the controller should know before the next regular heartbeat.  However often it is called, no
+        two heartbeats are closer than EARLY_S_MIN (or the interval)."""
         self._urgent = True
         self._look_again.set()
 
@@ -171,7 +181,7 @@ class Membership:
                 continue  # a heartbeat may have been answered meanwhile
 
     async def stop(self) -> None:
-        tasks = [*self._tasks, *self._in_flight.values()]
+        tasks = [task for task in (self._beats, self._watch, *self._in_flight.values()) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -184,9 +194,11 @@ class Membership:
 
     async def _until_due(self, sent_at: float) -> None:
         """The next regular heartbeat waits for no answer; an early one waits for that of the last."""
-        while not self._urgent:
+        while True:
             waiting = self._wants_shutdown or not self.unfenced.is_set() or self._lease.is_lost
             pause_s = min(self._interval_s, QUICK_S) if waiting and not self._in_flight else self._interval_s
+            if self._urgent and len(self._in_flight) < EARLY_IN_FLIGHT_MAX:
+                pause_s = min(pause_s, EARLY_S_MIN)
             self._look_again.clear()
             try:
                 # Not wait_for, which in Python 3.11 may lose the cancellation by `stop`.
@@ -211,7 +223,8 @@ class Membership:
 
         task.add_done_callback(over)
 
-    async def _beat(self, number: int, sent_at: float) -> None:
+    def _request(self, number: int) -> pb.HeartbeatRequest:
+        """Of what this node itself knows: that it cannot be built is a defect, and ends the heartbeats."""
         request = pb.HeartbeatRequest(
             node_id=self._node_id,
             broker_epoch=self.broker_epoch,
@@ -224,6 +237,10 @@ class Membership:
         if self._reached_by is not None:
             lives = [pb.ReachedBy.Life(node_id=node_id, broker_epoch=epoch) for node_id, epoch in self._reached_by()]
             request.reached_by.CopyFrom(pb.ReachedBy(lives=lives))
+        return request
+
+    async def _beat(self, number: int, sent_at: float) -> None:
+        request = self._request(number)
         patience_s = max(self._interval_s, 0.5)
         try:
             reply = await self._client.heartbeat(request, timeout_s=self._lease.session_s, patience_s=patience_s)
@@ -234,15 +251,17 @@ class Membership:
                 self._unanswered.failed(self._clock.monotonic(), error=error)
             return
         self._unanswered.over(self._clock.monotonic())
-        self._answered(
-            HeartbeatAnswer(sent_at, reply.status.controller_epoch, reply.metadata_index, reply.fenced)
-        )
+        session_s = reply.session_timeout_ms / 1000
+        self._answered(HeartbeatAnswer(sent_at, reply.status.controller_epoch, reply.metadata_index, reply.fenced, session_s))
         if number > self._newest_answered:
             self._newest_answered, self.not_reached_by = number, tuple(reply.not_reached_by)
         if reply.should_shutdown:  # which stays so for the rest of this life
             self._may_stop.set()
 
     def _answered(self, answer: HeartbeatAnswer) -> None:
+        if self._lease.shorten(answer):
+            log.info("session_shortened", session_s=self._lease.session_s, controller_epoch=answer.controller_epoch)
+            self._watch_anew()
         self._end_session_when_over()
         change = self._lease.answered(answer, self._applied_index(), self._clock.monotonic())
         if self._lease.fenced:

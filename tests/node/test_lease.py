@@ -84,6 +84,79 @@ def test_a_controller_that_heard_nothing_for_a_session_renews_with_what_it_has_b
     assert lease.answered(answer(7.6, 60), 50, 7.7) is Change.REGAINED
 
 
+def granting(sent_at: float, session_s: float, *, epoch: int = 1, index: int = 10) -> HeartbeatAnswer:
+    return HeartbeatAnswer(sent_at, epoch, index, False, session_s)
+
+
+def take(lease: Lease, answer: HeartbeatAnswer, now: float, applied: int = 100) -> tuple[Change | None, Change | None]:
+    """As the broker takes every answer."""
+    lease.shorten(answer)
+    return lease.end_when_over(now), lease.answered(answer, applied, now)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "ends_at"),
+    [
+        ((6.0, 6.0), 2.0 + 6.0),
+        ((6.0, 2.0), 2.0 + 2.0),
+        ((6.0, 60.0), 2.0 + 6.0),  # no longer than the registration allowed
+        ((2.0, 4.0), 2.0 + 4.0),
+        ((2.0, 60.0), 2.0 + 6.0),
+        ((0.0, 0.0), 2.0 + 6.0),  # controllers of an older version do not say
+        ((2.0, 0.0), 2.0 + 2.0),
+        ((6.0, -5.0), 2.0 + 6.0),
+    ],
+)
+def test_the_lease_goes_by_the_session_of_the_controller_that_answers(sessions: tuple[float, float], ends_at: float) -> None:
+    lease = Lease(SESSION_S, 0.0)
+    take(lease, granting(1.0, sessions[0], epoch=1), 1.1)
+    take(lease, granting(2.0, sessions[1], epoch=2), 2.1)
+    assert lease.left_s(2.1) == pytest.approx(ends_at - 2.1)
+
+
+def test_a_new_controllers_shorter_session_ends_what_the_former_one_granted() -> None:
+    """It counts by its own, also where its answer renews nothing yet, because its metadata is not applied here."""
+    lease = lease_with(answer(1.0), at=1.1)
+    assert take(lease, granting(1.5, 2.0, epoch=2, index=120), 1.6, applied=119) == (None, None)
+    assert lease.holds(2.9) and not lease.holds(3.1)
+    assert take(lease, granting(3.2, 2.0, epoch=2, index=130), 3.3, applied=119) == (Change.LOST, None)
+    assert take(lease, granting(3.3, 2.0, epoch=2, index=140), 3.4, applied=120) == (None, Change.REGAINED)
+    assert lease.holds(5.2) and not lease.holds(5.4)
+
+
+def test_after_a_silence_of_the_shorter_session_newer_metadata_is_needed() -> None:
+    """The controller may have fenced the broker by then."""
+    lease = lease_with(answer(0.5), at=0.6)
+    take(lease, granting(1.0, 2.0, epoch=2, index=50), 1.1, applied=49)
+    assert take(lease, granting(3.4, 2.0, epoch=2, index=60), 3.5, applied=50) == (Change.LOST, None)
+    assert take(lease, granting(3.5, 2.0, epoch=2, index=70), 3.6, applied=60) == (None, Change.REGAINED)
+
+
+def test_a_longer_session_brings_back_no_lease_that_is_over() -> None:
+    lease = Lease(SESSION_S, 0.0)
+    take(lease, granting(1.0, 2.0), 1.1)
+    assert take(lease, granting(3.5, 6.0, epoch=2, index=120), 3.6, applied=119) == (Change.LOST, None)
+    assert not lease.holds(3.6)
+    assert take(lease, granting(3.6, 6.0, epoch=2, index=120), 3.7, applied=120) == (None, Change.REGAINED)
+    assert lease.left_s(3.7) == pytest.approx(3.6 + 6.0 - 3.7)
+
+
+def test_a_longer_session_counts_only_from_a_heartbeat_that_its_controller_has_answered() -> None:
+    lease = Lease(SESSION_S, 0.0)
+    take(lease, granting(2.0, 2.0), 2.1)
+    take(lease, granting(1.0, 6.0, epoch=2), 2.2)
+    assert lease.left_s(2.2) == pytest.approx(2.0 + 2.0 - 2.2)
+
+
+def test_the_session_of_a_deposed_controller_is_not_taken() -> None:
+    lease = Lease(SESSION_S, 0.0)
+    take(lease, granting(1.0, 2.0, epoch=2), 1.1)
+    take(lease, granting(1.2, 6.0, epoch=1), 1.3)
+    assert not lease.holds(3.1)
+    take(lease, granting(1.4, 0.1, epoch=1), 1.5)
+    assert lease.holds(2.9)
+
+
 @dataclass
 class Rules:
     """A model of the controller: it fences after a session of silence; what it then elects stands in the metadata."""

@@ -10,7 +10,7 @@ import pytest
 from tidegate.controller.client import ControllerClient
 from tidegate.controller.metadata_follower import SILENCE_S_MAX
 from tidegate.controller.service import KEEP_ALIVE_S
-from tidegate.node.membership import IN_FLIGHT_MAX, Membership, metadata_silence_s
+from tidegate.node.membership import EARLY_IN_FLIGHT_MAX, EARLY_S_MIN, IN_FLIGHT_MAX, Membership, metadata_silence_s
 from tidegate.proto import controller_pb2 as pb
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -275,6 +275,50 @@ async def test_a_controller_that_answers_late_costs_no_session(watched: Watched)
 async def test_a_newer_life_of_this_node_ends_this_one(watched: Watched, code: ErrorCode) -> None:
     watched.controller.answer = KafkaError(code, "a newer incarnation is registered")
     await watched.until("superseded")
+
+
+async def test_a_new_controllers_shorter_session_is_the_lease_from_its_first_answer(watched: Watched) -> None:
+    """Its metadata is not here yet, so it renews nothing: what the former controller granted ends by the shorter session."""
+    status = pb.Status(controller_epoch=2)
+    watched.controller.answer = pb.HeartbeatReply(status=status, metadata_index=50, session_timeout_ms=2000)
+    short = watched.controller.answer
+    await watched.beats(3)
+    watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
+    await watched.beats(2)
+    await watched.pass_time(2.2)
+    await watched.until("lost")
+    assert watched.clock.monotonic() < SESSION_S / 2
+    watched.applied_index, watched.controller.answer = 50, short
+    await watched.until("regained")
+
+
+async def test_what_is_to_be_told_soon_never_floods_the_controller(watched: Watched) -> None:
+    """However often it is asked for: no two heartbeats within the least pause (here the interval, by a clock that stands), and
+    none that takes the place of one that could still renew the session."""
+    watched.membership._interval_s = 3600.0
+    watched.controller.gate.clear()
+    await asyncio.sleep(0.03)
+    before = len(watched.controller.requests)
+    for _ in range(3000):
+        watched.membership.beat_soon()
+        await asyncio.sleep(0)
+    assert len(watched.controller.requests) - before <= 1
+    for _ in range(2 * EARLY_IN_FLIGHT_MAX):
+        watched.membership.beat_soon()
+        await asyncio.sleep(0.01)
+        watched.clock.advance(EARLY_S_MIN)
+        watched.membership.beat_soon()
+        await asyncio.sleep(0.01)
+    assert EARLY_IN_FLIGHT_MAX - 1 <= watched.membership.in_flight <= EARLY_IN_FLIGHT_MAX
+    watched.controller.gate.set()
+    async with asyncio.timeout(10):
+        while watched.membership.in_flight:
+            await asyncio.sleep(0.001)
+    before = len(watched.controller.requests)
+    watched.membership.beat_soon()
+    watched.clock.advance(EARLY_S_MIN)
+    watched.membership.beat_soon()
+    await watched.beats(1)
 
 
 async def test_any_other_error_is_survived(watched: Watched) -> None:
