@@ -57,6 +57,8 @@ THROTTLES: Final = (
     "replica.alter.log.dirs.io.max.bytes.per.second",
 )
 """Broker settings that DescribeConfigs shows only when they are set."""
+NEUTRAL_FOLDER: Final = "/var/lib/kafka"
+"""Written for the temporary folder in which this Kafka ran."""
 UNDYNAMIC: Final = ("num.partitions", "log.dirs", "log.retention.hours", "no.such.setting", "log.cleaner.enable")
 
 
@@ -184,7 +186,7 @@ def main() -> None:
             found = asyncio.run(recorded(cluster.bootstrap.replace("localhost", HOST)))
         finally:
             cluster.stop()
-    target.write_text(written(found))
+    target.write_text(written(found).replace(directory, NEUTRAL_FOLDER))
     print(f"{len(found['topic'])} settings of topics, {len(found['broker'])} of brokers: {target}")
 
 

@@ -336,6 +336,10 @@ class Admin:
         """Sets what brokers can change while they run; None as a value: what the broker's file says.  None as id: all brokers."""
         await operations.alter_broker_config(self._cluster, node_id, changes)
 
+    async def broker_settings(self, node_id: int | None) -> dict[str, str | None]:
+        """A broker's settings, as it tells them itself.  None as id: those that are set at run time for all brokers."""
+        return await operations.broker_settings(self._cluster, node_id)
+
     async def list_reassignments(self) -> list[PartitionMove]:
         return await operations.list_reassignments(self._cluster, self._timeout_s)
 

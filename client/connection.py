@@ -11,7 +11,6 @@ The version of a request is the highest that both sides know, within the bounds 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import __version__
 from ..runtime import logs
-from ..runtime.network import FrameConnection, connect_frames
+from ..runtime.network import FrameConnection, connect_frames, why_not_connected
 from ..wire import codec
 from ..wire.api import SUPPORTED, ApiKey
 from ..wire.errors import ErrorCode, KafkaError
@@ -74,10 +73,16 @@ class BrokerConnection:
         except TimeoutError:
             raise ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: no answer in {connect_timeout_s:g} s") from None
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-            raise ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: {reason.lower()}") from error
+            reason = why_not_connected(error)
+            raise ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, f"{host}:{port}: {reason}") from error
         try:
             await connection._negotiate(connect_timeout_s)
+        except ConnectionFailed as error:
+            connection.close("negotiation failed")
+            if " bytes " in error.message:  # it sent something that is no frame of Kafka's
+                message = f"{host}:{port}: that is no Kafka port (a node's gRPC port is another one)"
+                raise ConnectionFailed(error.code, message) from error
+            raise
         except BaseException:
             connection.close("negotiation failed")
             raise

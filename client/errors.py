@@ -148,7 +148,7 @@ FAMILY_ADVICE: Final[dict[Family, str]] = {
     Family.ABORTABLE: "abort the transaction and run it again",
     Family.FENCED: "another producer with this id took over: close this one",
     Family.FATAL: "close this client and make a new one when the cause is gone",
-    Family.REQUEST: "the same request will be refused again: change it, or what it asks of",
+    Family.REQUEST: "it will be refused again as it is: correct it",
 }
 
 
@@ -164,8 +164,10 @@ def sentence(code: ErrorCode, what: str, said: str | None = None) -> str:
     """`what` failed, why, and what to do.  (A KafkaError puts the code's name in front: it is not said again.)"""
     said = (said or "").removeprefix(code.name).removeprefix(":").strip()
     reason = f": {said}" if said else ""
-    advice = ADVICE.get(code) or FAMILY_ADVICE[family(code)]
-    return f"{what}{reason} ({advice})"
+    advice = ADVICE.get(code)
+    if advice is None and said and family(code) is Family.REQUEST:
+        return f"{what}{reason}"  # the reason tells what to correct
+    return f"{what}{reason} ({advice or FAMILY_ADVICE[family(code)]})"
 
 
 def error_for(code: ErrorCode, what: str, said: str | None = None) -> KafkaError:

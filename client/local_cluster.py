@@ -28,6 +28,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,19 +44,24 @@ from .node_process import NodeProcess, last_words, log_size
 if TYPE_CHECKING:
     from ..proto.admin_pb2 import StatusReply
 
-__all__ = ["ForeignNode", "LocalCluster", "LocalClusterError", "LocalNode", "NodePorts"]
+__all__ = ["ForeignNode", "LocalCluster", "LocalClusterError", "LocalNode", "NodePorts", "NotReady"]
 
 DEFAULT_NODES: Final = 3
 POLL_INTERVAL_S: Final = 0.05
 STATUS_TIMEOUT_S: Final = 2.0
 STOP_TIMEOUT_S: Final = 30.0
 STALL_TIMEOUT_S: Final = 60.0
+UNUSABLE_CONFIGURATION: Final = 2  # the exit code of such a node
 RECOVERING: Final = "recovering"  # as /readyz says it
 _DISK: Final = RealDisk()
 
 
 class ForeignNode(LocalClusterError):
     """The node's port is answered by another node."""
+
+
+class NotReady(LocalClusterError):
+    """The node runs, and was not ready in the time it was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,7 @@ class LocalNode:
         self._record = self.directory / "process.json"
         self.progress = Progress()
         self._has_logs = False  # as far as it has said since its last start
+        self.awaited = ""  # what it does instead of being ready, while it is waited for
         self._log_start = 0  # where its last start begins in the log
         self._process = NodeProcess.attach(self._record)
 
@@ -160,44 +168,49 @@ class LocalNode:
         return await asyncio.wait_for(self._process.wait_exit(), timeout_s)
 
     async def wait_ready(self, timeout_s: float = STALL_TIMEOUT_S, *, within_s: float | None = None) -> StatusReply:
-        """Waits until the node is registered, unfenced and caught up.  Raises LocalClusterError when it ends, when nothing has
-        moved for `timeout_s`, or when it is not ready `within_s` seconds: a node that opens logs or fetches is waited for."""
+        """Waits until the node is registered, unfenced and caught up.  Raises LocalClusterError when it ends, and NotReady when
+        nothing has moved for `timeout_s`, or after `within_s` seconds: a node that opens logs or fetches is waited for."""
         import grpc
 
         clock = self._cluster.clock
         began_s = moved_s = clock.monotonic()
-        last, seen = "no answer yet", None
+        self.awaited, seen = "it does not answer yet", None
         while True:
             if not self._process.running:
-                code = self._process.exit_code
-                how = "" if code is None else f" with exit code {code}"
-                said = last_words(self.log_path, self._log_start)
-                raise LocalClusterError(f"node {self.id} ended{how}: {said} (log: {self.log_path})")
+                raise LocalClusterError(self._how_it_ended())
             try:
                 status = await self.status()
                 self._has_logs = self._has_logs or status.replicas > 0
                 if status.ready:
-                    self.progress = Progress()
+                    self.progress, self.awaited = Progress(), ""
                     return status
-                last = f"state {status.state}, not ready"
+                self.awaited = f"it is {status.state}"
                 self.progress = Progress("catching up", status.replicas - status.under_replicated, status.replicas)
-            except grpc.aio.AioRpcError as error:
-                last = str(error.code())
+            except grpc.aio.AioRpcError:
+                self.awaited = "it does not answer yet"
                 self.progress = await self._recovery() or self.progress
                 self._has_logs = self._has_logs or self.progress.of > 0
                 if self.progress.doing == RECOVERING:
-                    last = f"{self.progress.opened} of {self.progress.of} logs are open"
+                    self.awaited = f"{self.progress.opened} of {self.progress.of} logs are open"
             except ForeignNode as error:
-                last = str(error)  # ours will end: it cannot listen there
+                self.awaited = str(error)  # ours will end: it cannot listen there
             now_s = clock.monotonic()
             if self.progress != seen:
                 seen, moved_s = self.progress, now_s
             if within_s is not None and now_s - began_s >= within_s:
-                raise LocalClusterError(f"node {self.id} is not ready after {within_s:g} s ({last}): see {self.log_path}")
+                raise NotReady(f"node {self.id} is not ready after {within_s:g} s ({self.awaited}): see {self.log_path}")
             if now_s - moved_s >= timeout_s:
                 still = "" if moved_s - began_s < 1 else "and has got no further for as long, "
-                raise LocalClusterError(f"node {self.id} is not ready after {timeout_s:g} s ({still}{last}): see {self.log_path}")
+                raise NotReady(f"node {self.id} is not ready after {timeout_s:g} s ({still}{self.awaited}): see {self.log_path}")
             await asyncio.sleep(POLL_INTERVAL_S)
+
+    def _how_it_ended(self) -> str:
+        code = self._process.exit_code
+        how = "" if code is None else f" with exit code {code}"
+        said = last_words(self.log_path, self._log_start)
+        wrong = [key for key in self._cluster.settings if key in said] if code == UNUSABLE_CONFIGURATION else []
+        back = "".join(f"; `--set {key}=` takes it back" for key in wrong[:1])
+        return f"node {self.id} ended{how}: {said} (log: {self.log_path}){back}"
 
     @property
     def has_logs(self) -> bool:
@@ -243,6 +256,7 @@ class LocalCluster:
 
     `settings` go into every node's configuration, at its next start.  A directory keeps them: later ones are added, and a value
     None takes one back.  `base_port` moves a stopped cluster.  `nodes` is 3 for a new cluster.  `hosts`: where the nodes run.
+    `check_settings`: those that a node would refuse are refused before they are kept.
     """
 
     def __init__(
@@ -257,6 +271,7 @@ class LocalCluster:
         base_port_option: str = "--base-port",
         clock: Clock | None = None,
         hosts: Hosts | None = None,
+        check_settings: bool = False,
     ) -> None:
         if nodes is not None and nodes < 1:
             raise LocalClusterError(f"a cluster of {nodes} nodes: at least 1 is needed, 3 to survive the loss of one")
@@ -267,8 +282,9 @@ class LocalCluster:
         self.hosts: Hosts = hosts if hosts is not None else Loopback()
         self.base_port_option = base_port_option
         self._reservations = Reservations(self.clock)
-        _DISK.make_directory(self.directory)
         description = _read_description(self.directory)
+        _DISK.make_directory(self.directory)
+        self._is_new = description is None
         if description is None:
             self.cluster_id = base64.urlsafe_b64encode(self.clock.uuid().bytes).decode().rstrip("=")
             self._ports = self._new_ports(nodes or DEFAULT_NODES, base_port)
@@ -276,10 +292,10 @@ class LocalCluster:
             self.cluster_id = description["cluster_id"]
             self._ports = [NodePorts(**ports) for ports in description["nodes"]]
             if nodes is not None and len(self._ports) != nodes:
-                raise LocalClusterError(
-                    f"{self.directory} holds a cluster of {len(self._ports)} nodes, not {nodes}: "
-                    f"use --nodes {len(self._ports)}, or another directory"
-                )
+                what = f"{self.directory} holds a cluster of {len(self._ports)} nodes, not {nodes}"
+                if base_port_option == "--port":  # `tidegate dev`, which has one node
+                    raise LocalClusterError(f"{what}: start it with `tidegate cluster up --data {directory}`, or use another one")
+                raise LocalClusterError(f"{what}: use --nodes {len(self._ports)}, or another directory")
             for ports in self._ports:
                 self._reservations.keep(ports)
         stored: dict[str, object] = {} if description is None else description["settings"]
@@ -290,7 +306,29 @@ class LocalCluster:
         self.killed: list[int] = []  # by the last stop, because they did not end in time
         if description is not None and base_port is not None:
             self._move(base_port)
+        if check_settings and self.settings != stored:
+            self._check_settings()
         self._write_description(self.settings)
+
+    def _check_settings(self) -> None:
+        """Raises LocalClusterError when a node would refuse them; nothing was kept then."""
+        asked = subprocess.run(
+            [sys.executable, "-m", "tidegate.node", "--config", "/dev/stdin", "--check"],
+            input=self.configuration(self.nodes[0]).encode(),
+            capture_output=True,
+            env=self.environment,
+            check=False,
+        )
+        if asked.returncode == 0:
+            return
+        self.release()
+        if self._is_new:
+            _remove_if_empty(self.directory)
+        said = asked.stderr.decode(errors="replace").strip()
+        reason = said.removeprefix("tidegate-node: cannot use the configuration: ")
+        reason = reason.replace("in the configuration file", "in --set")
+        wrong = [key for key in self._kept_settings if key in said and self.settings.get(key) == self._kept_settings[key]]
+        raise LocalClusterError(reason + (f"; `--set {wrong[0]}=` takes it back" if wrong else " (nothing was changed)"))
 
     def _new_ports(self, nodes: int, base_port: int | None) -> list[NodePorts]:
         if base_port is None:
@@ -354,16 +392,37 @@ class LocalCluster:
 
     async def up(self, timeout_s: float = STALL_TIMEOUT_S, *, within_s: float | None = None) -> None:
         """Starts what does not run and waits until all are ready (`LocalNode.wait_ready`).  On failure it raises, and stops what
-        it started; of a detached cluster not the nodes that have logs: the next `up` finds them further on."""
+        it started.  Of a detached cluster nothing is stopped when only the waiting ends (NotReady, or a cancellation), nor are
+        nodes that have logs: the next `up` finds them further on."""
         absent = [node for node in self.nodes if not node.running]
+        await self._require_free_ports(absent)
+        started = False
         try:
             for node in absent:
                 await node.start()
+            started = True
             await asyncio.gather(*(node.wait_ready(timeout_s, within_s=within_s) for node in self.nodes))
-        except BaseException:
+        except BaseException as error:
+            if self.detached and started and isinstance(error, NotReady | asyncio.CancelledError):
+                raise
             left = [node.id for node in absent if self.detached and node.has_logs]
             await self._stop([node for node in absent if node.id not in left], STOP_TIMEOUT_S)
             self._write_description(self._kept_settings)  # a misspelt setting must not stay
+            raise
+
+    async def _require_free_ports(self, absent: list[LocalNode]) -> None:
+        """Before anything is started: a new cluster whose ports are taken leaves nothing behind."""
+        if not isinstance(self.hosts, Loopback):
+            return
+        try:
+            for node in absent:
+                await require_free(node.ports, self.base_port_option)
+        except LocalClusterError:
+            if self._is_new and not any(_DISK.exists(node.directory) for node in self.nodes):
+                _DISK.remove(self.directory / "cluster.json")
+                _remove_if_empty(self.directory)
+            else:
+                self._write_description(self._kept_settings)
             raise
 
     async def down(self, timeout_s: float = STOP_TIMEOUT_S) -> dict[int, int | None]:
@@ -463,14 +522,31 @@ class LocalCluster:
             _DISK.write_atomic(self.directory / "cluster.json", json.dumps(description, indent=1).encode())
 
 
+def _remove_if_empty(directory: Path) -> None:
+    if not _DISK.list_names(directory):
+        _DISK.remove_tree(directory)
+
+
+def _require_folder(path: Path) -> None:
+    try:
+        _DISK.list_names(path)
+    except NotADirectoryError:
+        raise LocalClusterError(f"{path} is a file: a folder is wanted") from None
+
+
 def _read_description(directory: Path) -> dict[str, Any] | None:
     path = directory / "cluster.json"
     if not _DISK.exists(path):
+        if _DISK.exists(directory):
+            _require_folder(directory)
         return None
     try:
         found = json.loads(_DISK.read(path))
         if not {"cluster_id", "nodes", "settings", "fault_points"} <= found.keys():
             raise ValueError("it lacks a key")
     except (ValueError, AttributeError) as error:
-        raise LocalClusterError(f"{path} cannot be used ({error}): choose another directory") from error
+        raise LocalClusterError(
+            f"{path} is damaged ({error}). The data in {directory} is untouched: put a copy of this file back, with the cluster "
+            "id and the ports that node-*/config.toml have"
+        ) from error
     return dict(found)

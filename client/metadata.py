@@ -123,3 +123,8 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
     if not addresses:
         raise ValueError("no broker address is given: write host:port,host:port")
     return addresses
+
+
+def no_partition(topic: TopicView, number: int) -> str:
+    """In words."""
+    return f"topic {topic.name!r} has no partition {number}: it has {len(topic.partitions)}, from 0 on"

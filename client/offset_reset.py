@@ -53,6 +53,27 @@ class Known:
     at_time: Mapping[Key, int] = field(default_factory=dict)
 
 
+def moved_into_log(reset: Reset, key: Key, known: Known) -> str | None:
+    """In words, when the log does not have what was asked for, and its begin or end is taken."""
+    taken = new_offset(reset, key, known)
+    name, end = f"{key[0]}-{key[1]}", known.ends[key]
+    match reset.mode:
+        case Mode.OFFSET:
+            wanted = reset.number
+        case Mode.FILE:
+            wanted = reset.offsets[key]
+        case Mode.SHIFT:
+            wanted = known.committed[key] + reset.number
+        case Mode.DATETIME | Mode.DURATION if known.at_time.get(key, -1) < 0:
+            return f"{name} has no record since that time: its end, {end}, is taken"
+        case _:
+            return None
+    if wanted == taken:
+        return None
+    where = "its end" if wanted > end else "where it begins"
+    return f"{name} has no offset {wanted}: {where}, {taken}, is taken"
+
+
 def new_offset(reset: Reset, key: Key, known: Known) -> int:
     """Raises RequestError where there is nothing to shift."""
     begin, end = known.begins[key], known.ends[key]

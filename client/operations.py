@@ -154,6 +154,21 @@ async def alter_broker_config(cluster: Cluster, node_id: int | None, changes: Ma
         require_none(code, f"settings of {f'broker {name}' if name else 'all brokers'}", result.error_message)
 
 
+async def broker_settings(cluster: Cluster, node_id: int | None) -> dict[str, str | None]:
+    """Of a broker, or what is set at run time for all of them (None): values by name."""
+    name = "" if node_id is None else str(node_id)
+    fields = {"resources": [{"resource_type": _BROKER, "resource_name": name, "configuration_keys": None}]}
+    if node_id is None:
+        answer = await cluster.ask_any(ApiKey.DESCRIBE_CONFIGS, fields)
+    else:
+        answer = await cluster.ask(node_id, ApiKey.DESCRIBE_CONFIGS, fields)
+    found: dict[str, str | None] = {}
+    for result in answer.results:
+        require_none(ErrorCode.from_wire(int(result.error_code)), f"settings of broker {name}", result.error_message)
+        found |= {str(entry.name): entry.value for entry in result.configs}
+    return found
+
+
 async def list_reassignments(cluster: Cluster, timeout_s: float) -> list[PartitionMove]:
     """With how much has been copied, as far as the brokers tell."""
     fields = {"timeout": int(timeout_s * 1000), "topics": None}

@@ -13,8 +13,8 @@ from typing import Any, Final
 from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode
 from .cluster import Backoff, Cluster
-from .errors import ConnectionFailed, error_for
-from .metadata import NO_LEADER
+from .errors import ConnectionFailed, RequestError, error_for
+from .metadata import NO_LEADER, no_partition
 
 _REPEATED: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT})
 STORAGE_PATIENCE_S: Final = 5.0
@@ -35,7 +35,12 @@ async def delete_records(cluster: Cluster, before: Mapping[tuple[str, int], int]
         by_leader: defaultdict[int, dict[tuple[str, int], int]] = defaultdict(dict)
         code, said = ErrorCode.LEADER_NOT_AVAILABLE, None
         for key, offset in left.items():
-            await cluster.topic(key[0], max(0.0, deadline_s - cluster.clock.monotonic()))
+            topic = await cluster.topic(key[0], max(0.0, deadline_s - cluster.clock.monotonic()))
+            if key[1] not in topic.partitions:
+                await cluster.refresh([key[0]])  # partitions may have been added since
+                topic = await cluster.topic(key[0], max(0.0, deadline_s - cluster.clock.monotonic()))
+            if key[1] not in topic.partitions:
+                raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, no_partition(topic, key[1]))
             by_leader[cluster.view.leader(*key)][key] = offset
         by_leader.pop(NO_LEADER, None)
         timeout_ms = max(1, int((deadline_s - cluster.clock.monotonic()) * 1000))

@@ -37,6 +37,7 @@ def main() -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="one setting; wins over file and environment"
     )
     parser.add_argument("--settings", action="store_true", help="list all settings with their defaults, and exit")
+    parser.add_argument("--check", action="store_true", help="only say whether the configuration can be used, and exit")
     arguments = parser.parse_args()
     if arguments.settings:
         print_settings()
@@ -46,6 +47,8 @@ def main() -> None:
         configuration = load(file, environment=os.environ, overrides=arguments.set, hostname=socket.gethostname())
     except (ConfigurationError, OSError) as error:
         sys.exit(_report(2, f"cannot use the configuration: {error}"))
+    if arguments.check:
+        return
     logs.configure(level=configuration.text("log.level"), json_lines=configuration.text("log.format") == "json")
     tune_process()
     sys.exit(asyncio.run(_run(configuration)))

@@ -76,6 +76,10 @@ class FrameHandler(Protocol):
         """The connection is gone; called exactly once, and no frame follows."""
 
 
+GRPC_ON_ANOTHER_PORT = "a gRPC client (HTTP/2) came to a port that does not speak gRPC; readers ask there for the gRPC port next"
+"""Spark readers and `tidegate count` take either port, and try gRPC first."""
+
+
 class LogLimiter:
     """At most `burst` lines in `period_s` seconds about what strangers send; the rest is counted."""
 
@@ -88,14 +92,15 @@ class LogLimiter:
         self._lines = 0
         self._suppressed = 0
 
-    def warning(self, now: float, event: str, **fields: object) -> None:
+    def warning(self, now: float, event: str, *, is_usual: bool = False, **fields: object) -> None:
+        """`is_usual`: what happens in good order now and then is told at INFO."""
         if now - self._since >= self._period_s:
             if self._suppressed:
                 fields["suppressed_before"] = self._suppressed
             self._since, self._lines, self._suppressed = now, 0, 0
         if self._lines < self._burst:
             self._lines += 1
-            log.warning(event, **fields)
+            (log.info if is_usual else log.warning)(event, **fields)
         else:
             self._suppressed += 1
 
@@ -528,7 +533,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         """Closes because of what the peer sent (or did not send), with one line about it; `kind` is for whoever counts."""
         if self._on_refused is not None:
             self._on_refused(kind)
-        self._limiter.warning(self._loop.time(), "connection_refused", peer=self.peer, reason=reason)
+        is_usual = reason == GRPC_ON_ANOTHER_PORT
+        self._limiter.warning(self._loop.time(), "connection_refused", is_usual=is_usual, peer=self.peer, reason=reason)
         self.abort(reason)
 
     def _stop_timers(self) -> None:
@@ -539,7 +545,9 @@ class FrameConnection(asyncio.BufferedProtocol):
 
 
 def _describe_bad_length(prefix: bytes, size: int, max_frame_bytes: int) -> str:
-    if prefix in (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"PRI "):
+    if prefix == b"PRI ":
+        return GRPC_ON_ANOTHER_PORT
+    if prefix in (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC"):
         return f"an HTTP request ({prefix.decode().strip()}) came to a port that does not speak HTTP"
     if prefix[:2] == b"\x16\x03":
         return "a TLS handshake came to a plain-text port: set security.protocol=PLAINTEXT in the client"

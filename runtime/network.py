@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from .turns import LoopTurns
 __all__ = [
     "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "LogLimiter", "PortInUse", "ask_frame",
     "bind_grpc", "connect_frames", "free_port", "grpc_channel", "grpc_channel_blocking", "grpc_server", "port_is_free",
-    "serve_frames",
+    "serve_frames", "why_not_connected",
 ]  # fmt: skip
 
 log = logs.get(__name__)
@@ -227,6 +228,14 @@ class _Callbacks:
 
     on_frame: Callable[[memoryview], None]
     on_close: Callable[[str], None]
+
+
+def why_not_connected(error: OSError) -> str:
+    """A failed connection in a few words."""
+    if isinstance(error, socket.gaierror):
+        unknown = error.errno in (socket.EAI_NONAME, socket.EAI_NODATA)
+        return "no such host name" if unknown else f"the host name is not found now ({error.strerror})"
+    return (os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)).lower()
 
 
 async def connect_frames(

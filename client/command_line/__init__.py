@@ -7,6 +7,7 @@ They are imported only when they are called: `tidegate --help` is to be there at
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -25,6 +26,13 @@ from .reset_offsets import groups_reset_offsets
 from .transactions import txns
 
 ENTRY_POINT_GROUP: Final = "tidegate.commands"
+SUMMARIES: Final = {
+    "chaos": "Hurt a cluster on this machine on purpose and check what its clients saw.",
+    "count": "Count committed records, from indexes: no data is read.",
+    "demo": "Run the main job on three nodes, with two kills, and check every record.",
+    "log": "Look into data folders: what logs hold, and whether they are sound.",
+}
+"""Of commands that are not imported before they are called; a test compares them with the commands' own."""
 _USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # all mistakes in arguments; typer has no public name for it
 
 
@@ -75,7 +83,7 @@ def _join(app: typer.Typer, entry: EntryPoint, *, load: bool) -> None:
     def stand_in() -> None:
         raise AssertionError(f"{entry.name} was not loaded")  # `build` loads what is called
 
-    app.command(entry.name, help=f"See `tidegate {entry.name} --help`.")(stand_in)
+    app.command(entry.name, help=SUMMARIES.get(entry.name, f"See `tidegate {entry.name} --help`."))(stand_in)
 
 
 def main() -> None:
@@ -86,6 +94,14 @@ def main() -> None:
         complain(f"the command cannot be loaded: {error}: is everything installed? (pip install 'tidegate[demo]')")
         raise SystemExit(1) from error
     raise SystemExit(call(app, sys.argv[1:]))
+
+
+def _in_words(message: str) -> str:
+    """What the library that reads arguments says of numbers, as this command line speaks."""
+    message = re.sub(r"Input should be a valid integer.*", "a whole number is wanted", message)
+    message = re.sub(r"Input should be a valid number.*", "a number is wanted", message)
+    message = re.sub(r"Input should be greater than or equal to (\S+)", r"a number from \1 on is wanted", message)
+    return re.sub(r"Input should be less than or equal to (\S+)", r"a number up to \1 is wanted", message)
 
 
 def call(app: typer.Typer, arguments: Sequence[str]) -> int:
@@ -101,6 +117,6 @@ def call(app: typer.Typer, arguments: Sequence[str]) -> int:
         else:
             called = " ".join(["tidegate", *itertools.takewhile(lambda word: word.isalpha(), arguments[:1])])
             command = context.command_path if context is not None else called
-            complain(f"{message[:1].lower()}{message[1:]} (see `{command} --help`)")
+            complain(f"{_in_words(message[:1].lower() + message[1:])} (see `{command} --help`)")
         return int(error.exit_code)
     return done if isinstance(done, int) else 0

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .listing import LOCAL, Bootstrap, Json, connect
-from .output import CommandError, run, settings_of, show_json, show_table
+from .output import CommandError, refuse_unknown, run, settings_of, show_json, show_table
 from .partitions import until_settled
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..admin import Admin
     from .draining import Drain
 
@@ -142,15 +144,27 @@ def brokers_set(
 
     async def work() -> None:
         wanted = {key: value or None for key, value in settings_of(changes, "setting").items()}
+        taken_back = [key for key, value in wanted.items() if value is None]
         async with connect(bootstrap) as admin:
+            if taken_back:  # what is set is checked by the controller; what is taken back is not, as in Kafka
+                alive = [each.node_id for each in await admin.list_brokers() if each.alive]
+                refuse_unknown(taken_back, await admin.broker_settings(alive[0]))
             await admin.alter_broker_config(broker, wanted)
+            of_all = await admin.broker_settings(None) if broker is not None and taken_back else {}
         if json:
             show_json({"broker": broker, "set": wanted})
         else:
             of = "all brokers" if broker is None else f"broker {broker}"
-            print(f"{of}: {', '.join(f'{key}={value}' if value else f'{key} as in the file' for key, value in wanted.items())}")
+            print(f"{of}: {', '.join(_as_set(key, value, of_all) for key, value in wanted.items())}")
 
     run(work())
+
+
+def _as_set(key: str, value: str | None, of_all: Mapping[str, str | None]) -> str:
+    """What counts for a broker now: its own value, else that for all brokers, else its file's."""
+    if value is not None:
+        return f"{key}={value}"
+    return f"{key}={of_all[key]}, as for all brokers" if key in of_all else f"{key} as in the file"
 
 
 @brokers.command("drain")

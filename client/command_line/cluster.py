@@ -46,7 +46,9 @@ async def _dev(data: Path, port: int | None, settings: list[str]) -> None:
     from ..local_cluster import LocalCluster, LocalClusterError
 
     chosen = port if port is not None or LocalCluster.exists(data) else DEFAULT_PORT
-    cluster = LocalCluster(data, nodes=1, settings=_typed(settings), base_port=chosen, base_port_option="--port")
+    cluster = LocalCluster(
+        data, nodes=1, settings=_typed(settings), base_port=chosen, base_port_option="--port", check_settings=True
+    )
     node = cluster.node(1)
     if node.running:
         raise LocalClusterError(
@@ -100,8 +102,9 @@ def up(
 ) -> None:
     """Start the nodes in the background and wait until they are ready.
 
-    Nodes that recover their logs, or catch up, are waited for, and are never stopped: when the waiting ends early they go on, and
-    the next `up` waits for them again.
+    Nodes that recover their logs, or catch up, are waited for.  When the waiting ends early (--timeout, Ctrl-C), no node is
+    stopped: they go on,
+    `tidegate cluster status` shows them, and the next `up` waits for them again.
     """
     run(_up(nodes, data, base_port, settings, timeout, json))
 
@@ -109,14 +112,22 @@ def up(
 async def _up(
     nodes: int | None, data: Path, base_port: int | None, settings: list[str], timeout_s: float | None, json: bool
 ) -> None:
-    from ..local_cluster import LocalCluster, LocalClusterError
+    from ..local_cluster import LocalCluster, LocalClusterError, NotReady
 
     chosen = base_port if base_port is not None or LocalCluster.exists(data) else DEFAULT_PORT
-    cluster = LocalCluster(data, nodes=nodes, settings=_typed(settings), detached=True, base_port=chosen)
+    cluster = LocalCluster(
+        data, nodes=nodes, settings=_typed(settings), detached=True, base_port=chosen, check_settings=True
+    )
     running = [str(node.id) for node in cluster.nodes if node.running]
     showing = asyncio.create_task(_show_progress(cluster))
     try:
         await cluster.up(within_s=timeout_s)
+    except NotReady as error:
+        after = "" if timeout_s is None else f"after {timeout_s:g} s "
+        raise LocalClusterError(f"{after}{_unready(cluster, data) or error}") from None
+    except asyncio.CancelledError:  # Ctrl-C
+        warn(_unready(cluster, data))
+        raise
     except LocalClusterError as error:
         left = [str(node.id) for node in cluster.nodes if node.has_logs]
         if left:
@@ -133,6 +144,18 @@ async def _up(
     await _show(cluster, json)
     if not json:
         print(f"bootstrap: {cluster.bootstrap}")
+
+
+def _unready(cluster: LocalCluster, data: Path) -> str:
+    """Which nodes are waited for no longer, and that they go on."""
+    nodes = [node for node in cluster.nodes if node.running and node.awaited]
+    if not nodes:
+        return ""
+    one = len(nodes) == 1
+    which = ", ".join(f"node {node.id} ({node.awaited})" for node in nodes)
+    what = f"not ready {'is' if one else 'are'} {which}; {'it goes' if one else 'they go'} on"
+    shows = f"`tidegate cluster status --data {data}` shows {'it' if one else 'them'}"
+    return f"{what}: {shows}, `tidegate cluster up --data {data}` waits again"
 
 
 async def _show_progress(cluster: LocalCluster) -> None:
@@ -197,8 +220,12 @@ async def _show(cluster: LocalCluster, json: bool) -> None:
     if json:
         show_json({"bootstrap": cluster.bootstrap, "directory": str(cluster.directory), "nodes": rows})
         return
-    columns = ("node", "pid", "kafka", "grpc", "state", "ready", "controller", "vote", "leaders", "replicas", "under_replicated")
-    show_table(columns, [[row.get(column) for column in columns] for row in rows])
+    # As narrow as a terminal is: --json has everything.
+    columns = {
+        "node": "node", "pid": "pid", "address": "kafka", "state": "state", "ready": "ready", "ctrl": "controller",
+        "vote": "vote", "leads": "leaders", "replicas": "replicas", "behind": "under_replicated",
+    }  # fmt: skip
+    show_table(list(columns), [[row.get(key) for key in columns.values()] for row in rows])
     for row in rows:
         if row.get("waits_for"):
             print(f"node {row['node']} has no vote in the metadata quorum: {row['waits_for']}")

@@ -11,7 +11,7 @@ import typer
 from ...wire.errors import ErrorCode
 from ..errors import error_for
 from . import disks
-from .output import run, settings_of, show_json, show_table, warn
+from .output import refuse_unknown, run, settings_of, show_json, show_table, warn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,7 +33,8 @@ LOCAL = "127.0.0.1:9092"
 GROUP_STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable", "Dead")
 GROUP_TYPES = ("classic", "consumer")
 SHOWN_MAX = 5
-PARTITIONS_MAX = 200_000
+CREATED_MAX = 10_000  # the controller makes so many for one request
+PARTITIONS_MAX = 200_000  # of one topic, after several
 INT16_MAX = (1 << 15) - 1
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
@@ -95,7 +96,7 @@ def under_replicated(view: TopicView, joining: Joining) -> int:
 def topics_create(
     names: Annotated[list[str], typer.Argument(help="One or more names.")],
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=-1, max=PARTITIONS_MAX, help="-1: the cluster's default.")
+        int, typer.Option("--partitions", "-p", min=-1, max=CREATED_MAX, help="-1: the cluster's default.")
     ] = -1,
     replication: Annotated[
         int,
@@ -113,11 +114,16 @@ def topics_create(
         from ..admin import NewTopic
 
         settings = settings_of(config, "--config")
+        if partitions == 0:
+            raise ValueError(f"--partitions 0: 1 to {CREATED_MAX} are possible, or -1 for the cluster's default")
         async with connect(bootstrap) as admin:
             await admin.create_topics([NewTopic(name, partitions, replication, settings) for name in names])
-            described = await admin.describe_topics(names, config=False)
+            described = await admin.describe_topics(names, config=json and bool(settings))
         if json:
-            show_json(described)
+            rows = [asdict(topic) for topic in described]
+            for row in rows:
+                row["config"] = {each["name"]: each["value"] for each in row["config"] if each["name"] in settings}
+            show_json(rows)
         else:
             for topic in described:
                 first = topic.partitions[0]
@@ -231,6 +237,7 @@ def topics_set(
     async def work() -> None:
         wanted = {key: value or None for key, value in settings_of(changes, "setting").items()}
         async with connect(bootstrap) as admin:
+            await _refuse_unknown_of_topic(admin, name, [key for key, value in wanted.items() if value is None])
             await admin.alter_config(name, wanted)
         if json:
             show_json({"topic": name, "set": wanted})
@@ -239,6 +246,13 @@ def topics_set(
             print(f"{name}: {', '.join(said)}")
 
     run(work())
+
+
+async def _refuse_unknown_of_topic(admin: Admin, name: str, taken_back: Sequence[str]) -> None:
+    """The controller checks what is set; to take back what there is not is fine for it, as in Kafka."""
+    if taken_back:
+        described = await admin.describe_configs([name])
+        refuse_unknown(taken_back, [entry.name for entry in described[name]])
 
 
 @topics.command("alter")
@@ -265,6 +279,7 @@ def topics_alter(
         if partitions is None and not wanted:
             raise ValueError("nothing to change: give --partitions, --config or --delete-config")
         async with connect(bootstrap) as admin:
+            await _refuse_unknown_of_topic(admin, name, delete_config)
             if wanted:
                 await admin.alter_config(name, wanted)
             if partitions is not None:
@@ -418,6 +433,7 @@ def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
     async def work() -> int:
         async with connect(bootstrap) as admin:
             described = await admin.describe_cluster()
+            away = [each for each in await admin.list_brokers() if not each.alive]
             views = await admin.list_topics(internal=True)
             moves = await admin.list_reassignments()
             features = dict(admin.features)
@@ -437,10 +453,11 @@ def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
         }
         if json:
             listed = [{"disk": disks.condition(folder), **asdict(folder)} for folder in folders]
-            show_json(summary | {"brokers": described.brokers, "data_folders": listed})
+            show_json(summary | {"brokers": described.brokers, "away": away, "data_folders": listed})
             return leaderless
+        absent = f" and {len(away)} away" if away else ""
         print(
-            f"cluster {described.cluster_id}: {len(described.brokers)} nodes, {summary['topics']} topics, "
+            f"cluster {described.cluster_id}: {len(described.brokers)} nodes{absent}, {summary['topics']} topics, "
             f"{len(parts)} partitions ({leaderless} without leader, {under} under-replicated, {len(moves)} moving)"
         )
         show_table(
@@ -455,9 +472,12 @@ def status(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
                     disks.worst([folder for folder in folders if folder.node_id == broker.node_id]),
                 ]
                 for broker in described.brokers
+                if broker.node_id not in {each.node_id for each in away}
             ],
         )
-        for sentence in disks.in_words(folders):
+        for broker in away:
+            print(f"node {broker.node_id} {broker.address}: away")
+        for sentence in disks.in_words([folder for folder in folders if folder.node_id not in {each.node_id for each in away}]):
             print(sentence)
         return leaderless
 

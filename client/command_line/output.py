@@ -11,6 +11,7 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
+import difflib
 import io
 import json
 import sys
@@ -19,6 +20,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+WHOLE = ("address", "bootstrap")  # columns whose cells are copied by hand: never wrapped
 GONE_READER = 141  # what a shell shows for a program that SIGPIPE ended
 
 
@@ -92,7 +94,8 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empt
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for index, name in enumerate(columns):
         numbers = all(line[index].lstrip("-").replace(".", "", 1).isdigit() or line[index] in ("", "-") for line in lines)
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+        whole = name in WHOLE
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold", no_wrap=whole or numbers)
     for line in lines:
         table.add_row(*line)
     # A pipe has no width: then nothing is wrapped, so that grep and awk find whole lines.
@@ -137,6 +140,15 @@ def plain(value: object) -> Any:
             return [plain(item) for item in value]
         case _:
             return str(value)
+
+
+def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
+    """Raises CommandError for a setting that there is not."""
+    known = sorted(known)
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+            raise CommandError(f"unknown setting {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
 
 
 def settings_of(pairs: Sequence[str], option: str) -> dict[str, str]:

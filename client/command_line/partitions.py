@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json as json_format
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from .listing import LOCAL, Bootstrap, Json, connect
 from .output import CommandError, run, show_json, show_table, warn
 
 if TYPE_CHECKING:
-    from ..admin import Admin
+    from ..admin import Admin, TopicDescription
     from ..operations import PartitionMove
 
 partitions = typer.Typer(no_args_is_help=True, help="Move partitions to other brokers, elect leaders.")
@@ -45,6 +45,7 @@ def partitions_reassign(
             raise CommandError("nothing to move: name partitions as TOPIC:PARTITION=BROKER,BROKER, or give --file")
         async with connect(bootstrap) as admin:
             topics = await admin.describe_topics(sorted({topic for topic, _ in wanted}))
+            _require_partitions(topics, wanted)
             fewer = reductions(topics, await admin.list_reassignments(), wanted)
             if fewer and not allow_fewer_replicas:
                 raise CommandError(f"{in_words(fewer)}. Nothing was moved: if that is meant, say --allow-fewer-replicas")
@@ -75,8 +76,10 @@ def partitions_elect(
     async def work() -> None:
         chosen = [_partition(name) for name in names]
         async with connect(bootstrap) as admin:
+            names_of_topics = sorted({topic for topic, _ in chosen})
+            _require_partitions(await admin.describe_topics(names_of_topics, config=False), chosen)
             await admin.elect_leaders(chosen, unclean=unclean)
-            described = await admin.describe_topics(sorted({topic for topic, _ in chosen}), config=False)
+            described = await admin.describe_topics(names_of_topics, config=False)
         leaders = {(topic.name, part.partition): part.leader for topic in described for part in topic.partitions}
         rows = [[topic, number, leaders.get((topic, number), -1)] for topic, number in chosen]
         columns = ("topic", "partition", "leader")
@@ -126,6 +129,13 @@ def partitions_reassignments(wait: Wait = False, bootstrap: Bootstrap = LOCAL, j
 async def until_settled(admin: Admin) -> None:
     while await admin.list_reassignments():
         await asyncio.sleep(WATCH_S)
+
+
+def _require_partitions(topics: Sequence[TopicDescription], wanted: Iterable[tuple[str, int]]) -> None:
+    there = {topic.name: {part.partition for part in topic.partitions} for topic in topics}
+    for topic, number in wanted:
+        if number not in there[topic]:
+            raise CommandError(f"topic {topic!r} has no partition {number}: it has {len(there[topic])}, from 0 on")
 
 
 def _show_moves(moves: Sequence[PartitionMove], json: bool, *, empty: str) -> None:

@@ -12,8 +12,19 @@ import typer
 from ...runtime.clock import SystemClock
 from ...runtime.disk import RealDisk
 from ...wire.errors import ErrorCode
-from ..errors import RequestError
-from ..offset_reset import Key, Known, Mode, Reset, new_offset, parse_datetime, parse_duration, parse_file, parse_topic
+from ..errors import RequestError, error_for
+from ..offset_reset import (
+    Key,
+    Known,
+    Mode,
+    Reset,
+    moved_into_log,
+    new_offset,
+    parse_datetime,
+    parse_duration,
+    parse_file,
+    parse_topic,
+)
 from .listing import LOCAL, Bootstrap, Json, connect
 from .output import complain, run, show_json, show_table, warn
 
@@ -72,13 +83,16 @@ def groups_reset_offsets(
             raise ValueError("--execute and --dry-run exclude each other")
         if bool(names) == all_groups:
             raise ValueError("name the groups, or use --all-groups")
-        scopes = bool(topic) + all_topics
-        if scopes > 1 or (scopes == 0 and from_file is None):
+        if topic and all_topics:
+            raise ValueError("--topic and --all-topics: one of them, not both")
+        if not topic and not all_topics and from_file is None:
             raise ValueError("one of --topic, --all-topics is wanted")
         wanted = [parse_topic(text) for text in topic]
         async with connect(bootstrap) as admin:
             found = [each.group_id for each in await admin.list_groups()] if all_groups else names
             resets = _resets(chosen[0], given[chosen[0]], found)
+            if from_file is not None and not resets:
+                raise ValueError(f"--from-file {from_file}: it names no partition of {', '.join(found)}")
             rows, failed = list[_Row](), False
             for group in found:
                 try:
@@ -91,7 +105,8 @@ def groups_reset_offsets(
                     failed = True
         if rows and not (execute or export or dry_run or json):
             warn("nothing was changed: --execute does it")
-        _show(rows, export=export, json=json, one_group=len(found) == 1)
+        if rows or json or not failed:
+            _show(rows, export=export, json=json, one_group=len(found) == 1)
         if failed:
             raise typer.Exit(1)
 
@@ -110,8 +125,10 @@ def _resets(mode: Mode, value: object, names: Sequence[str]) -> dict[str, Reset]
         case Mode.FILE, Path():
             try:
                 text = RealDisk().read(value).decode()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ValueError(f"--from-file {value}: {error}") from None
+            except OSError as error:
+                raise ValueError(f"--from-file {value}: {(error.strerror or str(error)).lower()}") from None
+            except UnicodeDecodeError:
+                raise ValueError(f"--from-file {value}: it is no text") from None
             return {group: Reset(mode, offsets=offsets) for group, offsets in parse_file(text, names).items()}
         case _:
             reset = Reset(mode)
@@ -129,6 +146,8 @@ async def _new_offsets(
         message = f"it is {state}: offsets are reset while a group has no members, stop them first"
         raise RequestError(ErrorCode.NON_EMPTY_GROUP, message)
     committed = {key: stored.offset for key, stored in (await admin.group_offsets(group)).items()}
+    if state == "Dead" and not wanted and not committed and reset.mode is not Mode.FILE:
+        raise error_for(ErrorCode.GROUP_ID_NOT_FOUND, "there is no such group")
     partitions = await _scope(admin, wanted, committed)
     if reset.mode is Mode.FILE:
         partitions = [key for key in partitions if key in reset.offsets] if wanted else list(reset.offsets)
@@ -138,6 +157,9 @@ async def _new_offsets(
         found = await admin.offsets_for_times(dict.fromkeys(partitions, reset.number))
         at_time = {key: entry.offset for key, entry in found.items()}
     known = Known(begins, ends, committed, at_time)
+    for key in partitions:
+        if moved := moved_into_log(reset, key, known):
+            warn(f"{group}: {moved}")
     return {key: new_offset(reset, key, known) for key in partitions}
 
 

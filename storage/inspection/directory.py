@@ -86,6 +86,9 @@ def read_data_folder(disk: Disk, path: Path, is_locked: Callable[[Path], bool]) 
         names = disk.list_names(path)
     except OSError as error:
         raise NotInspectable(f"{path}: {error.strerror or error}") from error
+    below = [] if META_PROPERTIES in names else data_folders_below(disk, path, names)
+    if below:
+        raise NotInspectable(f"{path} is no data folder, but there are some below: verify {' '.join(map(str, below))}")
     if META_PROPERTIES in names or PARTITION_CHECKPOINT in names or any(is_partition_folder(disk, path / name) for name in names):
         folder = _read_notes(disk, path, set(names), is_locked)
         folder.partitions = [path / name for name in names if is_partition_folder(disk, path / name)]
@@ -102,6 +105,14 @@ def read_data_folder(disk: Disk, path: Path, is_locked: Callable[[Path], bool]) 
         folder = DataFolder(parent, FolderState.UNKNOWN)
     folder.partitions = [path]
     return folder
+
+
+def data_folders_below(disk: Disk, path: Path, names: Sequence[str]) -> list[Path]:
+    """Those of a node's folder, and of all nodes of a local cluster's: their names look like those of partitions."""
+    candidates = [path / name for name in sorted(names) if name == "data"]
+    if not candidates:
+        candidates = [path / name / "data" for name in sorted(names) if parse_name(name) is not None]
+    return [folder for folder in candidates if disk.exists(folder / META_PROPERTIES)]
 
 
 def looks_like_a_log(names: Sequence[str]) -> bool:

@@ -7,16 +7,19 @@ import json
 import signal
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import typer
 from tidegate.client import command_line
-from tidegate.client.admin import _refusal
-from tidegate.client.command_line.output import cell, plain, settings_of
+from tidegate.client.admin import ConfigEntry, TopicDescription, _refusal
+from tidegate.client.command_line.output import CommandError, cell, plain, refuse_unknown, settings_of
 from tidegate.client.errors import error_for
-from tidegate.client.metadata import BrokerAddress
+from tidegate.client.metadata import BrokerAddress, PartitionView
+from tidegate.client.operations import RegisteredBroker
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 from typer.testing import CliRunner, Result
@@ -81,6 +84,9 @@ def test_no_node_is_said_in_one_line_with_advice(command: list[str]) -> None:
     [
         (["topics", "list", "--bootstrap", "nonsense"], "host:port"),
         (["topics", "create", "t", "--config", "broken"], "key=value"),
+        (["topics", "create", "t", "-p", "0"], "--partitions 0"),
+        (["topics", "list", "--bootstrap", "nosuch.invalid:9092"], "no such host name"),
+        (["groups", "reset-offsets", "g", "--to-latest", "--topic", "t", "--all-topics"], "not both"),
         (["produce", "t", "v", "--acks", "7"], "choose 'all', 1 or 0"),
         (["produce", "t", "v", "--compression", "brotli"], "zstd"),
         (["produce", "t", "v", "--header", "x"], "key=value"),
@@ -274,12 +280,13 @@ async def test_offsets_of_a_transaction_are_told_after_its_commit(broker: Any, p
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["topics", "create", "x", "-p", "99999999999"], "200000 (see `tidegate topics create --help`)"),
-        (["consume", "t", "--max", "-3"], "greater than or equal to 1"),
-        (["consume", "t", "--idle", "-1"], "greater than or equal to 0"),
-        (["produce", "t", "x", "--partition", "-1"], "greater than or equal to 0"),
-        (["dev", "--data", "/nonexistent/x", "--port", "70000"], "less than or equal to"),
-        (["cluster", "up", "--nodes", "0"], "greater than or equal to 1"),
+        (["topics", "create", "x", "-p", "99999999999"], "a number up to 10000 is wanted (see `tidegate topics create --help`)"),
+        (["consume", "t", "--max", "-3"], "a number from 1 on is wanted"),
+        (["consume", "t", "--idle", "-1"], "a number from 0 on is wanted"),
+        (["produce", "t", "x", "--partition", "-1"], "a number from 0 on is wanted"),
+        (["dev", "--data", "/nonexistent/x", "--port", "70000"], "a number up to"),
+        (["cluster", "up", "--nodes", "0"], "a number from 1 on is wanted"),
+        (["consume", "t", "--max", "x"], "a whole number is wanted"),
         (["consume"], "missing argument"),
         (["bogus"], "no such command 'bogus' (see `tidegate --help`)"),
         (["topics", "list", "--bogus"], "no such option: --bogus"),
@@ -332,3 +339,77 @@ def test_a_change_of_several_things_says_what_was_done() -> None:
     refused = error_for(ErrorCode.TOPIC_ALREADY_EXISTS, "creating topic 'c'")
     assert str(_refusal([refused], ["a", "b"])).endswith("; it was done for a, b")
     assert "done for" not in str(_refusal([refused], []))
+
+
+def test_the_summaries_of_commands_that_are_not_loaded_are_their_own() -> None:
+    own = {}
+    for entry in entry_points(group=command_line.ENTRY_POINT_GROUP):
+        loaded = entry.load()
+        own[entry.name] = (loaded.info.help if isinstance(loaded, typer.Typer) else loaded.__doc__).strip().splitlines()[0]
+    assert own == command_line.SUMMARIES
+
+
+def test_a_setting_that_there_is_not_is_refused_with_the_one_that_was_meant() -> None:
+    refuse_unknown(["a.b"], ["a.b", "c"])
+    with pytest.raises(CommandError, match=r"unknown setting 'retention.sm': did you mean 'retention.ms'\?"):
+        refuse_unknown(["retention.sm"], ["retention.ms", "segment.ms"])
+    with pytest.raises(CommandError, match="unknown setting 'nope'$"):
+        refuse_unknown(["nope"], ["retention.ms"])
+
+
+class Brokers(FakeAdmin):
+    """Broker 3 is away; one setting is set for all brokers."""
+
+    changed: ClassVar[list[Any]] = []
+
+    async def list_brokers(self) -> list[Any]:
+        return [RegisteredBroker(1, "127.0.0.1:9092", None, True), RegisteredBroker(3, "127.0.0.1:9094", None, False)]
+
+    async def broker_settings(self, node_id: int | None) -> dict[str, str | None]:
+        return {"log.cleaner.threads": "2"} if node_id is None else {"log.cleaner.threads": "1", "num.partitions": "1"}
+
+    async def alter_broker_config(self, node_id: int | None, changes: Any) -> None:
+        self.changed.append((node_id, changes))
+
+    async def describe_cluster(self) -> Any:
+        return SimpleNamespace(cluster_id="c", controller_id=1, brokers=[BrokerAddress(1, "127.0.0.1", 9092)])
+
+    async def list_topics(self, *, internal: bool) -> list[Any]:
+        return []
+
+    async def list_reassignments(self) -> list[Any]:
+        return []
+
+    async def describe_data_folders(self) -> list[Any]:
+        return []
+
+    async def describe_topics(self, names: list[str], config: bool = True) -> list[Any]:
+        part = PartitionView(0, 1, 0, (1,), (1,))
+        return [TopicDescription(name, False, [part], [ConfigEntry("retention.ms", "5", False, False)]) for name in names]
+
+    async def create_topics(self, topics: Any) -> None:
+        pass
+
+
+def test_settings_of_brokers_are_taken_back_to_what_counts_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["tidegate.client.command_line.brokers"], "connect", lambda _bootstrap: Brokers())
+    assert tidegate("brokers", "set", "--broker", "1", "log.cleaner.threads=").stdout == (
+        "broker 1: log.cleaner.threads=2, as for all brokers\n"
+    )
+    assert tidegate("brokers", "set", "--broker", "1", "num.partitions=").stdout == "broker 1: num.partitions as in the file\n"
+    Brokers.changed.clear()
+    refused = tidegate("brokers", "set", "nonsense=")
+    assert refused.exit_code == 1 and "unknown setting 'nonsense'" in refused.stderr and Brokers.changed == []
+
+
+def test_a_broker_that_is_away_stands_in_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.client.command_line.listing.connect", lambda _bootstrap: Brokers())
+    shown = tidegate("status")
+    assert shown.exit_code == 0 and "node 3 127.0.0.1:9094: away\n" in shown.stdout and "1 nodes and 1 away" in shown.stdout
+    assert [each["node_id"] for each in json.loads(tidegate("status", "--json").stdout)["away"]] == [3]
+
+
+def test_created_topics_are_told_with_the_settings_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.client.command_line.listing.connect", lambda _bootstrap: Brokers())
+    (created,) = json.loads(tidegate("topics", "create", "t", "--config", "retention.ms=5", "--json").stdout)
+    assert created["name"] == "t" and created["config"] == {"retention.ms": "5"}

@@ -13,11 +13,13 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import grpc
 import pytest
 from tidegate.client import local_cluster
-from tidegate.client.local_cluster import ForeignNode, LocalCluster, LocalClusterError, LocalNode
+from tidegate.client.command_line.cluster import _unready
+from tidegate.client.local_cluster import ForeignNode, LocalCluster, LocalClusterError, LocalNode, NotReady
 from tidegate.client.node_process import NodeProcess, ProcessIdentity, last_words, log_tail
 from tidegate.proto.admin_pb2 import StatusReply
 from tidegate.runtime.clock import SystemClock
@@ -108,7 +110,7 @@ def test_a_directory_keeps_its_cluster(tmp_path: Path) -> None:
     with pytest.raises(LocalClusterError, match="cluster up"):
         LocalCluster.attach(tmp_path / "elsewhere")
     (tmp_path / "cluster.json").write_text("{}")
-    with pytest.raises(LocalClusterError, match="cannot be used"):
+    with pytest.raises(LocalClusterError, match="is damaged"):
         LocalCluster.attach(tmp_path)
     first.release()
 
@@ -423,9 +425,19 @@ async def test_a_node_that_catches_up_has_logs_that_its_stop_would_close(
     assert node.has_logs is has_logs
 
 
-@pytest.mark.parametrize("detached", [True, False])
-async def test_a_node_that_recovers_is_not_stopped_when_the_waiting_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, detached: bool
+@pytest.mark.parametrize(
+    ("detached", "error", "expected"),
+    [
+        (True, LocalClusterError("node 2 ended"), [2]),
+        (True, NotReady("node 2 is not ready"), []),
+        (True, asyncio.CancelledError(), []),
+        (False, LocalClusterError("node 2 ended"), [1, 2]),
+        (False, NotReady("node 2 is not ready"), [1, 2]),
+        (False, asyncio.CancelledError(), [1, 2]),
+    ],
+)
+async def test_detached_nodes_that_start_or_recover_go_on_when_the_waiting_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, detached: bool, error: BaseException, expected: list[int]
 ) -> None:
     cluster, stopped = LocalCluster(tmp_path, nodes=2, detached=detached), list[int]()
     cluster.node(1).progress = local_cluster.Progress(local_cluster.RECOVERING, 3, 10)
@@ -435,7 +447,7 @@ async def test_a_node_that_recovers_is_not_stopped_when_the_waiting_ends(
         pass
 
     async def late(*_: object, **__: object) -> None:
-        raise LocalClusterError("not ready")
+        raise error
 
     async def stop(nodes: list[LocalNode], _timeout_s: float) -> None:
         stopped.extend(node.id for node in nodes)
@@ -443,6 +455,63 @@ async def test_a_node_that_recovers_is_not_stopped_when_the_waiting_ends(
     monkeypatch.setattr(LocalNode, "start", nothing)
     monkeypatch.setattr(LocalNode, "wait_ready", late)
     monkeypatch.setattr(cluster, "_stop", stop)
-    with pytest.raises(LocalClusterError):
+    with pytest.raises(type(error)):
         await cluster.up()
-    assert stopped == ([2] if detached else [1, 2])
+    assert stopped == expected
+
+
+async def test_a_node_that_does_not_answer_is_told_in_words(
+    recovering: tuple[LocalNode, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, opened = recovering
+    opened += [0] * 20
+
+    async def no_answer(*_: object) -> str:
+        cast(StepClock, node._cluster.clock).now_s += 50
+        return ""
+
+    monkeypatch.setattr(local_cluster, "get", no_answer)
+    with pytest.raises(NotReady, match=r"not ready after 30 s \(it does not answer yet\)"):
+        await node.wait_ready(within_s=30)
+
+
+def test_the_command_tells_which_nodes_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = LocalCluster(tmp_path, nodes=3)
+    cluster.release()
+    cluster.node(2).awaited = "it does not answer yet"
+    monkeypatch.setattr(LocalNode, "running", True)
+    said = _unready(cluster, tmp_path)
+    assert said.startswith("not ready is node 2 (it does not answer yet); it goes on: `tidegate cluster status --data ")
+
+
+def test_a_setting_that_a_node_refuses_is_not_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    with pytest.raises(LocalClusterError, match=r"unknown setting 'log.levl' in --set: did you mean 'log.level'"):
+        LocalCluster(folder, 1, {"log.levl": "INFO"}, check_settings=True)
+    assert not folder.exists()
+    LocalCluster(folder, 1, {"num.partitions": 4}, check_settings=True).release()
+    with pytest.raises(LocalClusterError, match="broker.session.timeout.ms = 'x'"):
+        LocalCluster(folder, 1, {"broker.session.timeout.ms": "x"}, check_settings=True)
+    kept = LocalCluster.attach(folder)
+    kept.release()
+    assert kept.settings == {"num.partitions": 4}
+
+
+async def test_a_first_start_on_taken_ports_leaves_nothing_behind(tmp_path: Path, listener: int) -> None:
+    cluster = LocalCluster(tmp_path / "new", 2, base_port=listener - 1)
+    with pytest.raises(LocalClusterError, match="in use"):
+        await cluster.up()
+    cluster.release()
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_in_the_folders_place_and_a_damaged_description_are_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LocalClusterError, match="is a file: a folder is wanted"):
+        LocalCluster.exists(tmp_path / "file")
+    LocalCluster(tmp_path / "three", 3).release()
+    with pytest.raises(LocalClusterError, match="`tidegate cluster up --data .*three`"):
+        LocalCluster(tmp_path / "three", 1, base_port_option="--port")
+    (tmp_path / "three/cluster.json").write_text("{")
+    with pytest.raises(LocalClusterError, match="data in .* is untouched: put a copy"):
+        LocalCluster.attach(tmp_path / "three")

@@ -8,6 +8,7 @@ from tidegate.client.offset_reset import (
     Known,
     Mode,
     Reset,
+    moved_into_log,
     new_offset,
     parse_datetime,
     parse_duration,
@@ -100,3 +101,20 @@ def test_a_file_has_a_row_for_each_partition_with_the_group_where_there_are_seve
     for text, groups in (("t,0", ["g"]), ("t,0,-1", ["g"]), ("t,0,5", ["g", "h"]), ("t,x,5", ["g"])):
         with pytest.raises(ValueError, match="line 1 of the file"):
             parse_file(text, groups)
+
+
+@pytest.mark.parametrize(
+    ("reset", "key", "words"),
+    [
+        (Reset(Mode.OFFSET, 20), KEY, None),
+        (Reset(Mode.OFFSET, 101), KEY, "has no offset 101: its end, 100, is taken"),
+        (Reset(Mode.OFFSET, 5), KEY, "has no offset 5: where it begins, 10, is taken"),
+        (Reset(Mode.SHIFT, 90), KEY, "has no offset 140: its end, 100, is taken"),
+        (Reset(Mode.DATETIME, 1), KEY, None),
+        (Reset(Mode.DATETIME, 1), NONE, "has no record since that time: its end, 100, is taken"),
+        (Reset(Mode.LATEST), KEY, None),
+    ],
+)
+def test_an_offset_that_the_log_does_not_have_is_told(reset: Reset, key: tuple[str, int], words: str | None) -> None:
+    said = moved_into_log(reset, key, KNOWN)
+    assert said is None if words is None else said == f"{key[0]}-{key[1]} {words}"

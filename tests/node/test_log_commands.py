@@ -241,3 +241,13 @@ def test_a_segment_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 8_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_clusters_folder_is_refused_with_the_data_folders_below(tmp_path: Path) -> None:
+    for name in ("node-1", "node-2"):
+        (tmp_path / name / "data").mkdir(parents=True)
+        (tmp_path / name / "data" / "meta.properties").write_text("version=1\n")
+    code, output = run("verify", tmp_path)
+    assert code == 2 and f"verify {tmp_path}/node-1/data {tmp_path}/node-2/data" in output
+    code, output = run("verify", tmp_path / "node-1")
+    assert code == 2 and f"verify {tmp_path}/node-1/data" in output

@@ -190,6 +190,15 @@ async def test_the_back_pressure_test_can_tell_when_nobody_pauses(monkeypatch: p
 # ---------------------------------------------------------------------------------------------------------------- strangers
 
 
+async def test_a_grpc_client_on_a_port_of_frames_is_told_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(echo) as served:
+        with caplog.at_level(logging.INFO), served.dial() as grpc_client:
+            grpc_client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            await until(lambda: len(served.handlers) == 1 and served.handlers[0].closed, "the refusal")
+        told = [record.levelname for record in caplog.records if record.getMessage() == "connection_refused"]
+        assert told == ["INFO"] and "gRPC" in served.handlers[0].closed[0]
+
+
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [
