@@ -103,8 +103,7 @@ def up(
     """Start the nodes in the background and wait until they are ready.
 
     Nodes that recover their logs, or catch up, are waited for.  When the waiting ends early (--timeout, Ctrl-C), no node is
-    stopped: they go on,
-    `tidegate cluster status` shows them, and the next `up` waits for them again.
+    stopped: they go on, `tidegate cluster status` shows them, and the next `up` waits for them again.
     """
     run(_up(nodes, data, base_port, settings, timeout, json))
 
