@@ -222,7 +222,7 @@ async def _show(cluster: LocalCluster, json: bool) -> None:
     # As narrow as a terminal is: --json has everything.
     columns = {
         "node": "node", "pid": "pid", "address": "kafka", "state": "state", "ready": "ready", "ctrl": "controller",
-        "vote": "vote", "leads": "leaders", "replicas": "replicas", "behind": "under_replicated",
+        "vote": "vote", "leads": "leaders", "reps": "replicas", "behind": "under_replicated",
     }  # fmt: skip
     show_table(list(columns), [[row.get(key) for key in columns.values()] for row in rows])
     for row in rows:

@@ -91,7 +91,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empt
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for index, name in enumerate(columns):
         numbers = all(line[index].lstrip("-").replace(".", "", 1).isdigit() or line[index] in ("", "-") for line in lines)
         whole = name in WHOLE

@@ -18,6 +18,7 @@ from tidegate.client import command_line
 from tidegate.client.admin import ConfigEntry, TopicDescription, _refusal
 from tidegate.client.command_line.output import CommandError, cell, plain, refuse_unknown, settings_of
 from tidegate.client.errors import error_for
+from tidegate.client.local_cluster import LocalCluster
 from tidegate.client.metadata import BrokerAddress, PartitionView
 from tidegate.client.operations import RegisteredBroker
 from tidegate.wire.api import ApiKey
@@ -413,3 +414,12 @@ def test_created_topics_are_told_with_the_settings_that_were_given(monkeypatch: 
     monkeypatch.setattr("tidegate.client.command_line.listing.connect", lambda _bootstrap: Brokers())
     (created,) = json.loads(tidegate("topics", "create", "t", "--config", "retention.ms=5", "--json").stdout)
     assert created["name"] == "t" and created["config"] == {"retention.ms": "5"}
+
+
+def test_the_nodes_of_a_cluster_fit_a_terminal_of_80_columns(tmp_path: Path) -> None:
+    LocalCluster(tmp_path, 3).release()
+    shown = tidegate("cluster", "status", "--data", str(tmp_path)).stdout
+    rows = [line.split() for line in shown.splitlines()]
+    assert rows[0] == ["node", "pid", "address", "state", "ready", "ctrl", "vote", "leads", "reps", "behind"]
+    longer_pid = len("1234567") - len("pid")
+    assert max(map(len, shown.splitlines())) + longer_pid <= 80
