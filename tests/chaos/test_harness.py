@@ -64,6 +64,7 @@ class BrokenCluster:
     """Never comes up."""
 
     bootstrap = "127.0.0.1:1"
+    nodes: tuple[object, ...] = ()
     made: list[BrokenCluster] = []
 
     def __init__(self, *_: object, **__: object) -> None:
