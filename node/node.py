@@ -210,7 +210,7 @@ class Node:
         )
 
     def _replica_manager(self) -> ReplicaManager:
-        configuration = self._configuration
+        configuration, integer = self._configuration, self._configuration.integer
         return ReplicaManager(
             configuration.node_id,
             self._directory,
@@ -228,14 +228,13 @@ class Node:
             is_out_of_room=self._broker.is_out_of_room,
             make_logs_in_background=True,
             config=ReplicationConfig(
-                replica_lag_time_max_ms=configuration.integer("replica.lag.time.max.ms"),
+                replica_lag_time_max_ms=integer("replica.lag.time.max.ms"),
                 rack_of=self._broker.rack_of if configuration.flag("fetch.from.closest.replica") else None,
                 topic_name_of=self._broker.topic_name,
-                client_sessions_max=configuration.integer("max.incremental.fetch.session.cache.slots"),
+                client_sessions_max=integer("max.incremental.fetch.session.cache.slots"),
                 limits=self._broker.settings.replication_limits(),
                 fetcher=FetcherLimits(
-                    wait_max_ms=configuration.integer("replica.fetch.wait.max.ms"),
-                    response_max_bytes=configuration.integer("replica.fetch.max.bytes"),
+                    wait_max_ms=integer("replica.fetch.wait.max.ms"), response_max_bytes=integer("replica.fetch.max.bytes")
                 ),
             ),
         )

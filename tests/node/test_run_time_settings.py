@@ -23,6 +23,7 @@ def test_what_is_set_at_run_time_holds_at_once_and_the_file_again_afterwards() -
     broker.metadata = cast(Any, SimpleNamespace(state=state))
     broker.membership = cast(Any, SimpleNamespace(broker_epoch=1))
     broker.directory = cast(Any, SimpleNamespace(expect=list))
+    broker.groups = cast(Any, SimpleNamespace(topics_changed=lambda: None))
     broker.replicas = cast(Any, SimpleNamespace(change_limits=lambda new: limits.append(new.catch_up_bytes_per_s), apply=list))
     broker._delete_what_is_not_ours = lambda _state: None  # type: ignore[method-assign]
 
