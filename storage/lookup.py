@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..wire.errors import ErrorCode, KafkaError
-from ..wire.records import HEADER_BYTES, BatchHeader, decode_batch, parse_header
+from ..wire.records import BatchHeader, decode_batch
 from .admission import CHEAP_COMPRESSED_BYTES, CHEAP_RECORDS_LOOKED_INTO, CHEAP_UNFOLDED_BYTES
 from .batch_scan import scan_batches
 from .segment import Segment
@@ -166,43 +166,15 @@ def max_timestamp(
 def _greatest_in(
     segment: Segment, bounds: tuple[int, int], best: TimestampOffset | None, looked_into: LookedInto | None
 ) -> TimestampOffset | None:
-    """`best`, or the first record of the range with a greater timestamp, if the segment has one.
-
-    The time index names the batch with the greatest timestamp so far, up to any of its entries; only what follows the last entry
-    below the range's end is walked over.  When that batch does not have such a record in the range (it is a marker, begins
-    before the range, or compaction has emptied it), the batches are walked over from there on, then those before, entry by entry:
-    all before an entry's batch are older than it says.
-    """
+    """`best`, or the first record of the range with a greater timestamp, if the segment has one."""
     low, upper = bounds
-    times = segment.time_index
-    at = times.floor_offset(upper - 1)
-    peak_ms, peak_offset = times.entry(at) if at >= 0 else (NO_TIMESTAMP, segment.base_offset)
-    tail_from = segment.size_bytes
-    if upper >= segment.next_offset:
-        peak_ms, peak_offset = segment.max_timestamp_ms, segment.offset_of_max_timestamp
-    else:
-        tail_from = segment.index.entry(max(0, segment.index.floor(upper - 1)))[1]
-    start, end = segment.position_of(max(peak_offset, low)), segment.size_bytes
-    best = _greatest_of(segment, (start, start + 1), bounds, best, looked_into)
-    best = _greatest_of(segment, (tail_from, end), bounds, best, looked_into)
-    while _may_be_at(segment, start, peak_ms, best):
-        best = _greatest_of(segment, (start, end), bounds, best, looked_into)
-        if peak_offset <= low:
-            break
-        while at >= 0 and times.entry(at)[1] >= peak_offset:
-            at -= 1
-        if at < 0:
-            break  # what is before has no timestamps
-        peak_ms, peak_offset = times.entry(at)
-        start, end = segment.position_of(max(peak_offset, low)), start
-    return best
-
-
-def _may_be_at(segment: Segment, position: int, claimed_ms: int, best: TimestampOffset | None) -> bool:
-    """Whether the batch there, which claims this timestamp, may have a better record, or one behind it that is as old."""
-    if best is None or best.timestamp_ms != claimed_ms or position >= segment.size_bytes:
-        return best is None or best.timestamp_ms < claimed_ms
-    return best.offset >= parse_header(segment.file.read_at(position, HEADER_BYTES)).next_offset
+    if low <= segment.base_offset and upper >= segment.next_offset:
+        peak = segment.position_of(segment.offset_of_max_timestamp)
+        found = _greatest_of(segment, (peak, peak + 1), bounds, best, looked_into)
+        if found is not None and found.timestamp_ms == segment.max_timestamp_ms:
+            return found
+        # The greatest timestamp is a marker's, or that of a batch that compaction has emptied: any record may be next to it.
+    return _greatest_of(segment, (segment.position_of(max(low, segment.base_offset)), segment.size_bytes), bounds, best, looked_into)
 
 
 def _greatest_of(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 
 _ENTRY_BYTES = 12
 _HIGH = 1 if sys.byteorder == "little" else 0  # where the high half of a 64-bit number stands in memory
@@ -46,14 +46,6 @@ class TimeIndex:
         if not self._timestamps:
             return NO_TIMESTAMP, self.base_offset
         return self._timestamps[-1], self.base_offset + self._offsets[-1]
-
-    def entry(self, index: int) -> tuple[int, int]:
-        """(timestamp, offset)."""
-        return self._timestamps[index], self.base_offset + self._offsets[index]
-
-    def floor_offset(self, offset: int) -> int:
-        """Index of the last entry whose batch begins at or below `offset`; -1 when there is none."""
-        return bisect_right(self._offsets, max(-1, offset - self.base_offset)) - 1
 
     def last_below(self, timestamp_ms: int) -> tuple[int, int] | None:
         """The last entry of a smaller timestamp: every batch before its offset holds only records with smaller timestamps."""
