@@ -174,7 +174,8 @@ def _greatest_in(
         if found is not None and found.timestamp_ms == segment.max_timestamp_ms:
             return found
         # The greatest timestamp is a marker's, or that of a batch that compaction has emptied: any record may be next to it.
-    return _greatest_of(segment, (segment.position_of(max(low, segment.base_offset)), segment.size_bytes), bounds, best, looked_into)
+    start = segment.position_of(max(low, segment.base_offset))
+    return _greatest_of(segment, (start, segment.size_bytes), bounds, best, looked_into)
 
 
 def _greatest_of(
