@@ -38,13 +38,16 @@ class Reachability:
 
     def missing(self, node_id: int, others: Iterable[int]) -> list[int]:
         """Those of `others` that ask, and have not reached this life of the broker.  One that said nothing yet was reached by
-        none of them."""
+        none of them; and of one that said nothing yet to a new controller it is not known whether it asks."""
         mine = self._said.get(node_id)
         reached_by = frozenset[Life]() if mine is None else mine[1]
         if reached_by is None:
             return []
-        asking = ((other, self._said[other]) for other in others if other != node_id and other in self._said)
-        return [other for other, (epoch, said) in asking if said is not None and (other, epoch) not in reached_by]
+        return [other for other in others if other != node_id and not self._counts(other, reached_by)]
+
+    def _counts(self, other: int, reached_by: Collection[Life]) -> bool:
+        epoch, said = self._said.get(other, (-1, frozenset[Life]()))
+        return said is None or (other, epoch) in reached_by
 
     def is_reached(self, node_id: int, others: Iterable[int]) -> bool:
         return not self.missing(node_id, others)

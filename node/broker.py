@@ -6,7 +6,7 @@ The broker acts only on metadata that it has applied itself, in order (DESIGN 4)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -17,7 +17,8 @@ from ..controller.model import RESOURCES_LEVEL, ApplyResult, TopicState, metadat
 from ..controller.reachability import Life
 from ..controller.state import ClusterState
 from ..proto import controller_pb2 as pb
-from ..replication.assignment import Assignment, IsrChange, IsrResult
+from ..replication.assignment import Assignment, Eligibility, IsrChange, IsrResult
+from ..replication.leader import REFUSED
 from ..replication.manager import ReplicaManager
 from ..runtime import logs
 from ..runtime.clock import Clock
@@ -139,6 +140,22 @@ class Broker:
             changed.update((topic.name, partition) for topic in state.topics.values() for partition in topic.partitions)
         if changed:
             self.replicas.apply(self._assignments(state, sorted(changed)))
+        if result.changed_brokers or result.from_snapshot:
+            self.replicas.brokers_changed(state.brokers if result.from_snapshot else result.changed_brokers)
+
+    def isr_eligibility(self, topic_id: UUID, partition: int, node_id: int, broker_epoch: int) -> Eligibility:
+        """As the controller judges a follower that is to join an ISR, in the metadata that this node has."""
+        follower = self.state.brokers.get(node_id)
+        if follower is None:
+            return Eligibility.NOT_NOW
+        if 0 <= broker_epoch < follower.broker_epoch:
+            return Eligibility.NEVER
+        if broker_epoch > follower.broker_epoch:
+            return Eligibility.NOT_NOW
+        if follower.shutting_down:  # which stays so for the rest of this life
+            return Eligibility.NEVER
+        offline = (topic_id.bytes, partition) in follower.offline_replicas
+        return Eligibility.NOT_NOW if follower.fenced or offline else Eligibility.YES
 
     def _take_up_settings(self, state: ClusterState) -> bool:
         """What was changed at run time; True when topics inherit something else from now on."""
@@ -266,11 +283,12 @@ class Broker:
 
     # --- calls to the controller ----------------------------------------------------------------------------------------
 
-    async def alter_partitions(self, changes: list[IsrChange]) -> list[IsrResult]:
+    async def alter_partitions(self, changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
         """The ISR changes that the leaders on this node ask for.
 
         An answer is given only when this node has applied all that the controller had: an ISR must not count together with an
-        older min.insync.replicas, or this leader would acknowledge what an eligible successor lacks (KIP-966).
+        older min.insync.replicas, or this leader would acknowledge what an eligible successor lacks (KIP-966).  A refusal leaves
+        the leader with the ISR that it counted with before it asked, and waits for nothing.
         """
         request = pb.AlterPartitionsRequest(node_id=self.node_id, broker_epoch=self.membership.broker_epoch)
         for change in changes:
@@ -283,8 +301,7 @@ class Broker:
                 isr_broker_epochs=[member.broker_epoch for member in change.isr],
             )
         reply = await self.controller.alter_partitions(request)
-        await self.metadata.wait_for_index(reply.metadata_index, TOPIC_WAIT_S)  # TimeoutError: asked again
-        return [
+        results = [
             IsrResult(
                 topic=change.topic,
                 partition=change.partition,
@@ -296,6 +313,11 @@ class Broker:
             )
             for change, view in zip(changes, reply.partitions, strict=True)
         ]
+        yield [result for result in results if result.error in REFUSED]
+        others = [result for result in results if result.error not in REFUSED]
+        if others:
+            await self.metadata.wait_for_index(reply.metadata_index, TOPIC_WAIT_S)  # TimeoutError: asked again
+            yield others
 
     async def _allocate_producer_ids(self) -> tuple[int, int]:
         request = pb.AllocateProducerIdsRequest(node_id=self.node_id, broker_epoch=self.membership.broker_epoch)

@@ -231,6 +231,7 @@ class Node:
                 replica_lag_time_max_ms=integer("replica.lag.time.max.ms"),
                 rack_of=self._broker.rack_of if configuration.flag("fetch.from.closest.replica") else None,
                 topic_name_of=self._broker.topic_name,
+                eligibility_of=self._broker.isr_eligibility,
                 client_sessions_max=integer("max.incremental.fetch.session.cache.slots"),
                 limits=self._broker.settings.replication_limits(),
                 fetcher=FetcherLimits(

@@ -5,11 +5,24 @@ All of them are immutable; `Assignment` mirrors the controller's PartitionState 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import enum
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from ..wire.errors import ErrorCode
+
+
+class Eligibility(enum.Enum):
+    """Whether the controller would take one life of a follower into an ISR, as the applied metadata has it."""
+
+    YES = "yes"
+    NOT_NOW = "not_now"  # fenced, or its replica is offline, or its registration has not arrived here
+    NEVER = "never"  # this life of the broker is over, or shuts down
+
+
+EligibilityOf = Callable[[UUID, int, int, int], Eligibility]
+"""Of (topic id, partition, node id, broker epoch)."""
 
 NO_LEADER = -1
 UNKNOWN_BROKER_EPOCH = -1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .assignment import Eligibility, EligibilityOf
 from .client_sessions import SESSIONS_MAX, TopicNameOf
 from .fetcher import FetcherLimits
 from .nearby import RackOf
@@ -31,3 +32,4 @@ class ReplicationConfig:
     rack_of: RackOf | None = None  # None: clients read from leaders only
     topic_name_of: TopicNameOf = lambda _topic_id: None
     client_sessions_max: int = SESSIONS_MAX
+    eligibility_of: EligibilityOf = lambda _topic_id, _partition, _node_id, _broker_epoch: Eligibility.YES

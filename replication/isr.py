@@ -3,30 +3,34 @@
 One call is in flight at a time; what is proposed meanwhile goes with the next.  A call that failed, or an answer that leaves the
 outcome open, is repeated with the same change after a bounded back-off, for as long as the core still considers it pending: newer
 metadata or another leadership ends it there, not here.  Followers whose joining was refused, or that were removed, are proposed
-again after a pause that grows while refusals go on, as long as they are heard of: in a fetch session an idle follower has no
-other occasion.  This file holds no rule of its own; see `leader.PartitionLeader`.
+again after a pause, as long as they are heard of: in a fetch session an idle follower has no other occasion.  The pauses of one
+partition grow until a change of it is accepted or there is news of a follower; refusals of one cost the others nothing.  A
+refusal counts at once, whatever else was asked in the same call.  This file holds no rule of its own: see `PartitionLeader`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from dataclasses import dataclass
 
 from ..runtime import logs
 from ..runtime.calm_logs import Outage, SparingLines
 from ..runtime.clock import Clock, Timer
-from ..wire.errors import ErrorCode, KafkaError
+from ..wire.errors import KafkaError
 from .assignment import IsrChange, IsrResult
 from .leader import AlterOutcome, PartitionLeader, PendingChange
 from .replica import Replica
 
-AlterPartition = Callable[[list[IsrChange]], Awaitable[Sequence[IsrResult]]]
+AlterPartition = Callable[[list[IsrChange]], AsyncIterator[Sequence[IsrResult]]]
+"""Yields results as they count: refusals at once, the others when the metadata that they rest on is applied."""
 
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
 PAUSE_FIRST_S = 0.3
 PAUSE_MAX_S = 5.0
+PAUSE_STEP_S = 0.05
+"""Pauses that end so close to each other end together."""
 HEARD_WITHIN_S = 3.0
 BATCH_MAX = 5_000
 
@@ -72,9 +76,9 @@ class IsrChanges:
         """
         self._clock = clock
         self._heard_of = heard_of
-        self._paused: set[Replica] = set()
+        self._paused: dict[Replica, float] = {}  # until when
         self._pause_timer: Timer | None = None
-        self._pauses = 0
+        self._pause_timer_s = 0.0
         self._alter_partition = alter_partition
         self._on_settled = on_settled
         self._queue: list[_Queued] = []
@@ -101,24 +105,55 @@ class IsrChanges:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._send_all(), name="isr-changes")
 
-    def propose_paused_later(self, replica: Replica) -> None:
-        """Some follower of `replica` may not join for now: try again after the pause."""
-        self._paused.add(replica)
+    def propose_next(self, replica: Replica) -> None:
+        """The ISR of `replica` was settled: who lags leaves, who may join joins, and what is refused for now comes later."""
+        leader = replica.leader
+        if leader is None:
+            return
+        self.submit(replica, leader.propose_removals(replica.log.log_end_offset, self._clock.monotonic()))
+        self.submit(replica, leader.propose_next_join())
+        if leader.has_paused_changes:
+            self._propose_later(replica, leader)
+
+    def maintain(self, replica: Replica) -> None:
+        """Called from time to time: asks again what got lost, and removes what lags."""
+        if (leader := replica.leader) is not None:
+            self.submit(replica, leader.pending_again())
+            self.submit(replica, leader.propose_removals(replica.log.log_end_offset, self._clock.monotonic()))
+
+    def news_of_followers(self, replica: Replica) -> None:
+        """What was refused before says nothing any more."""
+        self._paused.pop(replica, None)
+        self.propose_next(replica)
+
+    def _propose_later(self, replica: Replica, leader: PartitionLeader) -> None:
+        if replica in self._paused:
+            return
+        pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(leader.pauses, 10))
+        leader.pauses += 1
+        due_s = self._paused[replica] = self._clock.monotonic() + pause_s
+        if self._pause_timer is not None and due_s < self._pause_timer_s:
+            self._pause_timer.cancel()
+            self._pause_timer = None
+        self._start_pause_timer(due_s)
+
+    def _start_pause_timer(self, due_s: float) -> None:
         if self._pause_timer is None:
-            delay_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(self._pauses, 10))
-            self._pause_timer = self._clock.call_later(delay_s, self._end_pauses)
+            self._pause_timer_s = due_s
+            self._pause_timer = self._clock.call_later(max(PAUSE_STEP_S, due_s - self._clock.monotonic()), self._end_pauses)
 
     def _end_pauses(self) -> None:
         self._pause_timer = None
-        self._pauses += 1  # until something is accepted
-        paused, self._paused = self._paused, set()
+        now_s = self._clock.monotonic()
+        due = [replica for replica, due_s in self._paused.items() if due_s <= now_s + PAUSE_STEP_S]
         present = self._heard_of(HEARD_WITHIN_S)
-        for replica in paused:
+        for replica in due:
+            del self._paused[replica]
             if replica.leader is not None:
                 replica.leader.end_pauses(present)
-                self.submit(replica, replica.leader.propose_next_join())
-                if replica.leader.has_paused_joins:
-                    self.propose_paused_later(replica)
+                self.propose_next(replica)
+        if self._paused:
+            self._start_pause_timer(min(self._paused.values()))
 
     async def close(self) -> None:
         """Stops sending; what was pending stays pending in the cores."""
@@ -157,36 +192,39 @@ class IsrChanges:
 
     async def _send(self, batch: list[_Queued]) -> list[_Queued]:
         """One call; returns what has to be sent again."""
-        try:
-            results = await self._alter_partition([queued.as_change() for queued in batch])
-        except (KafkaError, OSError, TimeoutError) as error:
-            self._unanswered.failed(self._clock.monotonic(), error=str(error), changes=len(batch))
-            return batch
-        self._unanswered.over(self._clock.monotonic())
-        by_key = {(result.topic, result.partition): result for result in results}
+        waiting = {queued.replica.key: queued for queued in batch}
         again: list[_Queued] = []
-        for queued in batch:
-            replica = queued.replica
-            result = by_key.get(replica.key) or IsrResult(replica.topic, replica.partition, ErrorCode.UNKNOWN_SERVER_ERROR)
-            outcome = AlterOutcome.STALE
-            if replica.leader is queued.leader:
-                outcome = queued.leader.complete_alter(queued.change, result)
-            if outcome is AlterOutcome.RETRY:
-                again.append(queued)
-            elif outcome is AlterOutcome.SETTLED:
-                if result.error is ErrorCode.NONE:
-                    self._pauses = 0
-                self._on_settled(replica)
-            if outcome is not AlterOutcome.STALE:
-                self.lines.line(
-                    self._clock.monotonic(),
-                    outcome.value,
-                    topic=replica.topic,
-                    partition=replica.partition,
-                    error=result.error.name,
-                    outcome=outcome.value,
-                    kind=queued.change.kind.value,
-                    isr=sorted(queued.leader.isr),
-                    leader_epoch=queued.change.proposal.leader_epoch,
-                )
-        return again
+        try:
+            async for results in self._alter_partition([queued.as_change() for queued in batch]):
+                for result in results:
+                    queued = waiting.pop((result.topic, result.partition), None)
+                    if queued is not None and self._take(queued, result) is AlterOutcome.RETRY:
+                        again.append(queued)
+        except (KafkaError, OSError, TimeoutError) as error:
+            self._unanswered.failed(self._clock.monotonic(), error=str(error), changes=len(waiting))
+        else:
+            self._unanswered.over(self._clock.monotonic())
+        return [*again, *waiting.values()]
+
+    def _take(self, queued: _Queued, result: IsrResult) -> AlterOutcome:
+        """One answer; what it lets the leader do happens at once."""
+        replica = queued.replica
+        if replica.leader is not queued.leader:
+            return AlterOutcome.STALE
+        outcome = queued.leader.complete_alter(queued.change, result)
+        if outcome is AlterOutcome.STALE:
+            return outcome
+        if outcome is AlterOutcome.SETTLED:
+            self._on_settled(replica)
+        self.lines.line(
+            self._clock.monotonic(),
+            outcome.value,
+            topic=replica.topic,
+            partition=replica.partition,
+            error=result.error.name,
+            outcome=outcome.value,
+            kind=queued.change.kind.value,
+            isr=sorted(queued.leader.isr),
+            leader_epoch=queued.change.proposal.leader_epoch,
+        )
+        return outcome

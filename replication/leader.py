@@ -13,6 +13,7 @@ Promises
   together with the broker epoch of the incarnation that did so (45).  A fetch of an older incarnation is refused.
 * One ISR change is outstanding at a time.  While its outcome is unknown it stays pending, so that the maximal ISR covers both
   outcomes; only an answer or newer metadata ends it.
+* A follower that the metadata knows to be fenced, shutting down or of another life is not proposed, and holds nothing (KIP-903).
 
 Order of a follower's fetch: `check_epoch`, then the divergence check on the log, only then `record_fetch`, then
 `advance_high_watermark`, then `propose_join`.  The caller supplies the time; nothing here reads a clock.
@@ -21,11 +22,11 @@ Order of a follower's fetch: `check_epoch`, then the divergence check on the log
 from __future__ import annotations
 
 import enum
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
 from ..wire.errors import ErrorCode, KafkaError
-from .assignment import UNKNOWN_BROKER_EPOCH, IsrMember, IsrProposal, IsrResult
+from .assignment import UNKNOWN_BROKER_EPOCH, Eligibility, IsrMember, IsrProposal, IsrResult
 
 NEVER_S = float("-inf")
 
@@ -103,12 +104,14 @@ class PartitionLeader:
     """The state of one leadership; see the module's docstring for the rules."""
 
     __slots__ = (
+        "_eligibility_of",
         "_followers",
         "_isr",
         "_lag_max_s",
         "_maximal_isr",
         "_min_insync_replicas",
         "_pending",
+        "_removal_refused",
         "_settled",
         "deleted_below",
         "epoch_start_offset",
@@ -116,6 +119,7 @@ class PartitionLeader:
         "leader_epoch",
         "node_id",
         "partition_epoch",
+        "pauses",
     )
 
     def __init__(
@@ -133,9 +137,10 @@ class PartitionLeader:
         now_s: float,
         adding: Iterable[int] = (),
         deleted_below: int = 0,
+        eligibility_of: Callable[[int, int], Eligibility] = lambda _node_id, _broker_epoch: Eligibility.YES,
     ) -> None:
         """`epoch_start_offset` is the log's end at the election, `deleted_below` its start; `high_watermark` is what this replica
-        knew by then."""
+        knew by then.  `eligibility_of(node id, broker epoch)` is what the applied metadata says right now."""
         self.node_id = node_id
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
@@ -148,6 +153,10 @@ class PartitionLeader:
         self._min_insync_replicas = min_insync_replicas
         self._lag_max_s = lag_max_s
         self._pending: PendingChange | None = None
+        self._removal_refused = False
+        self._eligibility_of = eligibility_of
+        self.pauses = 0
+        """So often in a row changes were put off (`end_pauses`), since the ISR grew or there was news of a follower."""
         self._followers = {node: ReplicaProgress(node) for node in replicas if node != node_id}
         self._settled = self.replicas.difference(adding)
         if node_id not in self._isr:
@@ -315,7 +324,10 @@ class PartitionLeader:
             return False
         if now_s - progress.last_fetch_s > JOIN_SILENCE_S:
             return False
-        return self._is_caught_up(progress, leader_log_end, now_s)
+        return self._is_caught_up(progress, leader_log_end, now_s) and self._is_eligible(progress)
+
+    def _is_eligible(self, progress: ReplicaProgress) -> bool:
+        return self._eligibility_of(progress.node_id, progress.broker_epoch) is Eligibility.YES
 
     def _is_caught_up(self, progress: ReplicaProgress, leader_log_end: int, now_s: float) -> bool:
         return progress.fetch_offset == leader_log_end or now_s - progress.last_caught_up_s <= self._lag_max_s
@@ -327,7 +339,7 @@ class PartitionLeader:
         if node_id in self._maximal_isr or self._pending is not None:
             return None
         progress = self.follower(node_id)
-        if progress.join_paused or not self._may_join(progress):
+        if progress.join_paused or not self._may_join(progress) or not self._is_eligible(progress):
             return None
         return self._start(ChangeKind.EXPAND, self._isr | {node_id})
 
@@ -338,7 +350,7 @@ class PartitionLeader:
 
     def propose_removals(self, leader_log_end: int, now_s: float) -> PendingChange | None:
         """The change that removes members that have not caught up for `replica.lag.time.max.ms`."""
-        if self._pending is not None:
+        if self._pending is not None or self._removal_refused:
             return None
         lagging = {
             node
@@ -359,12 +371,40 @@ class PartitionLeader:
         return None
 
     @property
-    def has_paused_joins(self) -> bool:
-        """Whether a follower waits to be proposed again (`end_pauses`)."""
-        return any(progress.join_paused and node not in self._isr for node, progress in self._followers.items())
+    def has_paused_changes(self) -> bool:
+        """Whether a change waits to be proposed again (`end_pauses`).  A follower that is not eligible waits for news instead."""
+        return self._removal_refused or any(
+            progress.join_paused and node not in self._isr and self._is_eligible(progress)
+            for node, progress in self._followers.items()
+        )
+
+    def brokers_changed(self, nodes: Container[int]) -> bool:
+        """The applied metadata has news of these brokers; True when that may matter here: followers that may join now need not
+        wait, those that may not hold nothing.
+
+        A pending addition of a follower whose life is over is over, too.  The metadata that says so does not have the addition,
+        or a newer partition epoch would have ended it; and after that the controller accepts it never more.
+        """
+        matters = False
+        for node, progress in self._followers.items():
+            if node in nodes and node not in self._isr:
+                matters, self.pauses = True, 0
+                if self._is_eligible(progress):
+                    progress.join_paused = False
+        joining = () if self._pending is None else self._pending.proposal.isr
+        if any(self._is_gone(member) for member in joining if member.node_id not in self._isr):
+            self._pending = None
+            self._refresh_maximal_isr()
+        return matters
+
+    def _is_gone(self, member: IsrMember) -> bool:
+        if member.broker_epoch == UNKNOWN_BROKER_EPOCH:  # which the controller takes for whichever life there is
+            return False
+        return self._eligibility_of(member.node_id, member.broker_epoch) is Eligibility.NEVER
 
     def end_pauses(self, present: Container[int]) -> None:
         """Lets followers that are `present` (were heard of lately) be proposed again; the shell calls it at a bounded rate."""
+        self._removal_refused = False
         for node, progress in self._followers.items():
             if node in present:
                 progress.join_paused = False
@@ -399,6 +439,7 @@ class PartitionLeader:
             for node in change.nodes - self._isr:
                 if node in self._followers:
                     self._followers[node].join_paused = True
+            self._removal_refused = change.kind is ChangeKind.SHRINK
             self._pending = None
             self._refresh_maximal_isr()
             return AlterOutcome.SETTLED
@@ -437,8 +478,10 @@ class PartitionLeader:
         for node in new_isr - self._isr:
             if node in self._followers:
                 self._followers[node].join_paused = False
+                self.pauses = 0
         self._isr = new_isr
         self.partition_epoch = partition_epoch
+        self._removal_refused = False
         self._pending = None
         self._refresh_maximal_isr()
         return True

@@ -19,7 +19,7 @@ append, flush and fetch onwards -> each of these events may move the high waterm
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -181,7 +181,7 @@ class ReplicaManager:
     @property
     def under_min_isr_count(self) -> int:
         """Partitions led here that refuse acks=all."""
-        return sum(1 for leader in self._leaders() if leader.is_under_min_isr())
+        return sum(leader.is_under_min_isr() for leader in self._leaders())
 
     def offline_replicas(self) -> set[tuple[UUID, int]]:
         """(topic id, partition) of what this node holds and cannot serve."""
@@ -218,6 +218,13 @@ class ReplicaManager:
                 _log.info("replica_moved_away", topic=assignment.topic, partition=assignment.partition, to=assignment.replicas)
                 self.delete(*replica.key)
 
+    def brokers_changed(self, nodes: Container[int]) -> None:
+        """The applied metadata has news of these brokers: they may join now, or nothing waits for them any more."""
+        for replica in self._replicas.values():
+            if replica.leader is not None and replica.leader.brokers_changed(nodes):
+                self._progress(replica)
+                self._isr_changes.news_of_followers(replica)
+
     def _replica_for(self, assignment: Assignment) -> Replica | None:
         """The replica that the assignment is for, made when this node should hold one; None when it should not, or cannot."""
         key = (assignment.topic, assignment.partition)
@@ -228,8 +235,7 @@ class ReplicaManager:
         if replica is None and self.node_id in assignment.replicas:
             if (log := self._openings.open(assignment)) is None:
                 return None
-            replica = Replica(self.node_id, assignment, log)
-            self._replicas[key] = replica
+            replica = self._replicas[key] = Replica(self.node_id, assignment, log, self._config.eligibility_of)
         return replica
 
     async def logs_made(self, timeout_s: float) -> None:
@@ -430,10 +436,7 @@ class ReplicaManager:
         """The ISR changed: the high watermark may move, a deletion be done, and the next replica may be waiting to join."""
         self._progress(replica)
         self._deletions.progressed(replica)
-        if replica.leader is not None:
-            self._isr_changes.submit(replica, replica.leader.propose_next_join())
-            if replica.leader.has_paused_joins:
-                self._isr_changes.propose_paused_later(replica)
+        self._isr_changes.propose_next(replica)
 
     def _start_flush(self, replica: Replica) -> None:
         """One flush in flight per log; what is appended meanwhile goes with the next one."""
@@ -546,11 +549,11 @@ class ReplicaManager:
         """Removes what lags, asks again what got lost, and lets high watermarks move that only time held back."""
         while not self._closing:
             await self._clock.sleep(max(0.05, self._lag_max_s / 2))
-            now_s = self._clock.monotonic()
-            self._tell(now_s)
+            self._tell(self._clock.monotonic())
             for count, replica in enumerate(tuple(self._replicas.values()), start=1):
                 try:
-                    self._maintain(replica, now_s)
+                    self._isr_changes.maintain(replica)
+                    self._progress(replica)
                 except Exception:  # or what lags would stay in the ISR of every other partition, too
                     _log.exception("isr_maintenance_failed", topic=replica.topic, partition=replica.partition)
                 if count % 500 == 0:
@@ -560,12 +563,6 @@ class ReplicaManager:
         """What had no lines of its own in the log."""
         for lines in (self._role_lines, self._isr_changes.lines, *(fetcher.lines for fetcher in self._fetchers.values())):
             lines.tell(now_s, at_once=at_once)
-
-    def _maintain(self, replica: Replica, now_s: float) -> None:
-        if (leader := replica.leader) is not None:
-            self._isr_changes.submit(replica, leader.pending_again())
-            self._isr_changes.submit(replica, leader.propose_removals(replica.log.log_end_offset, now_s))
-            self._progress(replica)
 
     async def _checkpoint_high_watermarks(self) -> None:
         while not self._closing:

@@ -18,7 +18,7 @@ from ..runtime import logs
 from ..storage.log import FlushPolicy, Log
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import iterate_headers
-from .assignment import NO_LEADER, Assignment
+from .assignment import NO_LEADER, Assignment, Eligibility, EligibilityOf
 from .catch_up_throttle import is_throttled
 from .delayed import AckWaiters, FetchWatchers
 from .follower import Append, FetchPosition, PartitionFollower, Restart, Truncate
@@ -53,6 +53,7 @@ class Replica:
 
     __slots__ = (
         "_applied_leader_epoch",
+        "_eligibility_of",
         "acks",
         "assignment",
         "flush_running",
@@ -65,8 +66,9 @@ class Replica:
         "watchers",
     )
 
-    def __init__(self, node_id: int, assignment: Assignment, log: Log) -> None:
+    def __init__(self, node_id: int, assignment: Assignment, log: Log, eligibility_of: EligibilityOf | None = None) -> None:
         self.node_id = node_id
+        self._eligibility_of = eligibility_of
         self.assignment = assignment
         self.log = log
         self._applied_leader_epoch = -1
@@ -280,8 +282,14 @@ class Replica:
             now_s=now_s,
             adding=assignment.adding,
             deleted_below=self.log.log_start_offset,
+            eligibility_of=self._eligibility,
         )
         self.role = Role.LEADER
+
+    def _eligibility(self, node_id: int, broker_epoch: int) -> Eligibility:
+        if self._eligibility_of is None:
+            return Eligibility.YES
+        return self._eligibility_of(self.topic_id, self.partition, node_id, broker_epoch)
 
     def go_offline(self, reason: str) -> bool:
         """Gives up every role for good; False when it already had."""

@@ -123,3 +123,16 @@ def test_a_broker_is_told_who_has_not_found_it(office: Office) -> None:
     assert office.duties.answer(1).not_reached_by == (2,)
     office.carry_out(office.duties.fence([2], "test"))
     assert office.duties.answer(1).not_reached_by == (), "one that is away is not waited for"
+
+
+def test_a_new_controller_waits_for_what_the_others_say() -> None:
+    """Else the first heartbeat that it hears would be enough, from whichever broker that is."""
+    reachability = Reachability()
+    assert reachability.missing(1, (1, 2, 3)) == [2, 3]
+    reachability.told(1, 10, [])
+    assert reachability.missing(1, (1, 2, 3)) == [2, 3]
+    reachability.told(1, 10, [(2, 20)])
+    reachability.told(2, 20, [])
+    assert reachability.missing(1, (1, 2, 3)) == [3]
+    reachability.told(3, 30, None)
+    assert reachability.is_reached(1, (1, 2, 3))

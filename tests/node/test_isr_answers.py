@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import pytest
 from tidegate.controller.client import ControllerClient
+from tidegate.controller.model import BrokerState
 from tidegate.node.broker import Broker
 from tidegate.node.configuration import Configuration
 from tidegate.proto import controller_pb2 as pb
-from tidegate.replication.assignment import IsrChange, IsrMember
+from tidegate.replication.assignment import Eligibility, IsrChange, IsrMember, IsrResult
 from tidegate.runtime.clock import ManualClock
+from tidegate.wire.errors import ErrorCode
 
 
 class Controller:
+    """Takes every change but those of the `refused` partitions."""
+
+    def __init__(self, refused: tuple[int, ...] = ()) -> None:
+        self._refused = refused
+
     async def alter_partitions(self, request: pb.AlterPartitionsRequest) -> pb.AlterPartitionsReply:
-        view = pb.PartitionView(topic_id=request.changes[0].topic_id, leader=1, leader_epoch=3, partition_epoch=8, isr=[1])
-        return pb.AlterPartitionsReply(partitions=[view], metadata_index=50)
+        return pb.AlterPartitionsReply(partitions=[self._view(change) for change in request.changes], metadata_index=50)
+
+    def _view(self, change: pb.IsrChange) -> pb.PartitionView:
+        error = ErrorCode.INELIGIBLE_REPLICA if change.partition in self._refused else ErrorCode.NONE
+        return pb.PartitionView(
+            topic_id=change.topic_id, error=error, leader=1, leader_epoch=3, partition_epoch=8, isr=[1]
+        )
 
 
 class Metadata:
@@ -31,18 +45,66 @@ class Metadata:
         await asyncio.wait_for(self.reached.wait(), timeout_s)
 
 
-async def test_the_answer_to_an_isr_change_waits_for_the_metadata_it_was_given_on() -> None:
-    """min.insync.replicas may have been raised: with the old minimum and the new ISR the leader would acknowledge alone."""
+def broker_at(controller: Controller) -> tuple[Broker, Metadata]:
     configuration = cast(Configuration, SimpleNamespace(node_id=1))
-    broker = Broker(configuration, ManualClock(), cast(ControllerClient, Controller()))
+    broker = Broker(configuration, ManualClock(), cast(ControllerClient, controller))
     broker.membership = cast(Any, SimpleNamespace(broker_epoch=5))
     metadata = Metadata()
     broker.metadata = cast(Any, metadata)
+    return broker, metadata
+
+
+async def answers(broker: Broker, changes: list[IsrChange]) -> list[IsrResult]:
+    return [result async for results in broker.alter_partitions(changes) for result in results]
+
+
+async def test_the_answer_to_an_isr_change_waits_for_the_metadata_it_was_given_on() -> None:
+    """min.insync.replicas may have been raised: with the old minimum and the new ISR the leader would acknowledge alone."""
+    broker, metadata = broker_at(Controller())
     change = IsrChange("t", UUID(int=9), 0, 3, 7, (IsrMember(1, 5),))
-    asked = asyncio.create_task(broker.alter_partitions([change]))
+    asked = asyncio.create_task(answers(broker, [change]))
     while not metadata.asked:
         await asyncio.sleep(0)
     assert metadata.asked == [50] and not asked.done()
     metadata.reached.set()
     (result,) = await asked
     assert (result.partition_epoch, result.isr) == (8, (1,))
+
+
+async def test_a_refusal_waits_for_no_metadata() -> None:
+    """Until it counts, the high watermark waits for the follower that was refused."""
+    broker, metadata = broker_at(Controller(refused=(1,)))
+    changes = [IsrChange("t", UUID(int=9), number, 3, 7, (IsrMember(1, 5),)) for number in (0, 1)]
+    answered = broker.alter_partitions(changes)
+    (refused,) = await anext(answered)
+    assert (refused.partition, refused.error) == (1, ErrorCode.INELIGIBLE_REPLICA) and not metadata.asked
+    metadata.reached.set()
+    (accepted,) = await anext(answered)
+    assert (accepted.partition, accepted.error) == (0, ErrorCode.NONE) and metadata.asked == [50]
+
+
+FOLLOWER = BrokerState(2, "life", 40, False, "", "h", 1, "h", 2)
+
+
+@pytest.mark.parametrize(
+    ("follower", "broker_epoch", "expected"),
+    [
+        (FOLLOWER, 40, Eligibility.YES),
+        (FOLLOWER, -1, Eligibility.YES),
+        (FOLLOWER, 39, Eligibility.NEVER),
+        (FOLLOWER, 41, Eligibility.NOT_NOW),
+        (None, 40, Eligibility.NOT_NOW),
+        (replace(FOLLOWER, fenced=True), 40, Eligibility.NOT_NOW),
+        (replace(FOLLOWER, shutting_down=True), 40, Eligibility.NEVER),
+        (replace(FOLLOWER, shutting_down=True), 41, Eligibility.NOT_NOW),
+        (replace(FOLLOWER, offline_replicas=frozenset({(UUID(int=9).bytes, 0)})), 40, Eligibility.NOT_NOW),
+        (replace(FOLLOWER, offline_replicas=frozenset({(UUID(int=9).bytes, 1)})), 40, Eligibility.YES),
+    ],
+)
+def test_who_may_join_an_isr_is_judged_by_the_metadata(
+    follower: BrokerState | None, broker_epoch: int, expected: Eligibility
+) -> None:
+    broker, _metadata = broker_at(Controller())
+    brokers = {} if follower is None else {2: follower}
+    broker.metadata = cast(Any, SimpleNamespace(state=SimpleNamespace(brokers=brokers)))
+    assert broker.isr_eligibility(UUID(int=9), 0, 2, broker_epoch) is expected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -150,10 +150,10 @@ class Cluster:
 
     # -- the controller ------------------------------------------------------------------------------------------------------
 
-    async def alter_partition(self, changes: list[IsrChange]) -> list[IsrResult]:
+    async def alter_partition(self, changes: list[IsrChange]) -> AsyncIterator[list[IsrResult]]:
         await asyncio.sleep(0)
         self.changes.extend(changes)
-        return [self._alter(change) for change in changes]
+        yield [self._alter(change) for change in changes]
 
     def _alter(self, change: IsrChange) -> IsrResult:
         now = self.partitions[(change.topic, change.partition)]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
-from tidegate.replication.assignment import IsrMember, IsrResult
-from tidegate.replication.leader import JOIN_SILENCE_S, REFUSED, SUPERSEDED, AlterOutcome, ChangeKind, PartitionLeader
+from tidegate.replication.assignment import Eligibility, IsrMember, IsrResult
+from tidegate.replication.leader import (
+    JOIN_SILENCE_S,
+    REFUSED,
+    SUPERSEDED,
+    AlterOutcome,
+    ChangeKind,
+    PartitionLeader,
+    PendingChange,
+)
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 LAG_S = 10.0
@@ -19,6 +27,7 @@ def leader_of(
     start: int = 10,
     high_watermark: int = 10,
     minimum: int = 2,
+    eligibility_of: Callable[[int, int], Eligibility] = lambda _node_id, _broker_epoch: Eligibility.YES,
 ) -> PartitionLeader:
     return PartitionLeader(
         node_id=1,
@@ -31,6 +40,7 @@ def leader_of(
         min_insync_replicas=minimum,
         lag_max_s=LAG_S,
         now_s=0.0,
+        eligibility_of=eligibility_of,
     )
 
 
@@ -249,8 +259,8 @@ def test_a_follower_that_has_what_there_was_at_its_previous_fetch_counts_as_caug
 # -- answers of the controller -------------------------------------------------------------------------------------------------
 
 
-def expanding() -> tuple[PartitionLeader, object]:
-    leader = leader_of(isr=(1, 2))
+def expanding(metadata: Metadata | None = None) -> tuple[PartitionLeader, PendingChange]:
+    leader = leader_of(isr=(1, 2), eligibility_of=(metadata or Metadata()).eligibility_of)
     fetch(leader, 3, 20, end=20, broker_epoch=33)
     change = leader.propose_join(3)
     assert change is not None
@@ -274,6 +284,92 @@ def test_a_new_incarnation_may_be_proposed_after_the_old_one_was_refused() -> No
     fetch(leader, 3, 20, end=20, broker_epoch=34)
     again = leader.propose_join(3)
     assert again is not None and again.proposal.isr[-1] == IsrMember(3, 34)
+
+
+class Metadata:
+    """What is known of the followers' lives: broker epoch 100 unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[int, int], Eligibility] = {}
+
+    def eligibility_of(self, node_id: int, broker_epoch: int) -> Eligibility:
+        return self.known.get((node_id, broker_epoch), Eligibility.YES)
+
+
+@pytest.mark.parametrize("eligibility", [Eligibility.NOT_NOW, Eligibility.NEVER])
+def test_a_follower_that_may_not_join_is_not_proposed_and_holds_nothing(eligibility: Eligibility) -> None:
+    """It stops in good order, and fetches to the last moment."""
+    metadata = Metadata()
+    leader = leader_of(isr=(1, 2), eligibility_of=metadata.eligibility_of)
+    metadata.known[3, 100] = eligibility
+    fetch(leader, 2, 20, end=20)
+    fetch(leader, 3, 18, end=18)
+    assert leader.propose_join(3) is None and leader.propose_next_join() is None
+    assert leader.advance_high_watermark(20, 20, 0.0) and leader.high_watermark == 20
+    leader.end_pauses({3})
+    assert leader.propose_next_join() is None and not leader.has_paused_changes
+
+
+def test_a_follower_is_proposed_as_soon_as_there_is_news_that_it_may_join() -> None:
+    metadata = Metadata()
+    leader, change = expanding(metadata)
+    leader.pauses = 7
+    leader.complete_alter(change, IsrResult("t", 0, ErrorCode.INELIGIBLE_REPLICA))
+    metadata.known[3, 33] = Eligibility.NOT_NOW
+    assert leader.brokers_changed({3}) and leader.propose_next_join() is None
+    metadata.known[3, 33] = Eligibility.YES
+    assert not leader.brokers_changed({2, 4}) and leader.propose_next_join() is None
+    assert leader.brokers_changed({3}) and leader.propose_next_join() is not None and leader.pauses == 0
+
+
+def test_a_new_life_is_not_proposed_before_its_registration_is_known() -> None:
+    metadata = Metadata()
+    leader = leader_of(isr=(1, 2), eligibility_of=metadata.eligibility_of)
+    metadata.known[3, 101] = Eligibility.NOT_NOW
+    fetch(leader, 3, 20, end=20, broker_epoch=101)
+    assert leader.propose_join(3) is None
+    del metadata.known[3, 101]
+    assert leader.brokers_changed({3})
+    again = leader.propose_next_join()
+    assert again is not None and again.proposal.isr[-1] == IsrMember(3, 101)
+
+
+@pytest.mark.parametrize(
+    ("eligibility", "is_over"), [(Eligibility.NEVER, True), (Eligibility.NOT_NOW, False), (Eligibility.YES, False)]
+)
+def test_a_pending_addition_ends_with_the_life_that_it_was_for(eligibility: Eligibility, is_over: bool) -> None:
+    """The controller that was asked may be gone, too: no answer would come.  One who is only fenced may still be taken in."""
+    metadata = Metadata()
+    leader, change = expanding(metadata)
+    fetch(leader, 2, 30, end=30)
+    metadata.known[3, 33] = eligibility
+    leader.brokers_changed({3})
+    assert (leader.pending is None, leader.maximal_isr == {1, 2}) == (is_over, is_over)
+    assert leader.advance_high_watermark(30, 30, 100.0) is is_over or leader.high_watermark == 20
+    if is_over:
+        assert leader.complete_alter(change, IsrResult("t", 0, ErrorCode.NONE, 1, 5, 8, (1, 2, 3))) is AlterOutcome.STALE
+
+
+def test_a_pending_addition_without_a_broker_epoch_waits_for_its_answer() -> None:
+    """The controller takes it for whichever life there is."""
+    metadata = Metadata()
+    leader = leader_of(isr=(1, 2), eligibility_of=metadata.eligibility_of)
+    fetch(leader, 3, 20, end=20, broker_epoch=-1)
+    change = leader.propose_join(3)
+    metadata.known[3, -1] = Eligibility.NEVER
+    leader.brokers_changed({3})
+    assert leader.pending is change is not None
+
+
+def test_a_refused_removal_is_tried_again_after_a_pause() -> None:
+    leader = leader_of()
+    fetch(leader, 2, 20, end=20, now_s=LAG_S)
+    change = leader.propose_removals(20, LAG_S + 1)
+    assert change is not None and not leader.has_paused_changes
+    leader.complete_alter(change, IsrResult("t", 0, ErrorCode.INELIGIBLE_REPLICA))
+    assert leader.has_paused_changes and leader.propose_removals(20, LAG_S + 1) is None
+    leader.end_pauses(())
+    assert leader.propose_removals(20, LAG_S + 1) is not None
 
 
 @pytest.mark.parametrize("code", sorted(SUPERSEDED))

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from tidegate.chaos.sim.replication.disks import DelayedFlushes
 from tidegate.chaos.sim.replication.history import History
-from tidegate.chaos.sim.replication.options import FAULTS, LATER_FAULTS, draw, draw_first
+from tidegate.chaos.sim.replication.options import FAULTS, LATER_FAULTS, draw, draw_first, draw_later
 from tidegate.chaos.sim.replication.truth import PartitionTruth
 from tidegate.chaos.sim.replication.virtual_loop import Process, VirtualLoop
 from tidegate.chaos.sim.runs import Broken
@@ -35,7 +35,7 @@ PINNED = (
     710_883,  # an epoch without records came back with a crash: cuts and fetches in a circle (`storage/test_epoch_history.py`)
 )
 
-#: The same, drawn with all that histories know by now.
+#: The same, drawn with more faults.
 PINNED_LATER = (
     9_700_174,  # a broker that a new controller had fenced had its session renewed, and led on by metadata from before
     9_711_576,  # a log that was to begin within a batch never took it from a leader whose own began before
@@ -99,6 +99,19 @@ def test_what_an_unclean_election_costs_is_cut_everywhere() -> None:
     assert seen["unclean elections"] >= 5 and seen["records lost by choice"] >= 5, seen
 
 
+def test_leaderships_return_by_choice_to_those_who_were_found() -> None:
+    """Who comes back has another address, which the others learn late: it leads only when one of them has found it, and then
+    every leadership returns (`Truth.unsettled`).  Without the rule: `test_simulation_ablations.py`."""
+    faults = (("kill", 2.0), ("leave", 3.0), ("cut_pair", 1.0), ("fail_over_controller", 1.0))
+    seen: Counter[str] = Counter()
+    for seed in range(8):
+        drawn = replace(draw_first(Random(seed)), replicas=3, partitions=2, min_insync_replicas=2, flushed=True)
+        history = History(seed, replace(drawn, faults=faults, fault_pause_s=1.5, duration_s=15.0, names_lag_s=4.0))
+        history.run()
+        seen.update(history.seen)
+    assert seen["elections by choice"] >= 8 and seen["old address"] >= 100, seen
+
+
 @pytest.mark.parametrize("seed", PINNED + MISJUDGED)
 def test_a_history_that_once_failed_passes(seed: int) -> None:
     History(seed, drawn_by=draw_first).run()
@@ -106,7 +119,7 @@ def test_a_history_that_once_failed_passes(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", PINNED_LATER)
 def test_a_later_history_that_once_failed_passes(seed: int) -> None:
-    History(seed).run()
+    History(seed, drawn_by=draw_later).run()
 
 
 def test_a_record_is_committed_twice_only_where_the_first_was_deleted() -> None:

@@ -21,11 +21,12 @@ from tidegate.controller.client import ControllerClient
 from tidegate.controller.model import BrokerState, PartitionState, TopicState
 from tidegate.controller.service import ControllerService
 from tidegate.controller.state import ClusterState
+from tidegate.node.broker import Broker
 from tidegate.node.lease import Change, HeartbeatAnswer, Lease
 from tidegate.node.membership import Membership
 from tidegate.replication import fetcher as fetcher_module
 from tidegate.replication import replica as replica_module
-from tidegate.replication.assignment import UNKNOWN_BROKER_EPOCH, Assignment
+from tidegate.replication.assignment import UNKNOWN_BROKER_EPOCH, Assignment, Eligibility
 from tidegate.replication.follower import Action, Answer, FetchPosition, LogView, PartitionFollower
 from tidegate.replication.leader import PartitionLeader, ReplicaProgress
 from tidegate.replication.manager import ReplicaManager
@@ -133,7 +134,8 @@ def unclean_replica_keeps_its_place(patch: Patch) -> None:
 
 
 def stale_incarnation_joins(patch: Patch) -> None:
-    """SEMANTICS 45, KIP-903: the proposal does not say which incarnation has caught up."""
+    """SEMANTICS 45, KIP-903: the proposal does not say which incarnation has caught up, and the leader asks no metadata."""
+    patch.setattr(Broker, "isr_eligibility", lambda *_arguments: Eligibility.YES)
     patch.setattr(PartitionLeader, "_broker_epoch_of", lambda leader, node: UNKNOWN_BROKER_EPOCH)
 
 
@@ -337,6 +339,11 @@ def answers_count_from_their_arrival(patch: Patch) -> None:
     patch.setattr(Lease, "answered", answered_now)
 
 
+def leaderships_return_unfound(patch: Patch) -> None:
+    """A broker that came back in sync leads again at once, whether the others look for it where it is or where it was."""
+    patch.setattr(ActiveController, "reached", lambda *_arguments: True)
+
+
 def full_disks_take_records(patch: Patch) -> None:
     patch.setattr(ReplicaManager, "_require_room", lambda manager, replica: None)
 
@@ -497,6 +504,15 @@ def sleeping_controllers(seed: int) -> Options:
     return replace(lost_sessions(seed), faults=faults, weather=draw_first(Random(seed)).weather)
 
 
+def other_addresses(seed: int) -> Options:
+    """Who comes back has another address, which the others learn late."""
+    faults = (("kill", 2.0), ("leave", 3.0), ("cut_pair", 1.0), ("fail_over_controller", 1.0), ("pause", 0.5))
+    return focused(
+        seed, *faults, partitions=2, min_insync_replicas=2, fault_pause_s=1.5, duration_s=15.0, names_lag_s=4.0,
+        timings=draw_first(Random(seed)).timings, weather=draw_first(Random(seed)).weather,
+    )  # fmt: skip
+
+
 def no_room(seed: int) -> Options:
     return focused(seed, ("out_of_room", 3.0), ("move_leader", 1.0), fault_pause_s=0.5, produce_pause_s=0.2)
 
@@ -534,6 +550,7 @@ ABLATIONS: list[tuple[Callable[[Patch], None], Callable[[int], Options | None], 
     (sessions_come_back_with_old_metadata, lost_sessions, 0),
     (answers_count_from_their_arrival, late_heartbeats, 0),
     (full_disks_take_records, no_room, 0),
+    (leaderships_return_unfound, other_addresses, 0),
 ]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,8 @@ def _name(method: str) -> str:
 
 
 class ControllerChannel:
-    """From one broker to one controller; `on_reply(name, sent at, reply)` hears of every answered call."""
+    """From one broker to one controller; `on_reply(name, sent at, reply)` hears of every answered call, and
+    `before_reply(name)` is awaited before the answer leaves."""
 
     def __init__(
         self,
@@ -39,12 +40,14 @@ class ControllerChannel:
         source: int,
         target: int,
         on_reply: Callable[[str, float, Any], None],
+        before_reply: Callable[[str], Awaitable[None]],
     ) -> None:
         self._network = network
         self._services = services
         self._source = source
         self._target = target
         self._on_reply = on_reply
+        self._before_reply = before_reply
 
     def unary_unary(self, method: str, request_serializer: Any, response_deserializer: Any, **_options: Any) -> Any:
         name = _name(method)
@@ -58,6 +61,7 @@ class ControllerChannel:
                     # It would supersede the process that was started since, which then ends itself: safe, and nothing to watch.
                     raise ConnectionError("whoever asked is gone")
                 reply = await getattr(self._services[self._target], name)(type(request).FromString(data), None)
+                await self._before_reply(name)
                 return bytes(reply.SerializeToString())
 
             try:

@@ -21,6 +21,7 @@ from .clients import CLIENTS, Clients, Consumer, Deleter, Producer
 from .clock import VirtualClock
 from .contents import agree
 from .faults import Faults
+from .names import Names
 from .network import Network, Weather
 from .node import SimulatedNode, Surroundings
 from .options import Options, draw
@@ -33,6 +34,7 @@ TOPIC = "t"
 HEAL_S_MAX = 60.0
 START_S_MAX = 30.0
 LOOK_S = 0.25
+REBALANCE_MS = 1000
 
 
 class History:
@@ -46,10 +48,17 @@ class History:
         self.loop = loop = VirtualLoop()
         self.network = Network(loop, random, self.seen)
         self.quorum = Quorum(loop, random, self._committed)
+        self.names = Names(loop, random, self.seen, self.options.names_lag_s or 0.0)
         self.nodes: dict[int, SimulatedNode] = {}
-        self.truth = Truth(self.nodes, self.seen, self._controller_deposed_lately)
-        around = Surroundings(loop, random, self.network, self.quorum, CONTROLLERS, self.options.timings)
-        config = ControllerConfig(session_timeout_ms=int(self.options.timings.session_timeout_s * 1000), tick_interval_ms=200)
+        self.truth = Truth(self.nodes, self.seen, self._controller_deposed_lately, self._names())
+        around = Surroundings(
+            loop, random, self.network, self.quorum, CONTROLLERS, self.options.timings, self.seen, self.names,
+            self.options.names_lag_s is not None, self.options.heartbeats_late_s, self.options.single_heartbeats,
+        )  # fmt: skip
+        config = ControllerConfig(
+            session_timeout_ms=int(self.options.timings.session_timeout_s * 1000), tick_interval_ms=200,
+            leader_rebalance_interval_ms=30_000 if self.options.names_lag_s is None else REBALANCE_MS,
+        )  # fmt: skip
         for node_id in CONTROLLERS:
             process = self.network.processes[node_id] = Process(loop, f"controller {node_id}")
             process.run(self.quorum.add_controller, node_id, process, VirtualClock(loop, random), config)
@@ -96,6 +105,9 @@ class History:
 
     def _controller_deposed_lately(self, now_s: float) -> bool:
         return now_s - self.quorum.deposed_at_s < LEADER_FALLBACK_S + self.options.timings.session_timeout_s
+
+    def _names(self) -> Names | None:
+        return self.names if self.options.names_lag_s is not None else None
 
     def _guard(self, check: Callable[[], None]) -> None:
         """What is found in the middle of a product's step must not be caught by the product."""
@@ -192,6 +204,7 @@ class History:
         """All come back and the network works: every replica joins, all are equal, and a new record is committed."""
         self.clients.quiet = True
         self.faults.stop()
+        self.names.heal()
         self.network.weather = Weather()
         self.restart_ended()
         deadline_s = self.loop.time() + HEAL_S_MAX

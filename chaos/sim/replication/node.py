@@ -5,7 +5,9 @@ The parts are put together, started and stopped in the order of `node/node.py`; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -15,10 +17,13 @@ from uuid import UUID
 from ....controller.client import ControllerClient
 from ....controller.features import SUPPORTED, as_messages
 from ....controller.metadata_follower import MetadataFollower
+from ....controller.model import BrokerState
 from ....controller.offline_replicas import encode_replicas
+from ....controller.reachability import Life
 from ....node.broker import Broker
 from ....node.configuration import Configuration, load
 from ....node.membership import Membership
+from ....node.reachability import Prober, Question
 from ....proto import controller_pb2 as pb
 from ....replication.configuration import ReplicationConfig
 from ....replication.fetcher import FetcherLimits
@@ -34,8 +39,10 @@ from ..disk import LyingDisk
 from .clock import VirtualClock
 from .controller_channel import ControllerChannel
 from .disks import DelayedFlushes
+from .names import Names
 from .network import Network
 from .quorum import Quorum
+from .single_heartbeats import SingleHeartbeats
 from .virtual_loop import Process, VirtualLoop
 
 DATA = Path("/data")
@@ -62,6 +69,11 @@ class Surroundings:
     quorum: Quorum
     controllers: tuple[int, ...]
     timings: NodeTimings
+    seen: Counter[str]
+    names: Names
+    asks_who_is_there: bool = False
+    heartbeats_late_s: tuple[float, float] = (0.0, 0.0)
+    single_heartbeats: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -91,6 +103,7 @@ class _FetchTransport:
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:
         leader = self._node.peers(self._leader_id)
+        self._node.around.names.require(self._node.node_id, self._leader_id)
         found: FetchResponse = await self._node.network.call(
             self._node.node_id, self._leader_id, lambda _process: leader.replicas.fetch(request) if leader.serving else None
         )
@@ -169,6 +182,7 @@ class SimulatedNode:
         self.broker = self.directory = None
         self.process = Process(self.around.loop, f"node {self.node_id}, life {self.life}")
         self.network.processes[self.node_id] = self.process
+        self.around.names.node_started(self.node_id, self.life)
         self.process.spawn(self._run())
 
     def end(self) -> None:
@@ -211,6 +225,10 @@ class SimulatedNode:
         await broker.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S)
         self.lease_until_s = clock.monotonic() + timings.session_timeout_s
         broker.membership.start()
+        if self.around.asks_who_is_there:
+            prober = Prober(self._own_life, lambda: broker.state.brokers.values(), self._ask, clock)
+            broker.brokers_changed = prober.brokers_changed
+            prober.start()
         while not self.leaving:
             await clock.sleep(HOUSEKEEPING_S * random.random())
             broker.open_again()
@@ -229,27 +247,58 @@ class SimulatedNode:
 
     def _channel(self, target: str) -> Any:
         return ControllerChannel(
-            self.network, self.around.quorum.services, self.node_id, int(target), self._controller_answered
+            self.network, self.around.quorum.services, self.node_id, int(target), self._controller_answered, self._answer_late
         )
 
     def _controller_answered(self, name: str, sent_at_s: float, reply: Any) -> None:
         if name == "Heartbeat" and reply.status.error == ErrorCode.NONE:
             self.lease_until_s = max(self.lease_until_s, sent_at_s + self.around.timings.session_timeout_s)
 
+    async def _answer_late(self, name: str) -> None:
+        least_s, most_s = self.around.heartbeats_late_s
+        if name == "Heartbeat" and most_s:
+            await asyncio.sleep(least_s + (most_s - least_s) * self.around.random.random())
+
+    def _session_lost(self, broker: Broker, reason: str) -> None:
+        self.around.seen["session lost"] += 1
+        broker.replicas.suspend_leadership(reason)
+
     def _membership(self, broker: Broker, client: ControllerClient, clock: VirtualClock) -> Membership:
-        return Membership(
+        membership = SingleHeartbeats if self.around.single_heartbeats else Membership
+        return membership(
             self.node_id,
             client,
             clock,
             session_timeout_s=self.around.timings.session_timeout_s,
             heartbeat_interval_s=self.around.timings.heartbeat_s,
             applied_index=lambda: broker.metadata_index,
-            on_session_lost=lambda reason: broker.replicas.suspend_leadership(reason),
+            on_session_lost=lambda reason: self._session_lost(broker, reason),
             on_session_regained=lambda: broker.replicas.resume_leadership(),
             on_superseded=lambda reason: self._fail_stop(RuntimeError(reason)),
             offline_replicas=broker.offline_replicas,
             damaged_replicas=broker.damaged_replicas,
+            reached_by=(lambda: broker.reached_by.lives) if self.around.asks_who_is_there else None,
         )
+
+    def _own_life(self) -> Life:
+        return self.node_id, -1 if self.broker is None else self.broker.membership.broker_epoch
+
+    async def _ask(self, other: BrokerState, question: Question) -> bool:
+        """As `node/finding.py`."""
+        self.around.names.require(self.node_id, other.node_id)
+        target = self.peers(other.node_id)
+
+        async def answer(broker: Broker) -> bool:
+            found = broker.asked_who_this_is(question)
+            if found:
+                self.around.names.note_found(question.target, question.asker[0])
+            return found
+
+        def serve(_process: Process) -> Coroutine[Any, Any, bool] | None:
+            return answer(target.broker) if target.serving and target.broker is not None else None
+
+        found: bool = await self.network.call(self.node_id, other.node_id, serve)
+        return found
 
     def _manager(self, broker: Broker, directory: DataFolders, commit: GroupCommit, clock: VirtualClock) -> ReplicaManager:
         timings = self.around.timings
@@ -271,6 +320,7 @@ class SimulatedNode:
             config=ReplicationConfig(
                 replica_lag_time_max_ms=int(timings.lag_max_s * 1000),
                 high_watermark_checkpoint_interval_ms=1500,
+                eligibility_of=broker.isr_eligibility,
                 fetcher=FetcherLimits(wait_max_ms=int(timings.fetch_wait_s * 1000), answer_timeout_s=2.0),
             ),
         )

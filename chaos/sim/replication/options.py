@@ -32,6 +32,13 @@ class Options:
     produce_pause_s: float
     delete_pause_s: float = 0.0  # between deletions of records, on average; 0: none
     spare: int = 0  # nodes without a replica, to which one may move
+    names_lag_s: float | None = None
+    """A node that is started anew has another address, which others know so much later at most; None: nobody asks who is there,
+    as in versions before."""
+    heartbeats_late_s: tuple[float, float] = (0.0, 0.0)
+    """Every answer to a heartbeat takes between these longer: the processes get little time."""
+    single_heartbeats: bool = False
+    """The nodes beat as they did before heartbeats overlapped (`single_heartbeats.py`): an ablation."""
 
     @property
     def losable(self) -> int:
@@ -58,6 +65,11 @@ LATER_FAULTS = ("move_replicas", "cancel_move", "out_of_room", "pause_controller
 
 def draw(random: Random) -> Options:
     """The options of a history; each fault is missing, rare or frequent, so that histories differ in kind."""
+    return replace(draw_later(random), names_lag_s=random.choice((None, 0.0, 1.0, 5.0)))
+
+
+def draw_later(random: Random) -> Options:
+    """As seeds of a second time have it."""
     first = draw_first(random)
     later = {name: random.choice((0.0, 0.0, 1.0, 3.0)) for name in LATER_FAULTS}
     return replace(

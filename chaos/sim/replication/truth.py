@@ -14,6 +14,8 @@
   elected without losing data has noted so, durably.  No log begins where nobody asked for it.
 * A move takes a replica away that is counted on only when min.insync.replicas of the others hold what is committed.
 * A node that is out of room takes no records.
+* No node is given a leadership by choice that none of its followers has found at its address; and in the end every leadership is
+  with its preferred replica again, where nodes ask for each other.
 * The controller's state holds its own invariants (`ClusterState.violations`: the leader is in the ISR, ...).
 
 An unclean election is a topic's choice to lose records.  It loses what its winner lacks (`_rebase`), once: from its leader
@@ -35,6 +37,7 @@ from ....storage.log import Log
 from ....wire.records import iterate_headers
 from ..runs import Broken
 from .contents import Contents, Record, agree
+from .names import Names
 from .node import SimulatedNode
 from .quorum import LEADER_FALLBACK_S
 
@@ -87,13 +90,20 @@ class Truth:
     """See the module's text."""
 
     def __init__(
-        self, nodes: Mapping[int, SimulatedNode], seen: Counter[str], controller_deposed_lately: Callable[[float], bool]
+        self,
+        nodes: Mapping[int, SimulatedNode],
+        seen: Counter[str],
+        controller_deposed_lately: Callable[[float], bool],
+        names: Names | None = None,
     ) -> None:
+        """`names`: how nodes find each other, where they ask before they are given leaderships by choice."""
         self.partitions: dict[Key, PartitionTruth] = {}
         self.fenced_at_s: dict[int, float] = {}
         self.contents = Contents()
         self.controller_deposed_lately = controller_deposed_lately
+        self.by_administrator = False  # what is committed now no controller has chosen
         self._nodes = nodes
+        self._names = names
         self._seen = seen
         self._dirty: dict[int, int] = {}  # node: its broker epoch when it lost what it had not flushed, or its disk
         self._looked_at: dict[Key, dict[int, tuple[object, ...]]] = {}
@@ -146,6 +156,7 @@ class Truth:
             if old.leader in silent:
                 truth.silenced[old.leader] = new.leader_epoch
             self._note_election(truth, old, new)
+            self._check_choice(truth, state, old, new)
         for node_id, epoch in tuple(self._dirty.items()):
             broker = state.brokers.get(node_id)
             if broker is not None and broker.broker_epoch > epoch and self._in_sync_everywhere(node_id):
@@ -171,6 +182,18 @@ class Truth:
         holders = [each for each in new.replicas if each in self._dirty or self._holds(self._nodes[each], truth, length)]
         if len(holders) < truth.min_insync_replicas and not truth.awaits_lossy_leader:
             raise Broken(f"{truth.name}: a move has come to {where}, and only nodes {holders} hold {length} committed records")
+
+    def _check_choice(self, truth: PartitionTruth, state: ClusterState, old: PartitionState, new: PartitionState) -> None:
+        """The former leader could have gone on: then somebody who is to follow has found the new one where it is now."""
+        former = state.brokers.get(old.leader)
+        by_choice = former is not None and former.active and old.leader in new.isr and old.leader != new.leader
+        if self._names is None or self.by_administrator or not by_choice:
+            return
+        self._seen["elections by choice"] += 1
+        followers = [node_id for node_id in new.replicas if node_id != new.leader and state.brokers[node_id].active]
+        life = new.leader, state.brokers[new.leader].broker_epoch
+        if not self._names.found(life) & set(followers):
+            raise Broken(f"{truth.name}: node {new.leader} leads by choice, and none of its followers {followers} has found it")
 
     def _note_election(self, truth: PartitionTruth, old: PartitionState, new: PartitionState) -> None:
         known = (*old.isr, *old.elr)
@@ -410,6 +433,8 @@ class Truth:
             kept = [each for each in self._nodes.values() if self.contents.log_of(each, (topic_id, number)) is not None]
             if left_over := [each.node_id for each in kept if each.node_id not in state.replicas]:
                 return f"{truth.name}: nodes {left_over} have it still, the replicas are {state.replicas}"
+            if self._names is not None and state.leader != state.preferred_leader:
+                return f"{truth.name} is led by {state.leader}, and not by {state.preferred_leader} again"
             if set(state.isr) != set(state.replicas):
                 return f"{truth.name} has ISR {state.isr} of {state.replicas}, leader {state.leader}"
             leading = self.contents.log_of(self._nodes[state.leader], (topic_id, number)) if state.leader in self._nodes else None

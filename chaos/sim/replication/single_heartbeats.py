@@ -1,0 +1,22 @@
+"""A broker as it was before: one heartbeat at a time, given up after its interval.  A simulation shows what that costs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ....node.membership import Membership
+
+
+class SingleHeartbeats(Membership):
+    """What is answered later than an interval is thrown away, however good it would still be for the session."""
+
+    async def _beat_forever(self) -> None:
+        while True:
+            sent_at = self._clock.monotonic()
+            self._send(sent_at)
+            (only,) = self._in_flight.values()
+            done, _pending = await asyncio.wait([only], timeout=max(self._interval_s, 0.5))
+            if not done:
+                only.cancel()
+                await asyncio.wait([only])
+            await self._until_due(sent_at)
