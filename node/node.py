@@ -218,9 +218,7 @@ class Node:
             self._clock,
             self._broker.alter_partitions,
             self._fetch_transport,
-            self._on_leader,
-            self._on_follower,
-            self._on_high_watermark,
+            self._on_leader, self._on_follower, self._on_high_watermark,
             on_offline=lambda topic, partition, _reason: self._broker.replica_offline(topic, partition),
             broker_epoch=lambda: self._broker.membership.broker_epoch,
             exists=lambda topic, partition: self._broker.state.partition(topic, partition) is not None,
@@ -238,7 +236,7 @@ class Node:
                     wait_max_ms=integer("replica.fetch.wait.max.ms"), response_max_bytes=integer("replica.fetch.max.bytes")
                 ),
             ),
-        )
+        )  # fmt: skip
 
     @property
     def _frame_bytes_max(self) -> int:
