@@ -226,7 +226,7 @@ class SimulatedNode:
         self.lease_until_s = clock.monotonic() + timings.session_timeout_s
         broker.membership.start()
         if self.around.asks_who_is_there:
-            prober = Prober(self._own_life, lambda: broker.state.brokers.values(), self._ask, clock)
+            prober = Prober(self._own_life, lambda: broker.state.brokers.values(), self._ask, clock, self._fail_stop)
             broker.brokers_changed = prober.brokers_changed
             prober.start()
         while not self.leaving:
