@@ -211,6 +211,14 @@ async def test_lists_are_appended_to_and_taken_from(world: World) -> None:
         assert (await config_of(world, name, "cleanup.policy"))["cleanup.policy"].value == outcome
 
 
+async def test_the_last_cleanup_policy_may_be_taken_away(world: World) -> None:
+    """As in Kafka 4.1: nothing of the topic is deleted or compacted then."""
+    name = await new_topic(world)
+    (answer,) = await alter(world, name, ("cleanup.policy", SUBTRACT, "delete"))
+    assert answer.error_code == ErrorCode.NONE
+    assert (await config_of(world, name, "cleanup.policy"))["cleanup.policy"].value == ""
+
+
 async def test_a_resource_that_cannot_be_changed_is_refused(world: World) -> None:
     says((await alter(world, "1", ("segment.ms", SET, "1"), kind=BROKER))[0], ErrorCode.INVALID_REQUEST, "Set(segment.ms)")
     says((await alter(world, "nope", ("segment.ms", SET, "1")))[0], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "does not exist")
