@@ -52,7 +52,7 @@ class Asked:
         self.moved: list[Any] = []
 
     async def describe_topics(self, names: list[str]) -> list[TopicDescription]:
-        return [topic((1, 2, 3), name=name) for name in names]
+        return [topic((1, 2, 3), (1, 2, 3), name=name) for name in names]
 
     async def list_reassignments(self) -> list[PartitionMove]:
         return []
