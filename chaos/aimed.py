@@ -24,7 +24,8 @@ from typing import Final
 
 import grpc
 
-from ..client.admin import Admin, TransactionDescription
+from ..client.admin import Admin
+from ..client.descriptions import TransactionDescription
 from ..client.errors import RequestError, RetriableError
 from ..client.local_cluster import POLL_INTERVAL_S, LocalCluster, LocalNode
 from ..runtime import logs

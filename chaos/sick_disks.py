@@ -11,7 +11,8 @@ import urllib.error
 import urllib.request
 from typing import Final
 
-from ..client.admin import Admin, NewTopic
+from ..client.admin import Admin
+from ..client.descriptions import NewTopic
 from ..client.local_cluster import LocalNode
 from ..wire.errors import KafkaError
 from . import targets

@@ -17,8 +17,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..client.admin import Admin, NewTopic
+from ..client.admin import Admin
 from ..client.consumer import Consumer
+from ..client.descriptions import NewTopic
 from ..runtime import logs
 from ..runtime.clock import Clock
 from ..wire.errors import KafkaError

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ..wire.errors import ErrorCode, KafkaError
-    from .admin import Admin, NewTopic
+    from .admin import Admin
     from .consumer import Consumer, ConsumerRecord, RebalanceListener
+    from .descriptions import NewTopic
     from .errors import (
         AbortableError,
         BufferExhausted,
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 
 _HOME: Final = {
     "..wire.errors": ("ErrorCode", "KafkaError"),
-    ".admin": ("Admin", "NewTopic"),
+    ".admin": ("Admin",),
     ".consumer": ("Consumer", "ConsumerRecord", "RebalanceListener"),
+    ".descriptions": ("NewTopic",),
     ".errors": (
         "AbortableError", "BufferExhausted", "CommitOutcomeUnknown", "ConnectionFailed", "DeliveryTimeout", "FatalError",
         "GroupChanged", "NoOffset", "ProducerFenced", "RequestError", "RetriableError", "TransactionTimedOut",

@@ -26,7 +26,9 @@ from ..wire.errors import ErrorCode
 from .admin import (
     Admin as AsyncAdmin,
 )
-from .admin import (
+from .consumer import Consumer as AsyncConsumer
+from .consumer import RebalanceListener
+from .descriptions import (
     ClusterDescription,
     ConfigEntry,
     GroupListing,
@@ -36,8 +38,6 @@ from .admin import (
     TransactionDescription,
     TransactionListing,
 )
-from .consumer import Consumer as AsyncConsumer
-from .consumer import RebalanceListener
 from .errors import CommitOutcomeUnknown, RequestError
 from .fetched import ConsumerRecord
 from .group_descriptions import GroupDescription

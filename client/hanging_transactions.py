@@ -9,17 +9,15 @@ Nothing here touches a transaction that a coordinator has open: whoever ends tha
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode
 from .cluster import Cluster, require_none
+from .descriptions import ProducerDescription, TopicDescription, TransactionDescription, TransactionListing
 from .errors import RequestError, RetriableError, sentence
-
-if TYPE_CHECKING:
-    from .admin import Admin, ProducerDescription, TransactionListing
 
 TRANSACTION_STATE: Final = "__transaction_state"
 IDLE_MS: Final = 900_000
@@ -42,8 +40,20 @@ class HangingTransaction:
     why: str
 
 
+class TransactionQueries(Protocol):
+    """What the search asks of a cluster; the admin client answers it."""
+
+    async def describe_producers(self, partitions: Collection[tuple[str, int]]) -> list[ProducerDescription]: ...
+
+    async def describe_topics(self, names: Sequence[str], *, config: bool = True) -> list[TopicDescription]: ...
+
+    async def list_transactions(self) -> list[TransactionListing]: ...
+
+    async def describe_transaction(self, transactional_id: str) -> TransactionDescription: ...
+
+
 async def find_hanging(
-    admin: Admin, places: Collection[tuple[str, int]], now_ms: int, idle_ms: int = IDLE_MS
+    admin: TransactionQueries, places: Collection[tuple[str, int]], now_ms: int, idle_ms: int = IDLE_MS
 ) -> list[HangingTransaction]:
     """Those of the partitions whose last record is at least `idle_ms` old.  The partitions are asked before the coordinators and
     once more after them: what ended meanwhile was not hanging.
@@ -73,7 +83,7 @@ async def find_hanging(
     ]  # fmt: skip
 
 
-async def _coordinators(admin: Admin) -> dict[int, tuple[int, int]]:
+async def _coordinators(admin: TransactionQueries) -> dict[int, tuple[int, int]]:
     """Leader and leader epoch of every state partition.  Raises RetriableError when one has none."""
     try:
         (topic,) = await admin.describe_topics([TRANSACTION_STATE], config=False)
@@ -88,7 +98,7 @@ async def _coordinators(admin: Admin) -> dict[int, tuple[int, int]]:
     return {view.partition: (view.leader, view.leader_epoch) for view in topic.partitions}
 
 
-async def _why(admin: Admin, suspect: ProducerDescription, owner: TransactionListing | None) -> str:
+async def _why(admin: TransactionQueries, suspect: ProducerDescription, owner: TransactionListing | None) -> str:
     """Empty when the coordinator has the transaction open, at this partition: it will end it."""
     if owner is None:
         return "no coordinator knows its producer id"

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 
 from ..proto import metadata_pb2 as pb
 from ..wire.errors import ErrorCode
-from .model import MOVES_LEVEL, NO_BROKER_EPOCH, NO_LEADER, PartitionState, TopicState, metadata_level
+from .model import MOVES_LEVEL, NO_BROKER_EPOCH, NO_LEADER, BrokerState, PartitionState, TopicState, metadata_level
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
-
-    from .state import ClusterState
+    from collections.abc import Hashable, Iterator, Mapping
 
 EPOCH_MAX = 2**31 - 2
 
@@ -26,7 +24,8 @@ Members = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def changed_partition(
-    state: ClusterState,
+    brokers: Mapping[int, BrokerState],
+    features: Mapping[str, int],
     topic: TopicState,
     partition: PartitionState | None,
     change: pb.PartitionChange,
@@ -46,7 +45,7 @@ def changed_partition(
     held, loses_replicas = partition, False
     if change.replicas:
         held = replace(partition, replicas=tuple(change.replicas), adding=tuple(change.adding), target=tuple(change.target))
-        error = _assignment_error(state, partition, held)
+        error = _assignment_error(brokers, features, partition, held)
         if error != ErrorCode.NONE:
             return error
         loses_replicas = _loses_replicas(partition, held)
@@ -55,7 +54,7 @@ def changed_partition(
     key = (held.replicas, held.adding, partition.isr, partition.leader, wanted)
     members = None if known is None else known.get(key)
     if members is None:
-        members = _members(state, topic, partition, held, change)
+        members = _members(brokers, topic, partition, held, change)
         if known is not None:
             known[key] = members
     if isinstance(members, ErrorCode):
@@ -76,22 +75,28 @@ def changed_partition(
 
 
 def _members(
-    state: ClusterState, topic: TopicState, before: PartitionState, held: PartitionState, change: pb.PartitionChange
+    brokers: Mapping[int, BrokerState],
+    topic: TopicState,
+    before: PartitionState,
+    held: PartitionState,
+    change: pb.PartitionChange,
 ) -> Members | ErrorCode:
-    """By nothing but the state's brokers, the topic, and what is in the key of `changed_partition`."""
-    error = _membership_error(state, before, held, change)
+    """By nothing but the brokers, the topic, and what is in the key of `changed_partition`."""
+    error = _membership_error(brokers, before, held, change)
     if error != ErrorCode.NONE:
         return error
     isr, elr = tuple(change.isr), tuple(change.elr)
     return isr, () if len(isr) >= topic.min_in_sync_replicas(held.settled_replicas) else elr
 
 
-def _assignment_error(state: ClusterState, before: PartitionState, after: PartitionState) -> ErrorCode:
-    if metadata_level(state.features) < MOVES_LEVEL:
+def _assignment_error(
+    brokers: Mapping[int, BrokerState], features: Mapping[str, int], before: PartitionState, after: PartitionState
+) -> ErrorCode:
+    if metadata_level(features) < MOVES_LEVEL:
         return ErrorCode.UNSUPPORTED_VERSION
     if not _is_sound(after):
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    if any(node_id not in state.brokers for node_id in after.replicas if node_id not in before.replicas):
+    if any(node_id not in brokers for node_id in after.replicas if node_id not in before.replicas):
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT
     return ErrorCode.NONE
 
@@ -111,7 +116,7 @@ def _is_sound(partition: PartitionState) -> bool:
 
 
 def _membership_error(
-    state: ClusterState, before: PartitionState, after: PartitionState, change: pb.PartitionChange
+    brokers: Mapping[int, BrokerState], before: PartitionState, after: PartitionState, change: pb.PartitionChange
 ) -> ErrorCode:
     isr, replicas = tuple(change.isr), set(after.replicas)
     members = (*isr, *change.elr)
@@ -125,7 +130,7 @@ def _membership_error(
         return ErrorCode.INVALID_REQUEST
     wanted_epochs = change.isr_broker_epochs or [NO_BROKER_EPOCH] * len(isr)
     for node_id, wanted_epoch in zip(isr, wanted_epochs, strict=True):
-        broker = state.brokers.get(node_id)
+        broker = brokers.get(node_id)
         if broker is None or broker.fenced:
             return ErrorCode.INELIGIBLE_REPLICA
         if wanted_epoch != NO_BROKER_EPOCH and wanted_epoch != broker.broker_epoch:

@@ -482,7 +482,7 @@ class ClusterState:
             known: dict[Hashable, Members | ErrorCode] = {}
             for change in group.partitions:
                 number = change.partition
-                found = changed_partition(self, topic, partitions.get(number), change, known)
+                found = changed_partition(self._brokers, self._features, topic, partitions.get(number), change, known)
                 if isinstance(found, ErrorCode):
                     errors.append(found)
                     continue

@@ -19,7 +19,7 @@ from pathlib import Path
 from ground import NodeLogs, connect, leaders_of, make_topic, next_write, number_in, running
 from metadata import BROKER_ID, client_of, register
 from storage.ground import batch_of
-from tidegate.client.admin import NewTopic
+from tidegate.client.descriptions import NewTopic
 from tidegate.client.local_cluster import LocalCluster, LocalNode
 from tidegate.proto import controller_pb2 as pb
 

@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 
-from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.admin import Admin
 from tidegate.client.connection import BrokerConnection
+from tidegate.client.descriptions import NewTopic
 from tidegate.client.errors import ConnectionFailed
 from tidegate.client.local_cluster import LocalCluster, LocalNode
 from tidegate.client.metadata import ClusterView

@@ -23,7 +23,8 @@ from ground import READY_S, make_topic, statuses
 from partitions import Phase, say
 from tidegate.chaos.cpu_quota import SharedCpuQuota
 from tidegate.chaos.node_logs import count_logs, loud
-from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.admin import Admin
+from tidegate.client.descriptions import NewTopic
 from tidegate.client.local_cluster import LocalCluster
 from tidegate.client.producer import Producer
 

@@ -17,8 +17,9 @@ from confluent_kafka import Producer
 from ground import RawFile, make_topic, running
 from process_cost import cpu_seconds
 from storage.ground import percentile
-from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.admin import Admin
 from tidegate.client.consumer import Consumer
+from tidegate.client.descriptions import NewTopic
 from tidegate.client.local_cluster import LocalCluster
 
 VALUE = b"v" * 100

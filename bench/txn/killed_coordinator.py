@@ -12,7 +12,8 @@ from pathlib import Path
 
 from failover import READY_S, SESSION_MS, SETTINGS
 from ground import NodeLogs, make_topic, number_in, running
-from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.admin import Admin
+from tidegate.client.descriptions import NewTopic
 from tidegate.client.local_cluster import LocalCluster
 from tidegate.client.producer import Producer
 

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from ground import make_topic, running
-from tidegate.client.admin import NewTopic
 from tidegate.client.consumer import Consumer
+from tidegate.client.descriptions import NewTopic
 
 HEARTBEAT_MS = 500
 SETTINGS: dict[str, object] = {"group.initial.rebalance.delay.ms": 0}

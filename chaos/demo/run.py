@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ...client.admin import Admin, NewTopic
+from ...client.admin import Admin
+from ...client.descriptions import NewTopic
 from ...client.local_cluster import LocalCluster, LocalNode
 from ...runtime import logs
 from ...runtime.clock import Clock, SystemClock

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..admin import TopicDescription
+    from ..descriptions import TopicDescription
     from ..operations import PartitionMove
 
 MIN_IN_SYNC_REPLICAS = "min.insync.replicas"

@@ -111,7 +111,7 @@ def topics_create(
     """Create topics and wait until they can be written."""
 
     async def work() -> None:
-        from ..admin import NewTopic
+        from ..descriptions import NewTopic
 
         settings = settings_of(config, "--config")
         if partitions == 0:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from .messages import Entry
+    from .messages import Entry, Message
     from .snapshot_store import Snapshot
 
 
@@ -74,6 +74,12 @@ class Contact:
     def view(self, now: float, match_index: int) -> FollowerView:
         silent_s = None if self.heard_at is None else now - self.heard_at
         return FollowerView(match_index, silent_s, None if self.caught_up_at is None else now - self.caught_up_at)
+
+
+class Outbox(Protocol):
+    """Where messages leave; may drop them, but of one connection only together with the connection."""
+
+    def send(self, node_id: int, message: Message) -> None: ...
 
 
 class StateMachine(Protocol):

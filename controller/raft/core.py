@@ -27,12 +27,14 @@ from pysyncobj.version import VERSION
 
 from ...runtime import faults, logs
 from ...runtime.calm_logs import Outage
-from .contract import FollowerView, Proposal, QuorumStatus, RaftTimings, StateMachine
+from .contract import FollowerView, Outbox, Proposal, QuorumStatus, RaftTimings, StateMachine
 from .failure import RaftFatal
-from .library_ports import NO_OP, REGULAR, NoPoller, VoteRequests
+from .library_ports import NoPoller, VoteRequests
 from .matching import align, append_missing, conflict_start
 from .membership import VOTER_RETURNS, Membership, Returns, decode_return, encode_return
 from .messages import (
+    NO_OP,
+    REGULAR,
     AppendEntries,
     AppendReply,
     Entry,
@@ -43,7 +45,7 @@ from .messages import (
     VoteReply,
     VoteRequest,
 )
-from .replication import Outbox, Replication
+from .replication import Replication
 from .snapshot_store import SnapshotAssembly, SnapshotStore
 
 if TYPE_CHECKING:

@@ -1,19 +1,14 @@
-"""What stands where PySyncObj expects its own network (it sends one kind of message by itself, and has no sockets), and its kinds
-of entries."""
+"""What stands where PySyncObj expects its own network: it sends one kind of message by itself, and has no sockets."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pysyncobj.transport import Transport
 
+from .contract import Outbox
 from .failure import RaftFatal
 from .messages import VoteRequest
-
-if TYPE_CHECKING:
-    from .replication import Outbox
-
-REGULAR, NO_OP = b"\x00", b"\x01"  # the first byte of every entry, PySyncObj's own
 
 
 class VoteRequests(Transport):  # type: ignore[misc]

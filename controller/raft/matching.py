@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .failure import RaftFatal
-from .library_ports import NO_OP
+from .messages import NO_OP
 
 if TYPE_CHECKING:
     from .journal import DurableJournal

@@ -16,6 +16,7 @@ NUMBER_MAX = 2**62  # of terms and indexes; they stand in 64-bit integers with a
 _NAME_BYTES_MAX = 255
 
 Entry = tuple[bytes, int, int]  # (command, index, term): the shape that PySyncObj's log has
+REGULAR, NO_OP = b"\x00", b"\x01"  # the first byte of every command, PySyncObj's own
 Seat = tuple[int, int, int]  # (voter, the id of its journal, the entry that gave it back the vote; 0: since the formation)
 
 

@@ -20,13 +20,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .contract import Contact, FollowerView
+from .contract import Contact, FollowerView, Outbox, RaftTimings
 from .failure import RaftFatal
-from .messages import AppendEntries, AppendReply, Message, SnapshotReply
+from .messages import AppendEntries, AppendReply, SnapshotReply
 from .snapshot_store import SnapshotStore, SnapshotTransfer
 
 if TYPE_CHECKING:
-    from .core import RaftCore
     from .journal import DurableJournal
 
 FRAMES_IN_FLIGHT_MAX = 16
@@ -36,10 +35,23 @@ CATCH_UP_COMPACTIONS_MAX = 4  # for so many compactions the entries that a follo
 _ENTRY_OVERHEAD_BYTES = 20
 
 
-class Outbox(Protocol):
-    """Where messages leave; may drop them, but of one connection only together with the connection."""
+class LeaderState(Protocol):
+    """What the sending side reads of the leader's core."""
 
-    def send(self, node_id: int, message: Message) -> None: ...
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def last_index(self) -> int: ...
+
+    @property
+    def commit_index(self) -> int: ...
+
+    @property
+    def timings(self) -> RaftTimings: ...
+
+    def now(self) -> float:
+        """Monotonic seconds."""
 
 
 class Mode(Enum):
@@ -80,8 +92,8 @@ class Progress:
 class Replication:
     """Sends to all followers of one leadership after the other."""
 
-    def __init__(self, core: RaftCore, journal: DurableJournal, snapshots: SnapshotStore, outbox: Outbox) -> None:
-        self._core, self._journal, self._snapshots, self._outbox = core, journal, snapshots, outbox
+    def __init__(self, leader: LeaderState, journal: DurableJournal, snapshots: SnapshotStore, outbox: Outbox) -> None:
+        self._leader, self._journal, self._snapshots, self._outbox = leader, journal, snapshots, outbox
         self._progress: dict[Any, Progress] = {}
         self._next: dict[Any, int] = {}
         self._match: dict[Any, int] = {}
@@ -94,7 +106,7 @@ class Replication:
     def begin_again(self, node: Any) -> None:
         """A new connection: what was on its way is lost."""
         self._progress[node].to_probe()
-        self._next[node] = self._core.last_index + 1
+        self._next[node] = self._leader.last_index + 1
         self.send_to(node)
 
     # ---- answers --------------------------------------------------------------------------------------------------------------
@@ -104,12 +116,12 @@ class Replication:
         return self._progress[node].reached
 
     def view(self, node: Any) -> FollowerView:
-        return self._progress[node].contact.view(self._core.now(), self._progress[node].reached)
+        return self._progress[node].contact.view(self._leader.now(), self._progress[node].reached)
 
     def entries_to_keep(self, index: int, followers: Collection[Any]) -> int:
         """Of those up to `index`, when the journal is trimmed: what these followers are about to want, within bounds.  Else one
         that gets a snapshot under load finds the entries behind it trimmed by the time it has it, and gets the next, for ever."""
-        timings = self._core.timings
+        timings = self._leader.timings
         if self._journal.size_bytes >= timings.compact_after_bytes:
             return 0
         wanted = index - min((self._goes_on_from(node) for node in followers), default=index)
@@ -127,11 +139,11 @@ class Replication:
         progress.reached = max(progress.reached, index)
         if reply.voting:
             self._match[node] = progress.reached
-        progress.contact.heard(self._core.now(), progress.reached, self._core.last_index)
+        progress.contact.heard(self._leader.now(), progress.reached, self._leader.last_index)
         return progress.reached
 
     def on_append_reply(self, node: Any, reply: AppendReply) -> None:
-        progress, last = self._progress[node], self._core.last_index
+        progress, last = self._progress[node], self._leader.last_index
         if reply.success:
             if reply.next_index - 1 > last:
                 raise RaftFatal(f"node {node.id} acknowledges entry {reply.next_index - 1}, but the log ends at {last}")
@@ -157,9 +169,9 @@ class Replication:
         progress = self._progress[node]
         if progress.transfer is None:
             return
-        progress.transfer.acknowledge(reply.checksum, reply.received_bytes, self._core.now())
+        progress.transfer.acknowledge(reply.checksum, reply.received_bytes, self._leader.now())
         if reply.last_index:
-            self._next[node] = self._note(node, progress, reply, min(reply.last_index, self._core.last_index)) + 1
+            self._next[node] = self._note(node, progress, reply, min(reply.last_index, self._leader.last_index)) + 1
             progress.to_probe()
         self.send_to(node)
 
@@ -178,7 +190,7 @@ class Replication:
             return
         for _ in range(FRAMES_PER_SEND_MAX):
             following = self._next[node]
-            if following > self._core.last_index or len(progress.in_flight) >= FRAMES_IN_FLIGHT_MAX:
+            if following > self._leader.last_index or len(progress.in_flight) >= FRAMES_IN_FLIGHT_MAX:
                 break
             frame = self._frame(following)
             self._outbox.send(node.id, frame)
@@ -193,10 +205,10 @@ class Replication:
         for entry in self._journal[following - first : following - first + (0 if empty else ENTRIES_PER_FRAME_MAX)]:
             entries.append(entry)
             size += len(entry[0]) + _ENTRY_OVERHEAD_BYTES
-            if size >= self._core.timings.batch_bytes:
+            if size >= self._leader.timings.batch_bytes:
                 break
         previous_term = self._journal[following - 1 - first][2]
-        return AppendEntries(self._core.term, self._core.commit_index, following - 1, previous_term, tuple(entries))
+        return AppendEntries(self._leader.term, self._leader.commit_index, following - 1, previous_term, tuple(entries))
 
     def _send_snapshot(self, node: Any, progress: Progress, heartbeat: bool) -> None:
         """A window of chunks that moves with the follower's answers; empty frames keep its election timer quiet meanwhile."""
@@ -204,10 +216,10 @@ class Replication:
             snapshot = self._snapshots.latest
             if snapshot is None or snapshot.index < self._journal[0][1]:
                 raise RaftFatal(f"entries before {self._journal[0][1]} are gone and no snapshot stands for them")
-            timings = self._core.timings
+            timings = self._leader.timings
             progress.to_snapshot(SnapshotTransfer(snapshot, timings.snapshot_chunk_bytes, timings.snapshot_resend_s))
         if progress.transfer is not None:
-            for chunk in progress.transfer.chunks(self._core.now(), self._core.term, self._core.commit_index):
+            for chunk in progress.transfer.chunks(self._leader.now(), self._leader.term, self._leader.commit_index):
                 self._outbox.send(node.id, chunk)
         if heartbeat:
-            self._outbox.send(node.id, self._frame(self._core.last_index + 1, empty=True))
+            self._outbox.send(node.id, self._frame(self._leader.last_index + 1, empty=True))

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from tidegate.chaos import aimed
 from tidegate.chaos.aimed import AimedKill, AimedKillError, kill_coordinator_mid_commit, wait_completed
-from tidegate.client.admin import TransactionDescription
+from tidegate.client.descriptions import TransactionDescription
 from tidegate.client.errors import RequestError
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode

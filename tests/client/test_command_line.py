@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 import pytest
 import typer
 from tidegate.client import command_line
-from tidegate.client.admin import ConfigEntry, TopicDescription, _refusal
+from tidegate.client.admin import _refusal
 from tidegate.client.command_line.output import CommandError, cell, plain, refuse_unknown, settings_of
+from tidegate.client.descriptions import ConfigEntry, TopicDescription
 from tidegate.client.errors import error_for
 from tidegate.client.local_cluster import LocalCluster
 from tidegate.client.metadata import BrokerAddress, PartitionView
@@ -121,12 +122,12 @@ class FakeAdmin:
         pass
 
     async def list_groups(self, states: list[str], types: list[str]) -> list[Any]:
-        from tidegate.client.admin import GroupListing
+        from tidegate.client.descriptions import GroupListing
 
         return [GroupListing("billing", "consumer", "Stable", "classic")]
 
     async def list_transactions(self, states: list[str], *, running_for_ms: int) -> list[Any]:
-        from tidegate.client.admin import TransactionListing
+        from tidegate.client.descriptions import TransactionListing
 
         return [TransactionListing("slow", 7, "Ongoing", 1)] if 0 <= running_for_ms < 90_000 else []
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tidegate.client import command_line
-from tidegate.client.admin import ConfigEntry, TopicDescription
 from tidegate.client.command_line.fewer_replicas import Reduction, in_words, reductions
+from tidegate.client.descriptions import ConfigEntry, TopicDescription
 from tidegate.client.metadata import PartitionView
 from tidegate.client.operations import PartitionMove
 from typer.testing import CliRunner, Result

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 from tidegate.client import Admin, Consumer, LocalCluster, NewTopic, Producer
-from tidegate.client.admin import ProducerDescription, TopicDescription
 from tidegate.client.command_line import build
+from tidegate.client.descriptions import ProducerDescription, TopicDescription
 from tidegate.client.errors import RetriableError
 from tidegate.client.hanging_transactions import HangingTransaction, find_hanging
 from tidegate.client.metadata import PartitionView

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from foreign_clients import Program
-from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.admin import Admin
+from tidegate.client.descriptions import NewTopic
 from tidegate.client.local_cluster import LocalCluster
 from tidegate.wire.api import ApiKey
 

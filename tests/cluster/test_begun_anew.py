@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.admin import Admin
+from tidegate.client.descriptions import NewTopic
 from tidegate.client.local_cluster import LocalCluster, LocalClusterError
 
 from .witness import Witness

@@ -16,7 +16,8 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.admin import Admin
+from tidegate.client.descriptions import NewTopic
 from tidegate.client.group_descriptions import GroupDescription
 from tidegate.client.local_cluster import LocalCluster, LocalNode
 from tidegate.node.internal_topics import CONSUMER_OFFSETS, partition_for

@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 from tidegate.chaos.leash import MissingRight
 from tidegate.chaos.small_disks import SmallDisks, empty, fill
-from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.admin import Admin
 from tidegate.client.command_line.disks import condition
+from tidegate.client.descriptions import NewTopic
 from tidegate.client.local_cluster import LocalCluster
 from tidegate.client.operations import DataFolder
 from tidegate.client.producer import Producer

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.admin import Admin
+from tidegate.client.descriptions import NewTopic
 from tidegate.client.local_cluster import LocalCluster, LocalClusterError
 from tidegate.client.producer import Producer
 

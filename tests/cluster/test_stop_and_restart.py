@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.admin import Admin
+from tidegate.client.descriptions import NewTopic
 from tidegate.client.local_cluster import LocalCluster, LocalNode
 from tidegate.client.producer import Producer
 

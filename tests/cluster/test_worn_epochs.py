@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from foreign_clients import Broken, Missing, Program
-from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.admin import Admin
 from tidegate.client.consumer import Consumer
+from tidegate.client.descriptions import NewTopic
 from tidegate.client.local_cluster import LocalCluster
 from tidegate.client.producer import Producer
 from tidegate.runtime.clock import SystemClock

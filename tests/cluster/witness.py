@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
-from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.admin import Admin
 from tidegate.client.connection import BrokerConnection
 from tidegate.client.consumer import Consumer
+from tidegate.client.descriptions import NewTopic
 from tidegate.client.local_cluster import LocalCluster
 from tidegate.client.producer import Producer
 from tidegate.wire import codec

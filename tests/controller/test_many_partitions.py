@@ -88,9 +88,7 @@ def changed(changed_partition: Callable[..., Any], monkeypatch: pytest.MonkeyPat
 
 def test_changes_of_one_operation_make_of_each_partition_what_they_would_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     together = changed(changed_partition, monkeypatch)
-    alone = changed(
-        lambda state, topic, partition, change, known: changed_partition(state, topic, partition, change), monkeypatch
-    )
+    alone = changed(lambda *given: changed_partition(*given[:-1]), monkeypatch)
     assert together.encode() == alone.encode()
     assert len({partition.isr for partition in together.topics["t"].partitions.values()}) > 5
     assert sum(partition.partition_epoch for partition in together.topics["t"].partitions.values()) > 500
@@ -115,7 +113,8 @@ def test_a_partition_that_moves_is_not_like_one_that_does_not() -> None:
     settled = [settler.settle(number, each, {1, 2}, ()) for number, each in enumerate((still, moving))]
     assert [wanted and wanted.elr for wanted in settled] == [(3,), ()]
     change = pb.PartitionChange(leader=1, isr=[1, 2], elr=[3], last_known_leader=1)
-    assert [changed_partition(state, topic, each, change, known).elr for each in (still, moving)] == [(3,), ()]
+    found = [changed_partition(state.brokers, state.features, topic, each, change, known) for each in (still, moving)]
+    assert [partition.elr for partition in found] == [(3,), ()]
 
 
 def test_partitions_that_changed_alike_share_their_members() -> None:
@@ -123,5 +122,5 @@ def test_partitions_that_changed_alike_share_their_members() -> None:
     state, topic, known = brokers_1_and_2(), TopicState("t", TOPIC_ID), dict[Any, Any]()
     changes = [pb.PartitionChange(leader=1, isr=[1, 2], last_known_leader=1) for _ in range(2)]
     before = PartitionState((1, 2), (1, 2), leader=1)
-    first, second = (changed_partition(state, topic, before, each, known) for each in changes)
+    first, second = (changed_partition(state.brokers, state.features, topic, before, each, known) for each in changes)
     assert isinstance(first, PartitionState) and isinstance(second, PartitionState) and first.isr is second.isr

@@ -352,7 +352,7 @@ def test_a_follower_that_gets_a_snapshot_under_load_finds_the_entries_behind_it(
 ) -> None:
     """Its way takes longer than the journal lasts; without a word for it the next snapshot would be needed, for ever."""
     if trims_at_once:
-        monkeypatch.setattr(Replication, "_goes_on_from", lambda self, node: self._core.last_index)
+        monkeypatch.setattr(Replication, "_goes_on_from", lambda self, node: self._leader.last_index)
     with quorum(delay_s=0.02, compact_after_entries=60, trailing_entries=0, snapshot_chunk_bytes=1) as simulation:
         core = leader(simulation)
         behind = others(simulation, core)[0]

@@ -16,8 +16,9 @@ from typing import Final
 
 import pytest
 from foreign_clients import SYSTEMS, Broken, Missing, command_for
-from tidegate.client.admin import Admin, NewTopic
+from tidegate.client.admin import Admin
 from tidegate.client.consumer import Consumer
+from tidegate.client.descriptions import NewTopic
 from tidegate.client.local_cluster import LocalCluster
 from tidegate.client.producer import Producer
 
