@@ -181,9 +181,8 @@ class ClientConnection:
                 frame, lease, started = self._frames.popleft()
                 if self._is_lost:
                     self._shared.unanswered -= 1
-                begun = turns.begin()
                 try:
-                    await self._serve(frame, lease, started)
+                    await turns.metered(account, self._serve(frame, lease, started))
                 except asyncio.CancelledError:
                     _release(lease)
                     raise
@@ -192,7 +191,6 @@ class ClientConnection:
                 if self._is_lost:
                     _release(lease)  # no slot has it
                 self._unanswered = False
-                turns.end(account, begun)
 
     def _turn(self) -> Turn:
         return Turn(self._turns, self._account)
@@ -237,7 +235,7 @@ class ClientConnection:
                 await self._last_turn
             outcome = await self._begin(context, frame, position)
         if isinstance(outcome, Deferred):
-            self._spawn(self._await_aside(context, slot, outcome.answer))
+            self._spawn(self._await_aside, context, slot, outcome.answer)
         else:
             self._finish(context, slot, outcome)
 
@@ -248,15 +246,18 @@ class ClientConnection:
         message = codec.decode_request_body(context.api_key, context.api_version, frame, position)
         return await self._handlers.decoded[context.api_key](self._broker, context, message)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+    def _spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
+        task = asyncio.create_task(self._metered(work, *arguments))
         self._aside.add(task)
         task.add_done_callback(self._aside.discard)
+
+    async def _metered(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
+        await self._turns.metered(self._account, work(*arguments))
 
     def _take_turn(self, context: RequestContext, slot: _Slot, request: Staged) -> None:
         before, mine = self._last_turn, cast(Order, asyncio.get_running_loop().create_future())
         self._last_turn = mine
-        self._spawn(self._in_turn(context, slot, request, before, mine))
+        self._spawn(self._in_turn, context, slot, request, before, mine)
 
     async def _in_turn(
         self, context: RequestContext, slot: _Slot, request: Staged, before: Order | None, mine: Order

@@ -5,11 +5,12 @@ many they are; who comes when that is used up waits for a later turn, and betwee
 sockets are read, timers fire, flushes are answered.  Where the time suffices nobody waits, and nothing is queued.
 
 Who waits is served in the order of Start-time Fair Queueing (Goyal, Vin, Cheng, SIGCOMM 1996).  Every `Account` (a connection)
-pays for the CPU time that its work took.  The virtual time is the start tag of who was served last; a start tag is the virtual
-time at arrival, or the end of what the account has used when that is later; the least tag goes first, the longest waiting among
-equals.  So each of n accounts gets an n-th of the time or more, and small work does not wait behind an account's large work.  An
-account that uses less than its part may be up to `CREDIT_S` behind the virtual time, and goes before all others meanwhile; a new
-one has no such credit, or a crowd of new connections would spend that of each first.
+pays for the CPU time that its work took; work that waits in between (`metered`) pays for each of its steps on the loop.  The
+virtual time is the start tag of who was served last; a start tag is the virtual time at arrival, or the end of what the account
+has used when that is later; the least tag goes first, the longest waiting among equals.  So each of n accounts gets an n-th of
+the time or more, and small work does not wait behind an account's large work.  An account that uses less than its part may be up
+to `CREDIT_S` behind the virtual time, and goes before all others meanwhile; a new one has no such credit, or a crowd of new
+connections would spend that of each first.
 
 `FairQueue` is the order, without clock and loop; `LoopTurns` is the shell.
 """
@@ -18,20 +19,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final
+from types import coroutine
+from typing import Any, Final, TypeVar
 
 TURN_S: Final = 0.004
 """Of a turn.  A single piece of work may take longer: then it is the only one."""
-SUSPENDED_S: Final = 0.0001
-"""What work is taken to have cost when it had to wait for something, and its own share is not known."""
 WOKEN_MAX: Final = 64
 CREDIT_S: Final = 0.02
 _MEAN_WEIGHT: Final = 0.1
 
 Callback = Callable[[], None]
+T = TypeVar("T")
 
 
 class Account:
@@ -44,22 +45,20 @@ class Account:
 
 
 class Turn:
-    """One piece of work that begins when it is the account's turn, and is charged to it: `async with`."""
+    """One piece of work that begins when it is the account's turn: `async with`, within what is `metered`."""
 
-    __slots__ = ("_account", "_begun", "_turns")
+    __slots__ = ("_account", "_turns")
 
     def __init__(self, turns: LoopTurns, account: Account) -> None:
         self._turns = turns
         self._account = account
-        self._begun = (0, 0.0)
 
     async def __aenter__(self) -> None:
         if not self._turns.admits():
             await self._turns.wait(self._account)
-        self._begun = self._turns.begin()
 
     async def __aexit__(self, *_raised: object) -> None:
-        self._turns.end(self._account, self._begun)
+        pass
 
 
 class FairQueue:
@@ -101,8 +100,10 @@ class LoopTurns:
         if not turns.admits():
             await turns.wait(account)
         begun = turns.begin()
-        ...  # one piece of work
+        ...  # one piece of work, that waits for nothing
         turns.end(account, begun)
+
+    or `await turns.metered(account, work)`, where the work may wait.
     """
 
     __slots__ = ("_began", "_cpu", "_is_open", "_mean_s", "_now", "_queue", "_turn_s", "number")
@@ -153,15 +154,38 @@ class LoopTurns:
             if self.has_time():
                 return  # otherwise the turn is over already: it waits on, in its old place
 
-    def begin(self) -> tuple[int, float]:
-        return self.number, self._cpu()
+    def begin(self) -> float:
+        return self._cpu()
 
-    def end(self, account: Account, begun: tuple[int, float]) -> None:
+    def end(self, account: Account, begun: float) -> None:
         """Charges the account for a piece of work."""
-        number, at = begun
-        took_s = self._cpu() - at if number == self.number else SUSPENDED_S
+        took_s = self._cpu() - begun
         self._mean_s += (took_s - self._mean_s) * _MEAN_WEIGHT
         self._queue.charge(account, took_s)
+
+    @coroutine
+    def metered(self, account: Account, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+        """Awaits the work, and charges the account for every step of it on the loop.  Not for work within metered work: that
+        would pay twice."""
+        resume: Callable[[Any], Any] = work.send
+        told: Any = None
+        while True:
+            begun = self._cpu()
+            try:
+                awaited = resume(told)
+            except StopIteration as returned:
+                result: T = returned.value
+                return result
+            finally:
+                self.end(account, begun)
+            try:
+                told = yield awaited
+                resume = work.send
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as error:
+                told, resume = error, work.throw
 
     def _push(self, tag: tuple[float, int], callback: Callback) -> None:
         self._queue.push(tag, callback)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -202,17 +204,65 @@ async def test_who_leaves_while_waiting_holds_up_nobody() -> None:
     assert turns.waiting_count == 0
 
 
-async def test_work_that_waits_for_something_is_not_charged_for_the_time() -> None:
+async def test_work_that_waits_pays_for_its_steps_and_not_for_the_time() -> None:
     clock = Clock()
     turns = LoopTurns(clock, 0.004, cpu=clock)
     account = turns.account()
-    assert turns.admits()
-    begun = turns.begin()
+    for _ in range(2):  # while somebody waits, what was used counts
+        turns.when_admitted(turns.account(), lambda: None)
+    waited_for = asyncio.get_running_loop().create_future()
+
+    async def work() -> str:
+        clock.now += 0.03
+        await waited_for
+        clock.now += 0.05
+        await asyncio.sleep(0)
+        clock.now += 0.01
+        return "done"
+
+    async def metered() -> str:
+        return await turns.metered(account, work())
+
+    task = asyncio.create_task(metered())
+    await asyncio.sleep(0)
     clock.now += 60.0
+    waited_for.set_result(None)
+    assert await task == "done"
+    assert account.paid_until == pytest.approx(0.09)
+
+
+async def test_metered_work_is_cancelled_raises_and_ends_like_any_other() -> None:
+    clock = Clock()
+    turns = LoopTurns(clock, 0.004, cpu=clock)
+    account, seen = turns.account(), list[str]()
+
+    async def cancelled() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            clock.now += 0.5
+            await asyncio.sleep(0)
+            seen.append("cleaned up")
+            raise
+
+    async def failing() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("of the work")
+
+    async def metered(work: Coroutine[Any, Any, None]) -> None:
+        await turns.metered(account, work)
+
+    task = asyncio.create_task(metered(cancelled()))
     await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    turns.end(account, begun)
-    assert account.paid_until < 0.001
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == ["cleaned up"] and account.paid_until == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="of the work"):
+        await metered(failing())
+    left = metered(cancelled())
+    left.send(None)
+    left.close()
 
 
 async def test_callbacks_are_called_in_later_turns_and_not_again_in_the_same() -> None:
