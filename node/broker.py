@@ -23,6 +23,7 @@ from ..replication.manager import ReplicaManager
 from ..runtime import logs
 from ..runtime.clock import Clock
 from ..storage.data_folders import DataFolders
+from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode, KafkaError
 from . import internal_topics
 from .batch_threads import BatchThreads
@@ -49,6 +50,7 @@ STATE_TOPIC_WAIT_S: Final = 1.0
 # Replicas that could not be opened (a full disk) are tried again, ever more rarely.
 OPEN_PAUSE_FIRST_S: Final = 2.0
 OPEN_PAUSE_MAX_S: Final = 300.0
+CLIENT_METRICS: Final = frozenset((ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY))
 
 
 class Broker:
@@ -84,6 +86,14 @@ class Broker:
         self._unopened: set[tuple[str, int]] = set()
         self._open_pause_s = OPEN_PAUSE_FIRST_S
         self._open_again_at_s = 0.0
+
+    @property
+    def announced_keys(self) -> frozenset[int]:
+        """The requests that clients are told of now: client metrics only while there is a subscription to them, or by setting."""
+        always = self.configuration.flag("client.metrics.always.announced")
+        if always or self.client_metrics.has_subscriptions(self.state.resource_configs):
+            return self.handled_keys
+        return self.handled_keys - CLIENT_METRICS
 
     # --- metadata ---------------------------------------------------------------------------------------------------------
 

@@ -140,6 +140,8 @@ class ClientMetrics:
         self._instances: OrderedDict[UUID, Instance] = OrderedDict()
         self._subscriptions: list[tuple[Mapping[str, ClientPattern], tuple[str, ...], int]] = []
         self._configs: ResourceConfigs = {}
+        self._looked_at: ResourceConfigs | None = None
+        self._found = False
         self._series = 0
         self.dropped = 0
         """Values that were over a limit."""
@@ -147,6 +149,12 @@ class ClientMetrics:
         self.errors = 0
 
     # ---- requests -------------------------------------------------------------------------------------------------------------
+
+    def has_subscriptions(self, configs: ResourceConfigs) -> bool:
+        """Whether any client may be asked for its metrics."""
+        if configs is not self._looked_at:  # the metadata never change in place
+            self._looked_at, self._found = configs, any(kind == ResourceType.CLIENT_METRICS for kind, _ in configs)
+        return self._found
 
     def subscriptions(self, instance_id: UUID, identity: ClientIdentity, configs: ResourceConfigs, now_ms: int) -> Answer:
         """GetTelemetrySubscriptions.  `instance_id` was drawn by the caller for a client that had none."""

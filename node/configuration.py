@@ -93,6 +93,9 @@ SETTINGS: Final[dict[str, Setting]] = {
     "fetch.max.bytes": _int(55 << 20, "Most bytes in one fetch response, whatever the client asks.", 1024, 1 << 30),
     "max.request.partition.size.limit": _int(2000, "Partitions in one answer of DescribeTopicPartitions.", 1, 20000),
     "max.incremental.fetch.session.cache.slots": _int(1000, "Clients with a fetch session; more are answered without one.", 0),
+    "client.metrics.always.announced": Setting(
+        bool, False, "Announce client metrics (KIP-714) also while there is no subscription: for clients that run already then."
+    ),
     "transaction.state.log.num.partitions": _int(16, "Partitions of __transaction_state. Never change it.", 1, 10000),
     "transaction.state.log.replication.factor": _int(3, "Replicas of __transaction_state.", 1, 32767),
     "transaction.state.log.min.isr": _int(2, "min.insync.replicas of __transaction_state.", 1, 32767),

@@ -81,6 +81,9 @@ async def test_what_a_client_pushes_is_on_the_page_for_prometheus(world: World, 
     await new_resource(world, CLIENT_METRICS, {"metrics": "org.test", "interval.ms": "100", "match": "client_id=conformance"})
     known = await world.ask(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, client_instance_id=None)
     assert "org.test" in known.requested_metrics
+    announced = await world.ask(ApiKey.API_VERSIONS, 4, client_software_name="java", client_software_version="4.1.1")
+    told = {each.api_key for each in announced.api_keys}
+    assert {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY} <= told, "as long as there is a subscription"
     gauge = Metric(name="org.test.value", gauge=Gauge(data_points=[NumberDataPoint(as_int=42)]))
     data = MetricsData(resource_metrics=[ResourceMetrics(scope_metrics=[ScopeMetrics(metrics=[gauge])])])
     push = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -22,6 +23,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from prometheus_client import CollectorRegistry, generate_latest
 from tidegate.controller.resource_settings import ResourceType
 from tidegate.node import client_metrics
+from tidegate.node.broker import Broker
 from tidegate.node.client_metrics import (
     INTERVAL_MS_DEFAULT,
     NO_INSTANCE,
@@ -33,6 +35,9 @@ from tidegate.node.client_metrics import (
     ResourceConfigs,
     decoded_points,
 )
+from tidegate.node.configuration import load
+from tidegate.runtime.clock import ManualClock
+from tidegate.wire.api import ApiKey
 from tidegate.wire.compression import Compression, compress
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -48,6 +53,22 @@ def configs(**named: dict[str, str]) -> ResourceConfigs:
 
 
 ALL = configs(all={"metrics": "*", "interval.ms": "1000"})
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_client_metrics_are_announced_while_there_is_a_subscription(always: bool) -> None:
+    """Without one librdkafka would write a line for every client."""
+    node = {"node.id": "1", "cluster.id": "abc", "quorum.voters": "1@127.0.0.1:9094:9093", "data.dirs": "data"}
+    options = [f"{key}={value}" for key, value in (node | {"client.metrics.always.announced": str(always).lower()}).items()]
+    broker = Broker(load(None, environment={}, overrides=options), ManualClock(), None)  # type: ignore[arg-type]
+    broker.handled_keys = frozenset(ApiKey)
+    client_metrics_keys = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
+    for found, announced in (
+        ({}, always), ({(int(ResourceType.GROUP), "g"): {}}, always), (ALL, True), ({}, always),
+    ):  # fmt: skip
+        broker.metadata = SimpleNamespace(state=SimpleNamespace(resource_configs=dict(found)))  # type: ignore[assignment]
+        assert (client_metrics_keys <= broker.announced_keys) is announced
+        assert frozenset(ApiKey) - client_metrics_keys <= broker.announced_keys
 
 
 def push(clients: ClientMetrics, now_ms: int, wanted: ResourceConfigs = ALL, who: UUID = ME, **other: int) -> ErrorCode:
