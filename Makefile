@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install foreign-clients foreign-systems foreign-tools test lint demo proto clean
+.PHONY: help install foreign-clients foreign-systems foreign-tools rolling-upgrade test lint demo proto clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -31,6 +31,9 @@ foreign-systems: install ## run Kafka Streams, Flink and Kafka's own copier on t
 
 foreign-tools: install ## run Kafka's own tools against Tidegate and against a Kafka, and compare (Maven, Java)
 	$(BIN)/python -m tests.kafka_tools --write
+
+rolling-upgrade: install ## roll a cluster under load from an older version (out of the git history) to this one and back (minutes)
+	$(BIN)/python -m pytest tests/upgrades
 
 test: install ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -225,13 +225,15 @@ async def run_scenario(
     plan: Plan | None = None,
     say: Say = lambda _: None,
     settings: Mapping[str, object] | None = None,
+    python_path: Path | None = None,
 ) -> Outcome:
     """Runs a scenario on 3 or 5 nodes for about `seconds` of load and says what was found.
 
     Every partition is on every node, and more than half of them must be in sync for an acknowledgement.
 
     `directory` must be new or empty: it gets the nodes' folders, history.jsonl, final.json, report.json and table.txt.  `seed`
-    fixes what the workload and the scenario choose, not the machine's timing.  Raises only when the run could not be made at all.
+    fixes what the workload and the scenario choose, not the machine's timing.  `python_path`: the folder of another version of
+    `tidegate`, with which the nodes are started (`LocalNode.python_path`).  Raises only when the run could not be made at all.
     """
     outcome = Outcome(scenario.name, seed, seconds, directory, nodes)
     try:
@@ -243,6 +245,8 @@ async def run_scenario(
                 everything["data.dirs"] = [f"{home}/node-{{node.id}}/{name}" for name in ("data", SECOND_FOLDER)]
             cluster = LocalCluster(home, nodes, everything, fault_points=True, hosts=lab)
             stack.callback(cluster.release)
+            for node in cluster.nodes:
+                node.python_path = python_path
             run = _prepared(cluster, scenario, stack, outcome, plan, say)
             if lab is not None:
                 run.lab = lab

@@ -88,6 +88,7 @@ class LocalNode:
         self.progress = Progress()
         self._has_logs = False  # as far as it has said since its last start
         self.awaited = ""  # what it does instead of being ready, while it is waited for
+        self.python_path: Path | None = None  # the folder whose `tidegate` its next start runs; None: this process's
         self._log_start = 0  # where its last start begins in the log
         self._process = NodeProcess.attach(self._record)
 
@@ -135,7 +136,7 @@ class LocalNode:
             self.config_path,
             log=self.log_path,
             record=self._record,
-            environment=self._cluster.environment,
+            environment=self._cluster.environment | ({"PYTHONPATH": str(self.python_path)} if self.python_path else {}),
             detached=self._cluster.detached,
             host_command=self._cluster.hosts.command(self.id),
         )
