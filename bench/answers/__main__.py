@@ -1,6 +1,6 @@
 """Sends the same raw requests to Tidegate and to Apache Kafka and shows where the answers are not the same.
 
-    python -m bench.answers [--nodes 1|3] [--only fetches|restart] [--cache DIR] [--directory DIR]
+    python -m bench.answers [--nodes 1|3] [--only fetches|groups|restart] [--cache DIR] [--directory DIR]
 
 Needs Java 17, and Maven for the first time (see bench/kafka_peer.py).  Ends with 1 when an answer differs in a way that is not
 listed in `known.py`.
@@ -18,6 +18,7 @@ from pathlib import Path
 from tidegate.client.local_cluster import LocalCluster
 
 from ..kafka_peer import KafkaCluster, default_cache, jars
+from .group_script import announced, groups
 from .known import known
 from .script import ONE_NODE, THREE_NODES, after_restart, before_restart
 from .side import Connection, Side, differences
@@ -42,7 +43,7 @@ def wait_for(side: Side) -> None:
 
 
 async def run(nodes: int, only: str | None, cache: Path, directory: Path) -> int:
-    scripts = [each for each in (ONE_NODE if nodes == 1 else THREE_NODES) if only in (None, each.__name__)]
+    scripts = [each for each in ((*ONE_NODE, announced, groups) if nodes == 1 else THREE_NODES) if only in (None, each.__name__)]
     kafka_cluster = KafkaCluster(directory / "kafka", nodes, jars(cache))
     kafka_cluster.format()
     kafka_cluster.start()

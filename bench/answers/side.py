@@ -111,6 +111,10 @@ class Side:
             return f"{len(value)} bytes" if name == "records" else f"a {name}"
         if isinstance(value, ErrorCode):
             return value.name
+        if isinstance(value, str):
+            for known, label in self.labels.items():
+                if isinstance(known, str):
+                    value = value.replace(known, label)
         return value
 
     def wait_until(self, met: Any, what: str) -> None:

@@ -27,6 +27,7 @@ from .consumer.events import TopicCatalog
 from .consumer.group import ConsumerGroup, Draft
 from .consumer.records import ClassicMember, CurrentAssignment, Kind
 from .consumer_protocol import PROTOCOL_TYPE, read_assignment, read_subscription, write_assignment
+from .events import GroupConfig
 from .membership import ClassicGroup, Member
 from .state import GroupState
 
@@ -99,6 +100,12 @@ def downgrade_bytes_min(group: ConsumerGroup) -> int:
         for member_id, told in group.members.items()
         if told.classic is not None
     )
+
+
+def may_downgrade(config: GroupConfig, group: ConsumerGroup) -> bool:
+    """Whether a consumer group of classic members may become a classic group, as far as is known before it is tried."""
+    small = len(group.members) <= config.max_size and downgrade_bytes_min(group) <= BATCH_BYTES_MAX
+    return small and config.migration_policy.goes_down
 
 
 def downgraded(group: ConsumerGroup, generation: int, now_ms: int) -> ClassicGroup:

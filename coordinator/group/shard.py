@@ -23,8 +23,9 @@ from ..outcome import BATCH_BYTES_MAX, Context, CoordinatorRecord, Outcome, Prod
 from . import migration, rebalance, records, silence, views
 from .consumer import classic_members
 from .consumer.events import ConsumerGroupHeartbeat, ConsumerGroupTimer, DescribeConsumerGroup, TopicCatalog
-from .consumer.group import ConsumerGroup, Draft
-from .consumer.groups import ConsumerGroups, NoTopics, OwnTimes, check_heartbeat
+from .consumer.group import Draft
+from .consumer.groups import ConsumerGroups, NoTopics, OwnTimes
+from .consumer.refusals import check_heartbeat
 from .consumer.state import JOINING_EPOCH, MemberRequest
 from .events import (
     Acknowledged,
@@ -212,7 +213,8 @@ class GroupShard:
             case SilenceTimer():
                 return Outcome(records=self.silences.on_timer(context.now_ms, self._is_member), reply=Acknowledged())
             case DescribeConsumerGroup():
-                return Outcome(reply=self.consumers.describe(event.group_id))
+                known = self.state_of(event.group_id) is not GroupState.DEAD
+                return Outcome(reply=self.consumers.describe(event.group_id, is_other_kind=known))
 
     # --- membership --------------------------------------------------------------------------------------------------------
 
@@ -306,7 +308,7 @@ class GroupShard:
         left, or (joined) became a classic one and nobody has to move."""
         group, group_id = draft.group, draft.group.group_id
         written = draft.records
-        if written and group.is_all_classic and (group.is_settled or not joined) and self._may_downgrade(group):
+        if written and group.is_all_classic and (group.is_settled or not joined) and migration.may_downgrade(self.config, group):
             present = self.consumers.groups[group_id]
             made = migration.downgraded(group, group.epoch if joined else present.epoch, now_ms)
             value = CoordinatorRecord(records.encode_group_key(group_id), records.encode_group_value(made.to_value(now_ms, None)))
@@ -323,14 +325,12 @@ class GroupShard:
             written = written + self.silences.forget_all_but(group_id, group.members)
         return written
 
-    def _may_downgrade(self, group: ConsumerGroup) -> bool:
-        small = len(group.members) <= self.config.max_size and migration.downgrade_bytes_min(group) <= BATCH_BYTES_MAX
-        return small and self.config.migration_policy.goes_down
-
     def _consumer_heartbeat(self, event: ConsumerGroupHeartbeat, context: Context) -> GroupOutcome:
         check_heartbeat(event, self.config.consumer)
         group = self.groups.get(event.group_id)
         classic = group is not None and bool(group.members or group.pending_members)
+        if event.member_epoch != JOINING_EPOCH and event.group_id not in self.consumers.groups:
+            classic = self.state_of(event.group_id) is not GroupState.DEAD
         converted: Draft | None = None
         change = Change()
         if classic and group is not None and event.member_epoch == JOINING_EPOCH:

@@ -26,11 +26,13 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 async def _describe(broker: Broker, group_id: str, operations: int) -> dict[str, Any]:
     try:
         check_consumer_groups_enabled(broker)
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "")  # without a message, as by Kafka
         found = await broker.groups.ask(group_id, DescribeConsumerGroup(group_id))
     except KafkaError as error:
         return {
             "error_code": error.code,
-            "error_message": error.message,
+            "error_message": error.message or None,
             "group_id": group_id,
             "group_state": "",
             "group_epoch": 0,

@@ -12,7 +12,7 @@ from ..requests import Fields, RequestContext
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     results = []
-    for group_id in request.groups_names:
+    for group_id in dict.fromkeys(request.groups_names):
         code = ErrorCode.NONE
         try:
             await broker.groups.ask(group_id, DeleteGroup(group_id))

@@ -42,5 +42,5 @@ async def _describe(broker: Broker, context: RequestContext, group_id: str, oper
             }
             for m in found.members
         ],
-        "authorized_operations": operations,
+        "authorized_operations": NOT_ASKED_FOR if missing else operations,
     }

@@ -38,8 +38,9 @@ async def _fetch(broker: Broker, group_id: str, topics: Any, require_stable: boo
         member_id, epoch = getattr(asking, "member_id", None), getattr(asking, "member_epoch", -1)
         offsets = (await broker.groups.ask(group_id, OffsetFetch(group_id, wanted, require_stable, member_id, epoch))).offsets
     except KafkaError as error:
-        failed = FetchedOffset(error=error.code)
-        return {"error_code": error.code, "topics": _by_topic(dict.fromkeys(wanted or (), failed), names)}
+        per_group = asking is not None  # the group's error says it all
+        failed = {} if per_group else dict.fromkeys(wanted or (), FetchedOffset(error=error.code))
+        return {"error_code": error.code, "topics": _by_topic(failed, () if per_group else names)}
     found = dict(offsets) if wanted is None else {key: offsets.get(key, FetchedOffset()) for key in wanted}
     return {"error_code": ErrorCode.NONE, "topics": _by_topic(found, names)}
 

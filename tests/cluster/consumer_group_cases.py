@@ -54,6 +54,6 @@ async def _consumer_group_describe(world: World, version: int) -> Any:
     }  # fmt: skip
     group = {
         "error_code": 0, "error_message": None, "group_id": name, "group_state": "Stable", "group_epoch": 1,
-        "assignment_epoch": 1, "assignor_name": "uniform", "members": [member], "authorized_operations": 0b101001000,
+        "assignment_epoch": 1, "assignor_name": "uniform", "members": [member], "authorized_operations": 0b110101001000,
     }  # fmt: skip
     return {"group_ids": [name], "include_authorized_operations": True}, {"throttle_time": 0, "groups": [group]}

@@ -454,7 +454,7 @@ async def _describe_groups(world: World, version: int) -> Any:
     group = {
         "error_code": 0, "error_message": None, "group_id": name, "group_state": "Stable", "protocol_type": "consumer",
         "protocol_data": CONSUMER[1],
-        "members": [described], "authorized_operations": 0b101001000 if version >= 3 else UNASKED,
+        "members": [described], "authorized_operations": 0b110101001000 if version >= 3 else UNASKED,
     }  # fmt: skip
     return {"groups": [name], "include_authorized_operations": True}, {"throttle_time": 0, "groups": [group]}
 

@@ -400,10 +400,68 @@ async def test_a_member_of_a_consumer_group_names_itself_since_version_1(world: 
     """KIP-1082; before, the coordinator made the id."""
     name = await new_consumer_group(world)
     refused = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **heartbeat(world, name, "", 0))
-    says(refused, ErrorCode.INVALID_REQUEST, "must not be empty")
+    says(refused, ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")
     joined = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, **heartbeat(world, name, "", 0))
     # Its epoch is that of the last assignment: whoever comes soon after another waits for the next one (KIP-1263).
     assert joined.error_code == ErrorCode.NONE and joined.member_id and joined.member_epoch in (1, 2)
+
+
+async def test_what_is_said_of_groups_that_are_not_there_is_kafkas(world: World) -> None:
+    """Recorded from Kafka 4.1.1 by `python -m bench.answers --only groups`, which compares many more."""
+    none, name = fresh("none"), await new_consumer_group(world)
+    asked = {"include_authorized_operations": True}
+    described = await world.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, group_ids=[none, ""], **asked)
+    assert [(each.error_code, each.error_message) for each in described.groups] == [
+        (ErrorCode.GROUP_ID_NOT_FOUND, f"Group {none} not found."), (ErrorCode.INVALID_GROUP_ID, None),
+    ]  # fmt: skip
+    (missing,) = (await world.ask(ApiKey.DESCRIBE_GROUPS, 6, groups=[none], **asked)).groups
+    assert (missing.error_message, missing.authorized_operations) == (f"Group {none} not found.", -(2**31))
+    deleted = await world.ask(ApiKey.DELETE_GROUPS, 2, groups_names=[none, "", none])
+    assert [each.error_code for each in deleted.results] == [ErrorCode.GROUP_ID_NOT_FOUND] * 2, "each of them once"
+    one = {"group_id": name, "member_id": "unknown", "member_epoch": 9, "topics": [{"name": "t", "partition_indexes": [0]}]}
+    fetched = await world.ask(ApiKey.OFFSET_FETCH, 9, groups=[one], require_stable=False)
+    assert [(each.error_code, each.topics) for each in fetched.groups] == [(ErrorCode.UNKNOWN_MEMBER_ID, ())]
+
+
+@pytest.mark.parametrize(
+    ("member", "epoch", "fields", "code", "message"),
+    [
+        ("m", 9, {"group_id": "none"}, ErrorCode.GROUP_ID_NOT_FOUND, "Consumer group none not found."),
+        ("m", -1, {"group_id": "none"}, ErrorCode.GROUP_ID_NOT_FOUND, "Group none not found."),
+        ("m", 9, {"group_id": "CLASSIC"}, ErrorCode.GROUP_ID_NOT_FOUND, "Group CLASSIC is not a consumer group."),
+        ("m", 9, {}, ErrorCode.UNKNOWN_MEMBER_ID, "Member m is not a member of group GROUP."),
+        (
+            "member", 9, {}, ErrorCode.FENCED_MEMBER_EPOCH,
+            "The consumer group member has a greater member epoch (9) than the one known by the group coordinator (1). "
+            "The member must abandon all its partitions and rejoin.",
+        ),
+        ("m", 9, {"instance_id": "i"}, ErrorCode.UNKNOWN_MEMBER_ID, "Instance id i is unknown."),
+        ("", 9, {}, ErrorCode.INVALID_REQUEST, "MemberId can't be empty."),
+        ("m", 9, {"group_id": ""}, ErrorCode.INVALID_REQUEST, "GroupId can't be empty."),
+        ("m", -3, {}, ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid."),
+        ("m", -2, {}, ErrorCode.INVALID_REQUEST, "InstanceId can't be null."),
+        ("m", 0, {"rebalance_timeout": -1}, ErrorCode.INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request."),
+        ("m", 0, {"topic_partitions": None}, ErrorCode.INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining."),
+        (
+            "m", 0, {"subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST,
+            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
+        ),
+        (
+            "m", 0, {"server_assignor": "sticky"}, ErrorCode.UNSUPPORTED_ASSIGNOR,
+            "ServerAssignor sticky is not supported. Supported assignors: uniform, range.",
+        ),
+    ],
+)  # fmt: skip
+async def test_a_refused_heartbeat_of_a_consumer_group_is_told_in_kafkas_words(
+    world: World, member: str, epoch: int, fields: dict[str, Any], code: ErrorCode, message: str
+) -> None:
+    group, classic = await new_consumer_group(world), (await new_group(world))[0] if "CLASSIC" in message else ""
+    asked = {**heartbeat(world, group, member, epoch), **fields}
+    if asked["group_id"] == "CLASSIC":
+        asked["group_id"] = classic
+    answer = await world.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **asked)
+    told = answer.error_message.replace(group, "GROUP").replace(classic or group, "CLASSIC")
+    assert (answer.error_code, told) == (code, message)
 
 
 async def test_the_two_kinds_of_groups_are_kept_apart(world: World) -> None:
@@ -414,7 +472,7 @@ async def test_the_two_kinds_of_groups_are_kept_apart(world: World) -> None:
     described = await world.ask(
         ApiKey.CONSUMER_GROUP_DESCRIBE, 0, group_ids=[classic, name], include_authorized_operations=False
     )
-    says(described.groups[0], ErrorCode.GROUP_ID_NOT_FOUND, "not a consumer group")
+    assert described.groups[0].error_message == f"Group {classic} is not a consumer group."
     assert described.groups[1].group_state == "Stable"
     dead = await world.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=[name], include_authorized_operations=False)
     assert dead.groups[0].group_state == "Dead" and dead.groups[0].error_code.name == "none"

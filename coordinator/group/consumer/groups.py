@@ -39,9 +39,9 @@ from .events import (
     TopicShape,
 )
 from .group import NOTHING, ConsumerGroup, Draft
-from .patterns import UnsupportedPattern, topic_pattern
 from .reconcile import reconcile
 from .records import CurrentAssignment, Key, Kind, MemberMetadata
+from .refusals import not_found, refusal
 from .state import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -104,12 +104,6 @@ class _Volatile:
         untils = [*self.sessions.values(), *(until_ms for _, until_ms in self.revocations.values())]
         untils += [until_ms for _, until_ms in self.awaited.values()]
         return min((until_ms for until_ms in untils if until_ms > now_ms), default=None)
-
-
-def refusal(action: Action, group_id: str, who: str) -> KafkaError | None:
-    """The error that an action of the table stands for."""
-    code = ErrorCode.__members__.get(action.value) if action is not Action.PROCEED else None
-    return None if code is None else KafkaError(code, f"group {group_id}, {who}: {action.value}")
 
 
 class ConsumerGroups:
@@ -259,7 +253,7 @@ class ConsumerGroups:
         action = RULES[(situation, request)]
         if action is Action.REFUSE_STALE and group is not None and group.is_classic(member_id):
             action = Action.REFUSE_GENERATION  # a code of its own protocol
-        error = refusal(action, group_id, f"{situation.value} {member_id!r} at epoch {epoch}")
+        error = refusal(action, situation, request, group_id, group, member_id, instance_id, epoch)
         if error is not None:
             raise error
         return action
@@ -429,46 +423,15 @@ class ConsumerGroups:
         group = self.groups.get(group_id)
         return [] if group is None else [CoordinatorRecord(records.encode_key(key), None) for key in group.keys()]
 
-    def describe(self, group_id: str) -> DescribeConsumerGroupReply:
+    def describe(self, group_id: str, *, is_other_kind: bool) -> DescribeConsumerGroupReply:
         """Raises KafkaError GROUP_ID_NOT_FOUND."""
         group = self.groups.get(group_id)
         if group is None:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+            raise not_found(group_id, is_other_kind=is_other_kind)
         members = tuple(_described(group, member_id, member) for member_id, member in group.members.items())
         names: Mapping[UUID, str] = {shape.topic_id: name for name, shape in group.topics.items()}
         assignor = group.assignor(self.config.assignors)
         return DescribeConsumerGroupReply(group_id, group.state, group.epoch, group.target_epoch, assignor, members, names)
-
-
-def check_heartbeat(event: ConsumerGroupHeartbeat, config: ConsumerGroupConfig) -> None:
-    """What no group could make sense of: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, INVALID_REGULAR_EXPRESSION."""
-    problem = None
-    if not event.group_id or not event.member_id:
-        problem = "the group id and the member id must not be empty"
-    elif event.instance_id == "" or event.rack_id == "":
-        problem = "an instance id or a rack, where there is one, must not be empty"
-    elif event.member_epoch < STATIC_LEAVING_EPOCH:
-        problem = f"there is no member epoch {event.member_epoch}"
-    elif event.member_epoch == STATIC_LEAVING_EPOCH and event.instance_id is None:
-        problem = "only a static member leaves for a while: the instance id is missing"
-    elif event.member_epoch == JOINING_EPOCH:
-        if event.rebalance_timeout_ms < 0:
-            problem = "whoever joins must say its rebalance timeout"
-        elif event.owned is None or event.owned:
-            problem = "whoever joins must own no partitions"
-        elif event.topic_names is None and event.topic_regex is None:
-            problem = "whoever joins must subscribe, if only to nothing"
-    if problem is not None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
-    if event.assignor is not None and event.assignor not in config.assignors:
-        message = f"assignor {event.assignor!r} is not known: there are {', '.join(config.assignors)}"
-        raise KafkaError(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
-    if event.topic_regex:
-        try:
-            topic_pattern(event.topic_regex)
-        except UnsupportedPattern as error:
-            message = f"SubscribedTopicRegex `{event.topic_regex}` is not a valid regular expression: {error}."
-            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, message) from error
 
 
 def _told(event: ConsumerGroupHeartbeat, before: MemberMetadata | None) -> MemberMetadata:
