@@ -51,7 +51,6 @@ class MetadataFollower:
         client: ControllerClient,
         node_id: int,
         clock: Clock,
-        on_applied: OnApplied | None = None,
         *,
         on_failure: Callable[[BaseException], None] | None = None,
         silence_s_max: float = SILENCE_S_MAX,
@@ -63,15 +62,17 @@ class MetadataFollower:
         self._client = client
         self._node_id = node_id
         self._clock = clock
-        self._on_applied = on_applied
+        self._on_applied: OnApplied | None = None
         self._on_failure = on_failure
         self._silence_s_max = silence_s_max
         self._task: asyncio.Task[None] | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
-    async def start(self) -> None:
-        """Begins to follow; returns at once (`wait_for_index` waits for something to be there)."""
+    async def start(self, on_applied: OnApplied | None = None) -> None:
+        """Begins to follow; returns at once (`wait_for_index` waits for something to be there).  `on_applied` is called for
+        every entry and snapshot, in order."""
         if self._task is None:
+            self._on_applied = on_applied
             self._task = asyncio.create_task(self._run(), name="metadata-follower")
 
     async def stop(self) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..runtime import logs
 from ..runtime.disk import OUT_OF_SPACE, Disk, File, FileLock
+from ..storage.data_folders import DataFolders
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -218,3 +219,9 @@ class _ReservingFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+def is_out_of_room(directory: DataFolders, reserves: DiskReserves, topic: str, partition: int) -> bool:
+    """The disk of this replica is full: what clients would write takes what the node itself needs."""
+    folder = directory.folder_of(topic, partition) if reserves.given_up else None
+    return folder is not None and reserves.given_up_at(folder.path)

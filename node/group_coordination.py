@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..controller.model import GROUP_VERSION, RESOURCES_LEVEL, metadata_level
 from ..controller.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ResourceType
@@ -16,14 +16,16 @@ from ..coordinator.group.events import GroupConfig, GroupEvent, GroupReply, Topi
 from ..coordinator.group.policy import MigrationPolicy
 from ..coordinator.group.shard import GroupShard
 from ..coordinator.runtime import CoordinatorRuntime, Phase, ProducerIdentity, RuntimeConfig, ShardView
+from ..replication.manager import ReplicaManager
+from ..runtime.clock import Clock
 from ..runtime.turns import LoopTurns
 from ..storage.log import Log
 from ..wire.errors import ErrorCode, KafkaError
+from .cluster_view import ClusterView
+from .configuration import Configuration
 from .coordinator_host import CoordinatorHost, ReplicatedStateLog
 from .internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, partition_for
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .membership import Membership
 
 # How long the writer of a marker waits for it to be replicated; then the transaction coordinator asks again.
 MARKER_WAIT_S = 30.0
@@ -37,10 +39,10 @@ PATTERNS_IN_USE_MAX: Final = 10_000
 """Beyond these no new one is learned; each keeps a reference for each topic that it matches."""
 
 
-def check_consumer_groups_enabled(broker: Broker) -> None:
+def check_consumer_groups_enabled(cluster: ClusterView) -> None:
     """Raises KafkaError UNSUPPORTED_VERSION until the cluster has agreed on consumer groups: a node that does not know their
     records could become the coordinator."""
-    if broker.state.features.get(GROUP_VERSION, 0) < 1:
+    if cluster.state.features.get(GROUP_VERSION, 0) < 1:
         message = f"{GROUP_VERSION} is 0, consumer groups need 1: `tidegate features upgrade`"
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
 
@@ -50,9 +52,9 @@ class ClusterTopics:
     task, for all patterns in turn, and in no more of a turn of the loop than its budget."""
 
     def __init__(
-        self, broker: Broker, patterns_in_use: Callable[[], Iterable[str]], now: Callable[[], float]
+        self, cluster: ClusterView, patterns_in_use: Callable[[], Iterable[str]], now: Callable[[], float]
     ) -> None:
-        self._broker = broker
+        self._cluster = cluster
         self.version = 0
         self._patterns_in_use = patterns_in_use
         self._matched = MatchedTopics(self._in_use)
@@ -64,7 +66,7 @@ class ClusterTopics:
         self._work: asyncio.Task[None] | None = None
 
     def shapes(self, names: Iterable[str]) -> dict[str, TopicShape]:
-        topics = self._broker.state.topics
+        topics = self._cluster.state.topics
         return {name: TopicShape(topics[name].topic_id, len(topics[name].partitions)) for name in names if name in topics}
 
     def _in_use(self) -> set[str]:
@@ -77,7 +79,7 @@ class ClusterTopics:
         return self._matched.count < PATTERNS_IN_USE_MAX or pattern in self._in_use()
 
     def _is_whole(self, pattern: str) -> bool:
-        topics = self._broker.state.topics
+        topics = self._cluster.state.topics
         if self._names_seen != (self.version, len(topics)):
             self._names_seen = (self.version, len(topics))
             self._matched.set_names(name for name in topics if name not in INTERNAL_TOPICS)
@@ -146,9 +148,11 @@ class ClusterTopics:
 class GroupCoordination:
     """Everything runs on the node's loop."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        configuration = broker.configuration
+    def __init__(
+        self, configuration: Configuration, cluster: ClusterView, replicas: ReplicaManager, membership: Membership, clock: Clock
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
         self._config = GroupConfig(
             initial_rebalance_delay_ms=configuration.integer("group.initial.rebalance.delay.ms"),
             min_session_timeout_ms=configuration.integer("group.min.session.timeout.ms"),
@@ -165,22 +169,22 @@ class GroupCoordination:
                 assignment_interval_ms=configuration.integer("group.consumer.assignment.interval.ms"),
             ),
         )
-        self._topics = ClusterTopics(broker, self._patterns_in_use, broker.clock.monotonic)
+        self._topics = ClusterTopics(cluster, self._patterns_in_use, clock.monotonic)
         runtime: CoordinatorRuntime[GroupEvent, GroupReply, None] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             lambda _partition, _epoch: GroupShard(self._config, self._topics, self._knows_classic_members, self._own_times),
-            ReplicatedStateLog(CONSUMER_OFFSETS, broker.replicas),
+            ReplicatedStateLog(CONSUMER_OFFSETS, replicas),
             lambda _partition, _epoch, _effect: None,  # groups have no effects outside their log
             config=RuntimeConfig(),
             on_failed=lambda partition, leader_epoch, reason: self._host.on_failed(partition, leader_epoch, reason),
-            now_ms=broker.clock.steady_ms(),
+            now_ms=clock.steady_ms(),
         )
         self._host = CoordinatorHost(
             CONSUMER_OFFSETS,
             runtime,
-            broker.clock,
-            holds_session=lambda: broker.membership.holds_session,
-            leads=lambda partition: broker.leads(CONSUMER_OFFSETS, partition),
+            clock,
+            holds_session=lambda: membership.holds_session,
+            leads=lambda partition: cluster.leads(CONSUMER_OFFSETS, partition),
         )
 
     def start(self) -> None:
@@ -202,18 +206,18 @@ class GroupCoordination:
     async def partition_for(self, group_id: str) -> int:
         """Raises KafkaError COORDINATOR_NOT_AVAILABLE while the topic does not exist, COORDINATOR_LOAD_IN_PROGRESS while the
         partition is being taken up here."""
-        partition = partition_for(group_id, await self._broker.state_partitions(CONSUMER_OFFSETS))
+        partition = partition_for(group_id, await self._cluster.state_partitions(CONSUMER_OFFSETS))
         self._host.require_taken_up(partition)
         return partition
 
     def _own_times(self, group_id: str) -> tuple[int | None, int | None]:
         """The settings of one group, where it has some; the controller has checked them."""
-        own = self._broker.state.resource_configs.get((ResourceType.GROUP, group_id), {})
+        own = self._cluster.state.resource_configs.get((ResourceType.GROUP, group_id), {})
         session, interval = own.get(CONSUMER_SESSION), own.get(CONSUMER_HEARTBEAT)
         return None if session is None else int(session), None if interval is None else int(interval)
 
     def _knows_classic_members(self) -> bool:
-        return metadata_level(self._broker.state.features) >= RESOURCES_LEVEL
+        return metadata_level(self._cluster.state.features) >= RESOURCES_LEVEL
 
     def _patterns_in_use(self) -> Iterable[str]:
         return {pattern for shard in self.shards for group in shard.consumers.groups.values() for pattern in patterns(group)}
@@ -246,7 +250,7 @@ class GroupCoordination:
         """The offsets of these topics are of no use any more."""
         event = TopicsDeleted(frozenset(names))
         for partition, _, _ in list(self._host.runtime.shards()):
-            self._host.runtime.submit(partition, event, None, self._broker.clock.steady_ms())
+            self._host.runtime.submit(partition, event, None, self._clock.steady_ms())
 
     def accepts_markers(self, partition: int, leader_epoch: int) -> bool:
         """Whether this node's shard of the partition follows its log: a marker may only be appended when it is told of it."""

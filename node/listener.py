@@ -123,7 +123,7 @@ class ClientConnection:
     # --- FrameHandler -------------------------------------------------------------------------------------------------------
 
     def on_frame(self, frame: memoryview) -> None:
-        if not self._broker.serving:
+        if not self._broker.cluster.serving:
             self._broker.metrics.frame_rejected("starting")
             self._connection.close("the node is still starting")  # clients connect again, or ask another node
             return

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ..coordinator.outcome import ProducerIdentity
+from ..replication.manager import ReplicaManager
+from ..runtime.clock import Clock
 from ..storage.log import AppendOrigin
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import ControlType, encode_marker
+from .group_coordination import GroupCoordination
 from .internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
-
-if TYPE_CHECKING:
-    from .broker import Broker
 
 COMMIT_WAIT_MS: Final = 20_000
 
@@ -39,10 +39,10 @@ class Marker(NamedTuple):
 class MarkerWrites:
     """Markers that are written together."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, replicas: ReplicaManager, groups: GroupCoordination, clock: Clock) -> None:
         self.codes: dict[Key, ErrorCode] = {}
         """How those ended of which it is known."""
-        self._broker = broker
+        self._replicas, self._groups, self._clock = replicas, groups, clock
         self._waiting = 0
         self._over: asyncio.Future[None] | None = None
 
@@ -64,21 +64,21 @@ class MarkerWrites:
 
     def append(self, marker: Marker, topic: str, index: int) -> None:
         """Appends now; `codes` will say how it ended."""
-        broker, settle = self._broker, self._awaits((marker.producer_id, topic, index))
+        settle = self._awaits((marker.producer_id, topic, index))
         control_type = ControlType.COMMIT if marker.commit else ControlType.ABORT
         if topic == TRANSACTION_STATE:  # its coordinator alone writes there, and stops when somebody else did
             settle(ErrorCode.INVALID_TOPIC_EXCEPTION)
             return
         try:
-            leader_epoch = broker.replicas.replica(topic, index).leader_epoch
-            if topic == CONSUMER_OFFSETS and not broker.groups.accepts_markers(index, leader_epoch):
+            leader_epoch = self._replicas.replica(topic, index).leader_epoch
+            if topic == CONSUMER_OFFSETS and not self._groups.accepts_markers(index, leader_epoch):
                 settle(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 return
-            info = broker.replicas.append_now(
+            info = self._replicas.append_now(
                 topic,
                 index,
                 encode_marker(
-                    control_type, marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, broker.clock.wall_ms()
+                    control_type, marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, self._clock.wall_ms()
                 ),
                 origin=AppendOrigin.COORDINATOR,
                 required_acks=-1,
@@ -90,11 +90,11 @@ class MarkerWrites:
             return
         if topic == CONSUMER_OFFSETS and not info.duplicate:
             producer = ProducerIdentity(marker.producer_id, marker.producer_epoch)
-            broker.groups.marker_appended(
+            self._groups.marker_appended(
                 index, leader_epoch, producer, marker.commit, info.first_offset, lambda error: settle(_code_of(error))
             )
             return
-        broker.replicas.when_committed(topic, index, leader_epoch, info.next_offset, COMMIT_WAIT_MS, settle)
+        self._replicas.when_committed(topic, index, leader_epoch, info.next_offset, COMMIT_WAIT_MS, settle)
 
 
 def _code_of(error: KafkaError | None) -> ErrorCode:

@@ -20,54 +20,36 @@ from typing import Any, Final, TypeVar
 
 from .. import __version__
 from ..controller.active import ControllerConfig
-from ..controller.client import ControllerClient
 from ..controller.controller_node import ControllerNode
 from ..controller.features import SUPPORTED, as_messages
-from ..controller.metadata_follower import MetadataFollower
 from ..controller.metadata_log import MetadataLogUnusable
 from ..controller.offline_replicas import encode_replicas
 from ..controller.raft.contract import RaftTimings
 from ..proto import admin_pb2, admin_pb2_grpc, data_pb2_grpc
 from ..proto import controller_pb2 as pb
-from ..replication.configuration import ReplicationConfig
-from ..replication.fetcher import FetcherLimits, FetchTransport
-from ..replication.manager import ReplicaManager
 from ..runtime import logs
 from ..runtime.clock import SystemClock
 from ..runtime.disk import RealDisk
 from ..runtime.http import HttpServer, Page, serve_pages
-from ..runtime.kernel_sync import KernelSync
-from ..runtime.network import FrameServer, bind_grpc, grpc_server
+from ..runtime.network import FrameServer, bind_grpc
 from ..runtime.tls import MutualTls, TlsError
 from ..storage.data_folders import DataFolders
 from ..storage.eraser import Eraser
 from ..storage.folder_owner import DirectoryRefused, bind_folders
-from ..storage.group_commit import GroupCommit
-from ..storage.log import Log
 from ..storage.opening_progress import OpeningStopped
 from ..storage.set_aside import DamagedRetention
-from ..wire.errors import ErrorCode, KafkaError
+from ..wire.errors import KafkaError
 from .admin_service import AdminService
-from .batch_threads import BatchThreads
-from .broker import Broker
-from .client_metrics import ClientMetricsCollector
+from .assembly import assemble
 from .codecs import Codecs
 from .configuration import Address, Configuration
-from .data_service import DataService
 from .disk_reserve import DiskReserves, ReservingDisk, full_folders
-from .finding import Finding
-from .group_coordination import GroupCoordination
 from .handlers import HANDLERS
-from .internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from .listener import listen
-from .log_recovery import RecoveryCollector, open_logs, page_while_opening
-from .log_upkeep import LogUpkeep
-from .membership import Membership, metadata_silence_s
-from .metrics import Metrics, NodeView
+from .log_recovery import open_logs, page_while_opening
+from .metrics import NodeView
 from .node_view import node_view
-from .peers import Peer, PeerFetchTransport, Peers
-from .transaction_coordination import TransactionCoordination
-from .transaction_enlistment import TransactionEnlistment
+from .run_time_settings import RunTimeSettings
 
 log = logs.get(__name__)
 
@@ -77,7 +59,7 @@ FAIL_STOP_EXIT_CODE: Final = 70
 UNCLEAN_STOP_EXIT_CODE: Final = 1
 REGISTRATION_TIMEOUT_S: Final = 600.0
 METADATA_TIMEOUT_S: Final = 120.0
-FETCH_ANSWER_TIMEOUT_S: Final = 10.0
+
 HOUSEKEEPING_S: Final = 60.0
 AGAIN_S: Final = 2.0
 OTHERS_LEAVE_S: Final = 3.0
@@ -162,117 +144,23 @@ class Node:
         self._reserves = DiskReserves(self._disk, configuration.data_dirs, configuration.integer("metadata.reserve.bytes"))
         self._reserves.restore(self._usable_folders)
         self._directory.make_room = self._reserves.make_room
-        self._group_commit = GroupCommit(configuration.integer("log.flush.threads"), kernel=KernelSync.open())
-        self._controller = ControllerClient({v.node_id: str(v.grpc) for v in configuration.voters}, self._clock)
-        self._broker = broker = Broker(configuration, self._clock, self._controller)
-        broker.handled_keys = HANDLERS.keys
-        broker.directory = self._directory
-        broker.reserves = self._reserves
-        broker.batch_threads = BatchThreads()
-        broker.membership = self._membership()
-        broker.metadata = MetadataFollower(
-            self._controller, configuration.node_id, self._clock, broker.on_metadata, on_failure=self._fail_stop,
-            silence_s_max=metadata_silence_s(configuration.seconds("broker.session.timeout.ms")),
-        )  # fmt: skip
-        self._peers = Peers(
-            self._kafka_address, client_id=f"tidegate-node-{configuration.node_id}", max_frame_bytes=self._frame_bytes_max
+        self._parts = assemble(
+            configuration,
+            self._clock,
+            self._disk,
+            self._directory,
+            self._reserves,
+            HANDLERS.keys,
+            node_view=self._view,
+            on_settings=self._settings_changed,
+            fail_stop=self._fail_stop,
         )
-        broker.replicas = self._replica_manager()
-        self._finding = Finding(broker, self._frame_bytes_max, self._fail_stop)
-        self._upkeep = LogUpkeep(
-            configuration, self._disk, self._clock, lambda: broker.replicas.replicas, self._group_commit.request, broker.setting
-        )
-        broker.transactions = TransactionCoordination(broker, self._peers)
-        broker.groups = GroupCoordination(broker)
-        broker.enlistment = TransactionEnlistment(broker, self._peers)
-        broker.metrics = Metrics(configuration.node_id, __version__, self._view)
-        broker.metrics.registry.register(RecoveryCollector(self._directory))
-        broker.metrics.registry.register(ClientMetricsCollector(broker.client_metrics))
-        self._grpc = grpc_server()
-        self._data_service = DataService(broker.replicas, lambda: broker.state, self._group_commit.request, broker.batch_threads)
+        self._broker = self._parts.broker
         self._parts_made = True
 
-    def _membership(self) -> Membership:
-        configuration = self._configuration
-        return Membership(
-            configuration.node_id,
-            self._controller,
-            self._clock,
-            session_timeout_s=configuration.seconds("broker.session.timeout.ms"),
-            heartbeat_interval_s=configuration.seconds("broker.heartbeat.interval.ms"),
-            applied_index=lambda: self._broker.metadata_index,
-            on_session_lost=lambda reason: self._broker.replicas.suspend_leadership(reason),
-            on_session_regained=lambda: self._broker.replicas.resume_leadership(),
-            on_superseded=lambda reason: self._fail_stop(RuntimeError(reason)),
-            offline_replicas=lambda: self._broker.offline_replicas(),
-            damaged_replicas=lambda: self._broker.damaged_replicas(),
-            reached_by=lambda: self._broker.reached_by.lives,
-        )
-
-    def _replica_manager(self) -> ReplicaManager:
-        configuration, integer = self._configuration, self._configuration.integer
-        return ReplicaManager(
-            configuration.node_id,
-            self._directory,
-            self._group_commit,
-            self._clock,
-            self._broker.alter_partitions,
-            self._fetch_transport,
-            self._on_leader, self._on_follower, self._on_high_watermark,
-            on_offline=lambda topic, partition, _reason: self._broker.replica_offline(topic, partition),
-            broker_epoch=lambda: self._broker.membership.broker_epoch,
-            exists=lambda topic, partition: self._broker.state.partition(topic, partition) is not None,
-            holds_session=lambda: self._broker.membership.holds_session,
-            is_out_of_room=self._broker.is_out_of_room,
-            make_logs_in_background=True,
-            config=ReplicationConfig(
-                replica_lag_time_max_ms=integer("replica.lag.time.max.ms"),
-                rack_of=self._broker.rack_of if configuration.flag("fetch.from.closest.replica") else None,
-                topic_name_of=self._broker.topic_name,
-                eligibility_of=self._broker.isr_eligibility,
-                client_sessions_max=integer("max.incremental.fetch.session.cache.slots"),
-                limits=self._broker.settings.replication_limits(),
-                fetcher=FetcherLimits(
-                    wait_max_ms=integer("replica.fetch.wait.max.ms"), response_max_bytes=integer("replica.fetch.max.bytes")
-                ),
-            ),
-        )  # fmt: skip
-
-    @property
-    def _frame_bytes_max(self) -> int:
-        """Of an answer from a peer: at least one batch, however large, plus the rest of the fetch."""
-        return self._configuration.integer("socket.request.max.bytes") + self._configuration.integer("replica.fetch.max.bytes")
-
-    def _kafka_address(self, node_id: int) -> tuple[str, int]:
-        found = self._broker.state.brokers.get(node_id)
-        if found is None:
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node_id} is not registered")
-        return found.kafka_host, found.kafka_port
-
-    def _fetch_transport(self, leader_id: int) -> FetchTransport:
-        client_id = f"tidegate-follower-{self._configuration.node_id}"
-        peer = Peer(leader_id, self._kafka_address, client_id=client_id, max_frame_bytes=self._frame_bytes_max)
-        return PeerFetchTransport(peer, FETCH_ANSWER_TIMEOUT_S)
-
-    # --- what replication reports ---------------------------------------------------------------------------------------
-
-    def _on_leader(self, topic: str, partition: int, leader_epoch: int, replica_log: Log) -> None:
-        if topic == TRANSACTION_STATE:
-            self._broker.transactions.on_elected(partition, leader_epoch, replica_log)
-        elif topic == CONSUMER_OFFSETS:
-            self._broker.groups.on_elected(partition, leader_epoch, replica_log)
-
-    def _on_follower(self, topic: str, partition: int, leader_epoch: int) -> None:
-        if topic == TRANSACTION_STATE:
-            self._broker.transactions.on_resigned(partition, leader_epoch)
-        elif topic == CONSUMER_OFFSETS:
-            self._broker.groups.on_resigned(partition, leader_epoch)
-
-    def _on_high_watermark(self, topic: str, partition: int, offset: int) -> None:
-        if topic == TRANSACTION_STATE:
-            self._broker.transactions.on_high_watermark(partition, offset)
-        elif topic == CONSUMER_OFFSETS:
-            self._broker.groups.on_high_watermark(partition, offset)
+    def _settings_changed(self, settings: RunTimeSettings) -> None:
+        if self._listener is not None:
+            settings.limit_connections(self._listener)
 
     # --- starting -----------------------------------------------------------------------------------------------------------
 
@@ -280,24 +168,23 @@ class Node:
         configuration, broker = self._configuration, self._broker
         controller = self._make_controller() if configuration.is_controller else None
         if controller is not None:
-            controller.add_to_server(self._grpc)
-        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(self._status), self._grpc)
-        data_pb2_grpc.add_DataServicer_to_server(self._data_service, self._grpc)
+            controller.add_to_server(self._parts.grpc)
+        admin_pb2_grpc.add_AdminServicer_to_server(AdminService(self._status), self._parts.grpc)
+        data_pb2_grpc.add_DataServicer_to_server(self._parts.data_service, self._parts.grpc)
         with _opening("listeners.grpc", configuration.grpc):
-            bind_grpc(self._grpc, configuration.grpc.host, configuration.grpc.port)
-        await self._grpc.start()
+            bind_grpc(self._parts.grpc, configuration.grpc.host, configuration.grpc.port)
+        await self._parts.grpc.start()
         if controller is not None:
             with _opening("listeners.quorum", configuration.quorum):
                 await controller.start()
             self._controller_node = controller
         if not configuration.is_broker:
-            await broker.metadata.start()
+            await self._parts.metadata.start(self._parts.application.apply)
             return
         await asyncio.to_thread(self._codecs.load_newest)
         # Bound before registering, so that a taken port is told at once; it serves when the metadata is applied.
         with _opening("listeners.kafka", configuration.kafka):
-            self._listener = listener = await listen(broker, HANDLERS)
-        broker.on_settings = lambda settings: settings.limit_connections(listener)
+            self._listener = await listen(broker, HANDLERS)
         broker.transactions.start()
         broker.groups.start()
         registration = await self._until_stopped(broker.membership.register(self._registration(), REGISTRATION_TIMEOUT_S))
@@ -305,18 +192,18 @@ class Node:
             return
         self._bind_folders(registration.metadata_id)
         log.info("broker_registered", broker_epoch=registration.broker_epoch, cluster=registration.cluster_id)
-        await broker.metadata.start()
+        await self._parts.metadata.start(self._parts.application.apply)
         try:
-            await self._until_stopped(broker.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S))
+            await self._until_stopped(self._parts.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S))
         except TimeoutError:
             raise StartError(
                 f"registered, but the metadata did not come within {METADATA_TIMEOUT_S:g} s: does the quorum have a leader?"
             ) from None
         broker.membership.start()
-        self._finding.start()
+        self._broker.finding.start()
         self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
         self._housekeeping.add_done_callback(self._housekeeping_ended)
-        self._upkeep.start()
+        self._parts.upkeep.start()
         await self._until_stopped(broker.membership.unfenced.wait())
 
     def _bind_folders(self, metadata_id: str) -> None:
@@ -336,7 +223,7 @@ class Node:
             await asyncio.to_thread(self._reserves.restore, self._usable_folders)
             await self._sync_flush_notes()
             await asyncio.to_thread(self._codecs.load_some)
-            self._broker.open_again()
+            self._parts.application.open_again()
             self._broker.client_metrics.expire(int(1000 * self._clock.monotonic()))
             if self._clock.monotonic() < expire_at_s:
                 continue
@@ -402,7 +289,7 @@ class Node:
             ),
             tls=self._quorum_tls(),
             timings=RaftTimings(election_s_min=election_s, election_s_max=2 * election_s),
-            ask_voter=self._controller.describe_quorum,
+            ask_voter=self._broker.controller.describe_quorum,
         )
 
     def _quorum_tls(self) -> MutualTls | None:
@@ -413,7 +300,7 @@ class Node:
             raise StartError(f"quorum.tls: {error}") from error
 
     def _registration(self) -> pb.RegisterBrokerRequest:
-        configuration, broker = self._configuration, self._broker
+        configuration = self._configuration
         previous_epoch = self._directory.previous_broker_epoch
         return pb.RegisterBrokerRequest(
             node_id=configuration.node_id,
@@ -426,8 +313,8 @@ class Node:
             grpc_port=configuration.advertised_grpc.port,
             clean_shutdown_broker_epoch=-1 if previous_epoch is None else previous_epoch,
             directory_id=self._directory.directory_id,
-            offline_replicas=encode_replicas(broker.damaged_replicas(), pb.ReplicasOfTopic),
-            damaged_replicas=encode_replicas(broker.damaged_replicas(), pb.ReplicasOfTopic),
+            offline_replicas=encode_replicas(self._parts.application.damaged_replicas(), pb.ReplicasOfTopic),
+            damaged_replicas=encode_replicas(self._parts.application.damaged_replicas(), pb.ReplicasOfTopic),
             supported_features=as_messages(SUPPORTED),
         )
 
@@ -445,16 +332,16 @@ class Node:
             await self._see_others_off()
         if self._housekeeping is not None:
             self._housekeeping.cancel()
-        await self._upkeep.stop()
+        await self._parts.upkeep.stop()
         if self._listener is not None:
             await self._listener.close()
         await broker.transactions.stop()
         await broker.groups.stop()
         await broker.membership.stop()
-        await self._finding.stop()
-        await broker.metadata.stop()
+        await self._broker.finding.stop()
+        await self._parts.metadata.stop()
         await broker.replicas.shutdown(clean=True)
-        self._group_commit.close()
+        self._parts.group_commit.close()
         clean = self._close_directory()
         await self._close_network()
         log.info("node_stopped", node=configuration.node_id, clean=clean)
@@ -480,12 +367,12 @@ class Node:
 
     async def _close_network(self) -> None:
         await self._broker.batch_threads.close()
-        self._peers.close()
-        self._data_service.close()
-        await self._controller.close()
+        self._parts.peers.close()
+        self._parts.data_service.close()
+        await self._broker.controller.close()
         if self._controller_node is not None:
             await self._controller_node.stop()
-        await self._grpc.stop(grace=0.5)
+        await self._parts.grpc.stop(grace=0.5)
         if self._pages is not None:
             await self._pages.close()
 
@@ -501,11 +388,11 @@ class Node:
         await broker.transactions.stop()
         await broker.groups.stop()
         await broker.membership.stop()
-        await self._finding.stop()
-        await broker.metadata.stop()
-        await self._upkeep.stop()
+        await self._broker.finding.stop()
+        await self._parts.metadata.stop()
+        await self._parts.upkeep.stop()
         await broker.replicas.shutdown(clean=False)
-        self._group_commit.close()
+        self._parts.group_commit.close()
         if broker.membership.broker_epoch < 0 and previous_epoch is not None:
             self._directory.close(clean=True, broker_epoch=previous_epoch)
         else:
@@ -526,8 +413,8 @@ class Node:
         if self._state != "running" or not self._configuration.is_broker:
             return self._state == "running"
         if not self._caught_up:
-            self._caught_up = self._broker.in_sync_everywhere()
-        return self._caught_up and self._broker.membership.unfenced.is_set() and self._finding.is_found
+            self._caught_up = self._broker.cluster.in_sync_everywhere()
+        return self._caught_up and self._broker.membership.unfenced.is_set() and self._broker.finding.is_found
 
     def _view(self) -> NodeView:
         return node_view(
@@ -535,7 +422,8 @@ class Node:
             controller_active=self._controller_active,
             ready=self._ready,
             connections=len(self._listener.connections) if self._listener else 0,
-            upkeep=self._upkeep.view(),
+            offline_replicas=len(self._parts.application.offline_replicas()),
+            upkeep=self._parts.upkeep.view(),
         )
 
     @property
@@ -567,8 +455,8 @@ class Node:
             cluster_id=self._configuration.text("cluster.id"),
             version=__version__,
             controller_active=self._controller_active,
-            controller_id=broker.controller_id,
-            metadata_index=broker.metadata_index,
+            controller_id=broker.cluster.controller_id,
+            metadata_index=broker.cluster.metadata_index,
             leaders=broker.replicas.leader_count,
             replicas=sum(1 for _ in broker.replicas.replicas),
             under_replicated=broker.replicas.under_replicated_count,

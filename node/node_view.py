@@ -8,7 +8,9 @@ from .log_upkeep import UpkeepView
 from .metrics import NodeView, PartitionView
 
 
-def node_view(broker: Broker, *, controller_active: bool, ready: bool, connections: int, upkeep: UpkeepView) -> NodeView:
+def node_view(
+    broker: Broker, *, controller_active: bool, ready: bool, connections: int, offline_replicas: int, upkeep: UpkeepView
+) -> NodeView:
     """Read on the loop, at the moment of the question."""
     shards = list(broker.transactions.shards)
     return NodeView(
@@ -18,12 +20,12 @@ def node_view(broker: Broker, *, controller_active: bool, ready: bool, connectio
         groups=sum(len(shard.groups) + len(shard.consumers.groups) for shard in broker.groups.shards),
         markers_cancelled=broker.transactions.markers_cancelled,
         controller_active=controller_active,
-        metadata_index=broker.metadata_index,
+        metadata_index=broker.cluster.metadata_index,
         ready=ready,
         connections=connections,
         upkeep=upkeep,
         under_min_isr=broker.replicas.under_min_isr_count,
-        offline_replicas=len(broker.offline_replicas()),
+        offline_replicas=offline_replicas,
         offline_data_folders=len(broker.directory.offline_folders),
         shards=[*broker.transactions.views(), *broker.groups.views()],
     )

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..controller.state import ClusterState
 from ..coordinator.runtime import CoordinatorRuntime, RuntimeConfig, ShardView
@@ -22,17 +22,20 @@ from ..coordinator.transaction.events import (
 from ..coordinator.transaction.markers import MarkerBatch
 from ..coordinator.transaction.shard import TransactionShard
 from ..coordinator.transaction.state import TransactionPartition
+from ..replication.manager import ReplicaManager
 from ..runtime import logs
+from ..runtime.clock import Clock
 from ..storage.log import Log
 from ..wire.errors import ErrorCode, KafkaError
+from .cluster_view import ClusterView
+from .configuration import Configuration
 from .coordinator_host import CoordinatorHost, ReplicatedStateLog
 from .internal_topics import TRANSACTION_STATE, partition_for
 from .marker_sender import Codes, MarkerSender
 from .marker_writing import Marker, MarkerWrites
+from .membership import Membership
 from .peers import Peers
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .producer_ids import ProducerIds
 
 log = logs.get(__name__)
 
@@ -42,11 +45,24 @@ COMPLETION_WAIT_MS: Final = 1000
 
 
 class TransactionCoordination:
-    """Everything runs on the node's loop."""
+    """Everything runs on the node's loop.  `new_writes()`: markers that this node writes as their partitions' leader."""
 
-    def __init__(self, broker: Broker, peers: Peers) -> None:
-        self._broker = broker
-        configuration = broker.configuration
+    def __init__(
+        self,
+        configuration: Configuration,
+        cluster: ClusterView,
+        replicas: ReplicaManager,
+        membership: Membership,
+        producer_ids: ProducerIds,
+        peers: Peers,
+        new_writes: Callable[[], MarkerWrites],
+        clock: Clock,
+    ) -> None:
+        self._cluster = cluster
+        self._replicas = replicas
+        self._fresh_ids = producer_ids
+        self._new_writes = new_writes
+        self._clock = clock
         self._config = TransactionConfig(
             max_timeout_ms=configuration.integer("transaction.max.timeout.ms"),
             expiration_ms=configuration.integer("transactional.id.expiration.ms"),
@@ -59,23 +75,21 @@ class TransactionCoordination:
             lambda partition, epoch: TransactionShard(
                 self._config, self._take_producer_id, epoch, partial(self._is_alone, partition)
             ),
-            ReplicatedStateLog(TRANSACTION_STATE, broker.replicas),
+            ReplicatedStateLog(TRANSACTION_STATE, replicas),
             self._execute,
             config=RuntimeConfig(),
             on_failed=self._on_failed,
-            now_ms=broker.clock.steady_ms(),
+            now_ms=clock.steady_ms(),
         )
         self._host = CoordinatorHost(
             TRANSACTION_STATE,
             runtime,
-            broker.clock,
-            holds_session=lambda: broker.membership.holds_session,
-            leads=lambda partition: broker.leads(TRANSACTION_STATE, partition),
+            clock,
+            holds_session=lambda: membership.holds_session,
+            leads=lambda partition: cluster.leads(TRANSACTION_STATE, partition),
         )
-        topics = Topics(lambda: broker.state, lambda: broker.serving)
-        self._markers = MarkerSender(
-            topics, peers, broker.clock, self._markers_written, broker.node_id, self._write_markers_here
-        )
+        topics = Topics(lambda: cluster.state, lambda: cluster.serving)
+        self._markers = MarkerSender(topics, peers, clock, self._markers_written, cluster.node_id, self._write_markers_here)
         self._producer_ids: deque[int] = deque()
         self._refill: asyncio.Task[None] | None = None
 
@@ -111,7 +125,7 @@ class TransactionCoordination:
 
     async def ask(self, transactional_id: str, event: TransactionEvent) -> Any:
         """Submits to the shard of `transactional_id`; raises KafkaError (NOT_COORDINATOR, ...)."""
-        partitions = await self._broker.state_partitions(TRANSACTION_STATE)
+        partitions = await self._cluster.state_partitions(TRANSACTION_STATE)
         return await self._host.ask_partition(partition_for(transactional_id, partitions), event)
 
     async def ask_all(self, event: TransactionEvent) -> list[Any]:
@@ -120,13 +134,13 @@ class TransactionCoordination:
 
     def partition(self, topic: str, index: int) -> TransactionPartition:
         """A partition with the id of its topic, which tells it from a later topic of the same name."""
-        found = self._broker.state.topics.get(topic)
+        found = self._cluster.state.topics.get(topic)
         return TransactionPartition(topic, index, found.topic_id if found else None)
 
     def refusals(self, wanted: Collection[tuple[str, int]]) -> dict[tuple[str, int], ErrorCode]:
         """Empty when all of them may be enlisted; else a code for each, because it is all or nothing: a transaction with a
         partition that does not exist could never be completed, and a marker in this very log would be behind its shard's back."""
-        topics = self._broker.state.topics
+        topics = self._cluster.state.topics
         bad = {
             (topic, index): ErrorCode.INVALID_TOPIC_EXCEPTION
             if topic == TRANSACTION_STATE
@@ -152,10 +166,10 @@ class TransactionCoordination:
 
     def _is_alone(self, partition: int) -> bool:
         try:
-            assignment = self._broker.replicas.replica(TRANSACTION_STATE, partition).assignment
+            assignment = self._replicas.replica(TRANSACTION_STATE, partition).assignment
         except KafkaError:
             return False
-        return set(assignment.replicas) == {self._broker.node_id}
+        return set(assignment.replicas) == {self._cluster.node_id}
 
     # --- effects ----------------------------------------------------------------------------------------------------------
 
@@ -167,12 +181,12 @@ class TransactionCoordination:
                 self._refill_producer_ids()
 
     def _markers_written(self, state_partition: int, event: MarkersWritten) -> None:
-        self._host.runtime.submit(state_partition, event, None, self._broker.clock.steady_ms())
+        self._host.runtime.submit(state_partition, event, None, self._clock.steady_ms())
 
     async def _write_markers_here(self, batch: MarkerBatch) -> Codes:
-        if not self._broker.serving:
+        if not self._cluster.serving:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "this node is still starting")
-        writes = MarkerWrites(self._broker)
+        writes = self._new_writes()
         for entry in batch.transactions:
             send = entry.send
             marker = Marker(
@@ -197,7 +211,7 @@ class TransactionCoordination:
     async def _fill(self) -> None:
         try:
             while len(self._producer_ids) < PRODUCER_IDS_AT_HAND:
-                self._producer_ids.append(await self._broker.producer_ids.next())
+                self._producer_ids.append(await self._fresh_ids.next())
         except KafkaError as error:
             log.warning("no_producer_ids", error=error)  # the next InitProducerId asks again
 

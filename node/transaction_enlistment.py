@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..coordinator.transaction.events import AddPartitions
 from ..runtime import logs
+from ..runtime.clock import Clock
 from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode, KafkaError
 from .internal_topics import TRANSACTION_STATE, partition_for
 from .peers import Peers
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .topic_creation import TopicCreation
+from .transaction_coordination import TransactionCoordination
 
 log = logs.get(__name__)
 
@@ -67,9 +67,14 @@ class _Question:
 class TransactionEnlistment:
     """Asks the coordinator, wherever it is."""
 
-    def __init__(self, broker: Broker, peers: Peers) -> None:
-        self._broker = broker
+    def __init__(
+        self, node_id: int, topics: TopicCreation, transactions: TransactionCoordination, peers: Peers, clock: Clock
+    ) -> None:
+        self._node_id = node_id
+        self._topics = topics
+        self._transactions = transactions
         self._peers = peers
+        self._clock = clock
         self._gathering: dict[Transaction, _Question] = {}
 
     async def ask(
@@ -110,7 +115,7 @@ class TransactionEnlistment:
         del self._gathering[transaction]
         transactional_id, producer_id, producer_epoch, verify_only = transaction
         partitions = list(question.partitions)
-        deadline, pause_s = self._broker.clock.monotonic() + PATIENCE_S, RETRY_S_FIRST
+        deadline, pause_s = self._clock.monotonic() + PATIENCE_S, RETRY_S_FIRST
         while True:
             for before_asking in question.before_asking:
                 before_asking()
@@ -118,10 +123,10 @@ class TransactionEnlistment:
             passing = {code for code in codes.values() if code in PASSING}
             if not passing:
                 return {p: _told(code) for p, code in codes.items()}
-            if self._broker.clock.monotonic() >= deadline:
+            if self._clock.monotonic() >= deadline:
                 log.info("transaction_not_enlisted", transactional_id=transactional_id, codes=[code.name for code in passing])
                 return {p: _told(code) for p, code in codes.items()}
-            await self._broker.clock.sleep(pause_s)
+            await self._clock.sleep(pause_s)
             pause_s = min(RETRY_S_MAX, 2 * pause_s)
 
     async def _ask_once(
@@ -129,8 +134,8 @@ class TransactionEnlistment:
     ) -> dict[Partition, ErrorCode]:
         try:
             node_id = await self._coordinator_of(transactional_id)
-            if node_id == self._broker.node_id:
-                transactions = self._broker.transactions
+            if node_id == self._node_id:
+                transactions = self._transactions
                 refusals = transactions.refusals(partitions)  # a topic may be deleted while the question is repeated
                 if refusals:
                     return refusals
@@ -157,7 +162,7 @@ class TransactionEnlistment:
     async def _coordinator_of(self, transactional_id: str) -> int:
         """The state topic is made when it is missing, as for FindCoordinator: only a coordinator may say that nobody knows the
         transactional id, and this node's metadata may lag behind the producer's."""
-        topic = await self._broker.ensure_internal_topic(TRANSACTION_STATE)
+        topic = await self._topics.ensure_internal_topic(TRANSACTION_STATE)
         partition = topic.partitions.get(partition_for(transactional_id, len(topic.partitions)))
         if partition is None or partition.leader < 0:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody coordinates {transactional_id!r} at the moment")

@@ -15,7 +15,7 @@ from ..requests import Fields, RequestContext, for_version
 async def _offsets_topic(broker: Broker) -> TopicState:
     """The producer can only try again while the topic cannot be made: any other error would end its transaction for good."""
     try:
-        return await broker.ensure_internal_topic(CONSUMER_OFFSETS)
+        return await broker.topics.ensure_internal_topic(CONSUMER_OFFSETS)
     except KafkaError as error:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
 

@@ -31,7 +31,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         reply = await broker.controller.reassign_partitions(wanted, max(1.0, milliseconds(request.timeout) / 1000))
     except KafkaError as error:
         return answer | {"error_code": error.code, "error_message": error.message or None, "responses": []}
-    await broker.wait_for_metadata(reply.metadata_index)
+    await broker.topics.wait_for_metadata(reply.metadata_index)
     topics: dict[str, list[dict[str, Any]]] = {}
     for result in reply.results:
         told = {"error_code": ErrorCode(result.error), "error_message": result.message or None}

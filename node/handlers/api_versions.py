@@ -29,7 +29,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
     version = context.api_version
     question = reachability.parse(context.client_id)
-    if question is not None and not broker.asked_who_this_is(question):
+    if question is not None and not broker.finding.asked_who_this_is(question):
         return {"error_code": ErrorCode.STALE_BROKER_EPOCH, "api_keys": [], "throttle_time": 0}
     if version >= 3 and not (
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
@@ -49,7 +49,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
             for name, (low, high) in shown_ranges().items()
             if low > 0 or version >= 4
         ],
-        "finalized_features_epoch": broker.metadata_index,
+        "finalized_features_epoch": broker.cluster.metadata_index,
         "finalized_features": [
             {"name": name, "max_version_level": level, "min_version_level": level}
             for name, level in shown(broker.state.features).items()

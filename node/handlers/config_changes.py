@@ -63,4 +63,4 @@ async def _ask(broker: Broker, resource: Any, validate_only: bool, describe: Cal
     if result.error != ErrorCode.NONE:
         raise KafkaError(ErrorCode(result.error), result.message)
     if not validate_only:
-        await broker.wait_for_metadata(reply.metadata_index)
+        await broker.topics.wait_for_metadata(reply.metadata_index)

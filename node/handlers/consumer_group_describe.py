@@ -25,7 +25,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
 
 async def _describe(broker: Broker, group_id: str, operations: int) -> dict[str, Any]:
     try:
-        check_consumer_groups_enabled(broker)
+        check_consumer_groups_enabled(broker.cluster)
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "")  # without a message, as by Kafka
         found = await broker.groups.ask(group_id, DescribeConsumerGroup(group_id))

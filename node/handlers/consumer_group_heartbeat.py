@@ -31,7 +31,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         client_host=f"/{context.client_host}",  # as Kafka writes it
     )
     try:
-        check_consumer_groups_enabled(broker)
+        check_consumer_groups_enabled(broker.cluster)
         if event.topic_regex:
             await broker.groups.learn_pattern(event.topic_regex)
         reply = await broker.groups.ask(request.group_id, event)

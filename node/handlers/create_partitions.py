@@ -28,7 +28,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         failed = [{"name": name, "error_code": error.code, "error_message": error.message or None} for name in names]
         return {"throttle_time": 0, "results": failed}
     if not request.validate_only:
-        await broker.wait_for_metadata(reply.metadata_index)
+        await broker.topics.wait_for_metadata(reply.metadata_index)
     answers = {answer.name: answer for answer in reply.topics}  # a topic that is asked for twice is refused as one
     results = [
         _unassigned(name)

@@ -31,7 +31,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
             replication_factor=_or_default(
                 topic.replication_factor, topic.assignments, broker.configuration.integer("default.replication.factor")
             ),
-            config=broker.new_topic_config({entry.name: entry.value for entry in topic.configs}),
+            config=broker.topics.new_topic_config({entry.name: entry.value for entry in topic.configs}),
         )
         for assignment in sorted(topic.assignments, key=lambda a: a.partition_index):
             new.assignments.add(replicas=assignment.broker_ids)
@@ -57,7 +57,7 @@ def _or_default(value: int, assignments: Any, default: int) -> int:
 
 async def _create(broker: Broker, wanted: pb.CreateTopicsRequest, timeout_s: float, results: dict[str, dict[str, Any]]) -> None:
     try:
-        reply = await broker.create_topics(wanted, max(1.0, timeout_s))
+        reply = await broker.topics.create(wanted, max(1.0, timeout_s))
     except KafkaError as error:
         for topic in wanted.topics:
             results[topic.name] = _failed(topic.name, error.code, error.message)

@@ -57,7 +57,7 @@ async def _delete(broker: Broker, wanted: list[Key], timeout_s: float) -> dict[K
         reply = await broker.controller.delete_topics(request, timeout_s)
     except KafkaError as error:
         return {key: _answer(*key, error.code, error.message) for key in wanted}
-    await broker.wait_for_metadata(reply.metadata_index)
+    await broker.topics.wait_for_metadata(reply.metadata_index)
     found = {}
     for key, answer in zip([*by_name, *by_id], reply.topics, strict=True):
         name = answer.name or key[0]

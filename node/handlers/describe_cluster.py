@@ -30,7 +30,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         "error_message": None,
         "endpoint_type": _BROKERS,
         "cluster_id": state.cluster_id,
-        "controller_id": some_broker(state, broker.controller_id),
+        "controller_id": some_broker(state, broker.cluster.controller_id),
         "brokers": [
             {"broker_id": b.node_id, "host": b.kafka_host, "port": b.kafka_port, "rack": b.rack or None, "is_fenced": b.fenced}
             for b in found

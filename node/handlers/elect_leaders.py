@@ -30,7 +30,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     except KafkaError as error:
         topics = _by_topic([(name, index, error.code, error.message) for name, index in dict.fromkeys(asked)])
         return {"throttle_time": 0, "error_code": error.code, "replica_election_results": topics}
-    await broker.wait_for_metadata(reply.metadata_index)
+    await broker.topics.wait_for_metadata(reply.metadata_index)
     topics = _by_topic([(result.topic, result.partition, ErrorCode(result.error), result.message) for result in reply.results])
     return {"throttle_time": 0, "error_code": ErrorCode.NONE, "replica_election_results": topics}
 

@@ -62,7 +62,7 @@ def _name_leaders(broker: Broker, result: FetchResponse) -> None:
     """KIP-951: who leads now, and where it listens."""
     leaders = set()
     for topic_id, parts in result.topics_by_id:
-        name = broker.topic_name(topic_id)
+        name = broker.cluster.topic_name(topic_id)
         for part in parts:
             if part.error in _MOVED and name is not None:
                 part.current_leader = part.current_leader or current_leader(broker, name, part.partition)
@@ -74,14 +74,14 @@ def _name_leaders(broker: Broker, result: FetchResponse) -> None:
 async def _for_follower(broker: Broker, request: FetchRequest) -> FetchResponse:
     unknown: list[tuple[UUID, list[FetchResponsePartition]]] = []
     for topic_id, specs in request.topics_by_id:
-        name = broker.topic_name(topic_id)
+        name = broker.cluster.topic_name(topic_id)
         if name is None:
             refused = [FetchResponsePartition(spec.partition, ErrorCode.UNKNOWN_TOPIC_ID) for spec in specs]
             unknown.append((topic_id, refused))
         else:
             request.topics.append((name, specs))
     for topic_id, partitions in request.forgotten_by_id:
-        if (name := broker.topic_name(topic_id)) is not None:
+        if (name := broker.cluster.topic_name(topic_id)) is not None:
             request.forgotten_topics.append((name, partitions))
     ids = {name: specs[0].topic_id for name, specs in request.topics if specs}
     if unknown:

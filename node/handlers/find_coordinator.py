@@ -32,7 +32,7 @@ async def _find(broker: Broker, key_type: int, key: str) -> dict[str, Any]:
     if not broker.membership.holds_session:  # what it knows may be old, and it would name itself
         return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node has no session with the controller now: ask another one")
     try:
-        topic = await broker.ensure_internal_topic(topic_name)
+        topic = await broker.topics.ensure_internal_topic(topic_name)
     except KafkaError as error:
         return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
     partition = topic.partitions.get(partition_for(key, len(topic.partitions)))

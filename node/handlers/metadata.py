@@ -78,7 +78,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Encod
 
 def _whole(broker: Broker, on_cluster: int) -> Hashable:
     """What an answer about all topics rests on.  The state's index grows with everything that changes it."""
-    return id(broker.state), broker.state.index, broker.controller_id, on_cluster
+    return id(broker.state), broker.state.index, broker.cluster.controller_id, on_cluster
 
 
 def _body(broker: Broker, version: int, topics: EncodedItems, on_cluster: int) -> bytes:
@@ -90,7 +90,7 @@ def _body(broker: Broker, version: int, topics: EncodedItems, on_cluster: int) -
             for b in state.active_brokers()
         ],
         "cluster_id": state.cluster_id,
-        "controller_id": some_broker(state, broker.controller_id),
+        "controller_id": some_broker(state, broker.cluster.controller_id),
         "topics": topics,
         "error_code": ErrorCode.NONE,
     }
@@ -114,7 +114,7 @@ async def _one(
         return found
     if topic_name_problem(name) is not None:
         return _failed(name, None, ErrorCode.INVALID_TOPIC_EXCEPTION, operations)
-    error = await broker.auto_create(name) if create else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    error = await broker.topics.auto_create(name) if create else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return _failed(name, None, error, operations)
 
 

@@ -32,6 +32,7 @@ from ...wire.produce import (
 )
 from ...wire.records import BatchHeader, parse_header
 from ..broker import Broker
+from ..disk_reserve import is_out_of_room
 from ..internal_topics import INTERNAL_TOPICS
 from ..refused_batches import Sender
 from ..requests import Deferred, Encoded, RequestContext, Staged, Turns, for_version, gravest
@@ -63,13 +64,13 @@ class _Part:
 
 
 def begin(broker: Broker, context: RequestContext, body: memoryview) -> Staged:
-    request = parse_produce_request(context.api_version, body)
+    request, name_of = parse_produce_request(context.api_version, body), broker.cluster.topic_name
     parts = [
         _Part(topic, partition, records, ProduceResponsePartition(partition))
         for topic, partitions in request.topics
         for partition, records in partitions
     ] or [
-        _Part(broker.topic_name(topic_id) or "", partition, records, ProduceResponsePartition(partition), topic_id=topic_id)
+        _Part(name_of(topic_id) or "", partition, records, ProduceResponsePartition(partition), topic_id=topic_id)
         for topic_id, partitions in request.topics_by_id
         for partition, records in partitions
     ]
@@ -109,7 +110,7 @@ def _check(broker: Broker, version: int, request: ProduceRequest, part: _Part, t
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {part.topic_id}")
         if part.topic in INTERNAL_TOPICS:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{part.topic} is written by the cluster alone")
-        if broker.is_out_of_room(part.topic, part.partition):
+        if is_out_of_room(broker.directory, broker.reserves, part.topic, part.partition):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of node {broker.node_id} is full: make room there")
         if not part.records:
             raise KafkaError(ErrorCode.INVALID_RECORD, "no batch came for the partition")

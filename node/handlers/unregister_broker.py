@@ -15,5 +15,5 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         reply = await broker.controller.unregister_broker(pb.UnregisterBrokerRequest(node_id=request.broker_id))
     except KafkaError as error:
         return {"throttle_time": 0, "error_code": error.code, "error_message": error.message or None}
-    await broker.wait_for_metadata(reply.metadata_index)
+    await broker.topics.wait_for_metadata(reply.metadata_index)
     return {"throttle_time": 0, "error_code": ErrorCode.NONE, "error_message": None}

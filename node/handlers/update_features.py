@@ -26,7 +26,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         reply = await broker.controller.update_features(wanted, max(1.0, milliseconds(request.timeout) / 1000))
     except KafkaError as error:
         return _answer(context, request, error.code, error.message or None)
-    await broker.wait_for_metadata(reply.metadata_index)
+    await broker.topics.wait_for_metadata(reply.metadata_index)
     return _answer(context, request, ErrorCode.NONE, None)
 
 

@@ -10,7 +10,7 @@ from ..requests import Deferred, Fields, RequestContext
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Deferred:
-    writes = MarkerWrites(broker)
+    writes = MarkerWrites(broker.replicas, broker.groups, broker.clock)
     for each in request.markers:
         version = getattr(each, "transaction_version", 0)
         marker = Marker(each.producer_id, each.producer_epoch, each.coordinator_epoch, each.transaction_result, version)

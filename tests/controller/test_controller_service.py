@@ -43,7 +43,7 @@ class Broker:
         self.node_id = node_id
         self.client: ControllerClient = cluster.client()
         self.results: list[ApplyResult] = []
-        self.follower = MetadataFollower(self.client, node_id, SystemClock(), self._applied)
+        self.follower = MetadataFollower(self.client, node_id, SystemClock())
         self.broker_epoch = -1
         self.wants_shutdown = False
         self.should_shutdown = False
@@ -55,7 +55,7 @@ class Broker:
         self.results.append(result)
 
     async def start(self, incarnation: str = "first") -> None:
-        await self.follower.start()
+        await self.follower.start(self._applied)
         reply = await self.client.register_broker(registration(self.node_id, incarnation))
         self.broker_epoch = reply.broker_epoch
         self._task = asyncio.create_task(self._beat())

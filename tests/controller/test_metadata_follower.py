@@ -46,8 +46,8 @@ async def test_a_follower_far_behind_gets_a_snapshot_in_chunks_and_then_entries(
         await controller.metadata.propose(feature(f"feature-{number}"))
     results: list[ApplyResult] = []
     client = one.client()
-    follower = MetadataFollower(client, 7, SystemClock(), lambda state, result: results.append(result))
-    await follower.start()
+    follower = MetadataFollower(client, 7, SystemClock())
+    await follower.start(lambda _state, result: results.append(result))
     await follower.wait_for_index(controller.metadata.applied_index, 10)
     assert results[0].from_snapshot and follower.state.state_hash() == controller.metadata.state.state_hash()
     index = (await controller.metadata.propose(feature("one more"))).index
@@ -63,8 +63,8 @@ async def test_a_small_difference_comes_as_entries_each_once(one: ControllerClus
     controller = await one.active()
     results: list[ApplyResult] = []
     client = one.client()
-    follower = MetadataFollower(client, 7, SystemClock(), lambda state, result: results.append(result))
-    await follower.start()
+    follower = MetadataFollower(client, 7, SystemClock())
+    await follower.start(lambda _state, result: results.append(result))
     for number in range(50):
         await controller.metadata.propose(feature(f"feature-{number}"))
     await follower.wait_for_index(controller.metadata.applied_index, 10)
@@ -134,8 +134,8 @@ async def test_a_broker_that_cannot_do_what_the_metadata_says_stops_following(on
         raise RuntimeError("the disk is gone")
 
     client = one.client()
-    follower = MetadataFollower(client, 7, SystemClock(), applied, on_failure=failures.append)
-    await follower.start()
+    follower = MetadataFollower(client, 7, SystemClock(), on_failure=failures.append)
+    await follower.start(applied)
     await until(lambda: failures)
     assert str(failures[0]) == "the disk is gone" and follower.state.index <= 3
     await follower.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -36,7 +37,6 @@ from tidegate.node.client_metrics import (
     decoded_points,
 )
 from tidegate.node.configuration import load
-from tidegate.runtime.clock import ManualClock
 from tidegate.wire.api import ApiKey
 from tidegate.wire.compression import Compression, compress
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -60,15 +60,18 @@ def test_client_metrics_are_announced_while_there_is_a_subscription(always: bool
     """Without one librdkafka would write a line for every client."""
     node = {"node.id": "1", "cluster.id": "abc", "quorum.voters": "1@127.0.0.1:9094:9093", "data.dirs": "data"}
     options = [f"{key}={value}" for key, value in (node | {"client.metrics.always.announced": str(always).lower()}).items()]
-    broker = Broker(load(None, environment={}, overrides=options), ManualClock(), None)  # type: ignore[arg-type]
-    broker.handled_keys = frozenset(ApiKey)
+    every_key, of_broker = frozenset(ApiKey), cast(Any, Broker.announced_keys).fget
     client_metrics_keys = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
     for found, announced in (
         ({}, always), ({(int(ResourceType.GROUP), "g"): {}}, always), (ALL, True), ({}, always),
     ):  # fmt: skip
-        broker.metadata = SimpleNamespace(state=SimpleNamespace(resource_configs=dict(found)))  # type: ignore[assignment]
-        assert (client_metrics_keys <= broker.announced_keys) is announced
-        assert frozenset(ApiKey) - client_metrics_keys <= broker.announced_keys
+        broker = SimpleNamespace(
+            configuration=load(None, environment={}, overrides=options), client_metrics=ClientMetrics(), handled_keys=every_key,
+            state=SimpleNamespace(resource_configs=dict(found)),
+        )  # fmt: skip
+        announced_keys = of_broker(broker)
+        assert (client_metrics_keys <= announced_keys) is announced
+        assert every_key - client_metrics_keys <= announced_keys
 
 
 def push(clients: ClientMetrics, now_ms: int, wanted: ResourceConfigs = ALL, who: UUID = ME, **other: int) -> ErrorCode:

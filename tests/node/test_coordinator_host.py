@@ -13,7 +13,7 @@ import pytest
 from tidegate.coordinator.outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
 from tidegate.coordinator.runtime import CoordinatorRuntime, Phase
 from tidegate.node import coordinator_host
-from tidegate.node.broker import Broker
+from tidegate.node.cluster_view import ClusterView
 from tidegate.node.coordinator_host import CoordinatorHost, ReplicatedStateLog
 from tidegate.replication.manager import ReplicaManager
 from tidegate.runtime.clock import ManualClock, SystemClock
@@ -379,23 +379,23 @@ class Metadata:
 
 @pytest.mark.parametrize("entries", [0, 3])
 async def test_a_node_that_is_asked_before_it_knows_the_state_topic_waits_for_its_metadata(entries: int) -> None:
-    broker = Broker(cast(Any, SimpleNamespace(node_id=1)), ManualClock(), cast(Any, None))
-    broker.metadata = cast(Any, Metadata(SimpleNamespace(index=7, topics={}), entries))
+    metadata = cast(Any, Metadata(SimpleNamespace(index=7, topics={}), entries))
+    cluster = ClusterView(1, metadata, cast(Any, None), ManualClock())
     if entries:
-        assert await broker.state_partitions("state") == 2
+        assert await cluster.state_partitions("state") == 2
     else:
-        assert await code_of(broker.state_partitions("state")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await code_of(cluster.state_partitions("state")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 @pytest.mark.parametrize(
     ("serving", "leader", "leads"), [(True, 1, True), (True, 2, False), (True, -1, False), (False, 1, False)]
 )
 def test_a_node_leads_what_its_metadata_say_once_it_serves(serving: bool, leader: int, leads: bool) -> None:
-    broker = Broker(cast(Any, SimpleNamespace(node_id=1)), ManualClock(), cast(Any, None))
     topics = {"state": SimpleNamespace(partitions={0: SimpleNamespace(leader=leader)})}
-    broker.metadata = cast(Any, SimpleNamespace(state=SimpleNamespace(index=7, topics=topics)))
-    broker._serving_since_index = 3 if serving else None
-    assert broker.leads("state", 0) is leads and not broker.leads("state", 1) and not broker.leads("other", 0)
+    metadata = cast(Any, SimpleNamespace(state=SimpleNamespace(index=7, topics=topics)))
+    cluster = ClusterView(1, metadata, cast(Any, None), ManualClock())
+    cluster.serving = serving
+    assert cluster.leads("state", 0) is leads and not cluster.leads("state", 1) and not cluster.leads("other", 0)
 
 
 async def test_a_caller_that_went_away_does_no_harm(hosted: Hosted) -> None:

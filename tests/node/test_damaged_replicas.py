@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
-from tidegate.node.broker import Broker
+from tidegate.node.metadata_application import MetadataApplication
 
 HERE, THERE = UUID(int=1), UUID(int=2)
 
@@ -18,5 +18,7 @@ def test_a_log_of_which_nobody_knows_whose_it_is_counts_as_the_damaged_one_of_th
         "known": SimpleNamespace(topic_id=UUID(int=9), partitions={0: 0}),
         "nameless": SimpleNamespace(topic_id=THERE, partitions={1: 0}),
     }
-    broker = SimpleNamespace(directory=SimpleNamespace(damaged=damaged), state=SimpleNamespace(topics=topics))
-    assert Broker.damaged_replicas(cast(Broker, broker)) == {(HERE.bytes, 0), (THERE.bytes, 1)}
+    application = SimpleNamespace(
+        _directory=SimpleNamespace(damaged=damaged), _cluster=SimpleNamespace(state=SimpleNamespace(topics=topics))
+    )
+    assert MetadataApplication.damaged_replicas(cast(MetadataApplication, application)) == {(HERE.bytes, 0), (THERE.bytes, 1)}

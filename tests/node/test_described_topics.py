@@ -69,7 +69,7 @@ class Asked:
         self.broker = cast(
             Broker,
             SimpleNamespace(
-                state=self.applier.state, controller_id=1, described_topics=DescribedTopics(),
+                state=self.applier.state, cluster=SimpleNamespace(controller_id=1), described_topics=DescribedTopics(),
                 configuration=SimpleNamespace(integer=lambda _name: 100_000),
             ),
         )  # fmt: skip
@@ -166,7 +166,7 @@ def fenced_broker(asked: Asked) -> None:
 
 
 def another_controller(asked: Asked) -> None:
-    asked.broker.controller_id = 2  # type: ignore[misc]
+    asked.broker.cluster.controller_id = 2  # type: ignore[misc]
 
 
 def deleted_topic(asked: Asked) -> None:

@@ -12,8 +12,15 @@ from uuid import UUID
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.chaos.sim.mounts import Mounts
-from tidegate.node.broker import Broker
-from tidegate.node.disk_reserve import FULL_BELOW_BYTES, RESERVE_FILE, DiskReserve, DiskReserves, ReservingDisk, full_folders
+from tidegate.node.disk_reserve import (
+    FULL_BELOW_BYTES,
+    RESERVE_FILE,
+    DiskReserve,
+    DiskReserves,
+    ReservingDisk,
+    full_folders,
+    is_out_of_room,
+)
 from tidegate.node.node import Node
 from tidegate.runtime.disk import RealDisk, RealFile
 from tidegate.storage.data_folders import DataFolders
@@ -205,12 +212,11 @@ def test_every_folder_has_a_reserve_by_which_a_log_is_cut_on_a_full_disk(folder:
 
 def test_clients_are_refused_where_the_reserve_was_given_up_and_only_there() -> None:
     disks, reserves, folders, logs = two_folders()
-    broker = cast(Broker, SimpleNamespace(reserves=reserves, directory=folders))
-    assert not any(Broker.is_out_of_room(broker, "t", partition) for partition in (0, 1))
+    assert not any(is_out_of_room(folders, reserves, "t", partition) for partition in (0, 1))
     disk = disks.at(B)
     disk.capacity = disk.used_bytes()
     logs[1].truncate_to(1)
-    assert [Broker.is_out_of_room(broker, "t", partition) for partition in (0, 1, 2)] == [False, True, False]
+    assert [is_out_of_room(folders, reserves, "t", partition) for partition in (0, 1, 2)] == [False, True, False]
 
 
 def test_a_deletion_on_a_full_disk_takes_its_row_of_the_checkpoint_with_it() -> None:

@@ -64,9 +64,8 @@ async def test_no_marker_is_appended_to_offsets_that_no_shard_follows(accepts: b
     """SEMANTICS 32: the shard would never hear of it, and keep the offsets of the transaction undecided."""
     appends = Appends()
     groups = SimpleNamespace(accepts_markers=lambda index, epoch: accepts, marker_appended=lambda *args: args[-1](None))
-    broker = cast(Any, SimpleNamespace(replicas=appends, groups=groups, clock=ManualClock()))
     marker = Marker(1, 0, 0, commit=True, transaction_version=2)
-    writes = MarkerWrites(broker)
+    writes = MarkerWrites(cast(Any, appends), cast(Any, groups), ManualClock())
     writes.append(marker, CONSUMER_OFFSETS, 3)
     await writes.all_known()
     (code,) = writes.codes.values()
@@ -81,7 +80,7 @@ async def test_a_marker_is_written_when_it_is_committed_and_not_before(outcome: 
     """The coordinator completes the transaction then; a marker that a new leader does not have would never come again."""
     appends, waiting = Appends(), []
     cast(Any, appends).when_committed = lambda *args: waiting.append(args)
-    writes = MarkerWrites(cast(Any, SimpleNamespace(replicas=appends, clock=ManualClock())))
+    writes = MarkerWrites(cast(Any, appends), cast(Any, None), ManualClock())
     writes.append(Marker(1, 0, 0, commit=True, transaction_version=2), "t", 3)
     assert writes.codes == {} and appends.made[0]["required_acks"] == -1
     topic, index, leader_epoch, next_offset, _, settle = waiting[0]
@@ -193,7 +192,7 @@ async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None
             replicas=Moving(),
             refused_batches=RefusedBatches(),
             clock=ManualClock(),
-            is_out_of_room=lambda _topic, _partition: False,
+            cluster=SimpleNamespace(topic_name=None), directory=None, reserves=SimpleNamespace(given_up=False),
             metrics=SimpleNamespace(bytes_in=lambda count: None),
         ),
     )
@@ -211,13 +210,14 @@ async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None
 
 
 def test_the_group_coordinator_asks_the_metadata_which_topics_are_gone_and_hears_of_failed_shards() -> None:
-    broker = SimpleNamespace(
-        configuration=SimpleNamespace(integer=lambda key: 1000, texts=lambda key: ("uniform",), text=lambda key: "bidirectional"),
-        clock=ManualClock(),
-        replicas=None,
-        state=SimpleNamespace(topics={"kept": SimpleNamespace(topic_id=UUID(int=1), partitions={0: None})}),
+    configuration = SimpleNamespace(
+        integer=lambda key: 1000, texts=lambda key: ("uniform",), text=lambda key: "bidirectional"
     )
-    groups = GroupCoordination(cast(Any, broker))
+    topics = {"kept": SimpleNamespace(topic_id=UUID(int=1), partitions={0: None})}
+    cluster, replicas, membership = SimpleNamespace(state=SimpleNamespace(topics=topics)), None, None
+    groups = GroupCoordination(
+        cast(Any, configuration), cast(Any, cluster), cast(Any, replicas), cast(Any, membership), ManualClock()
+    )
     runtime = groups._host.runtime
     shard = cast(Any, runtime)._factory(0, 1)
     assert shard._catalog.shapes({"kept", "deleted"}).keys() == {"kept"}
@@ -230,7 +230,7 @@ def test_the_group_coordinator_asks_the_metadata_which_topics_are_gone_and_hears
 def test_a_groups_own_settings_reach_its_shard() -> None:
     settings = {(32, "own"): {"consumer.session.timeout.ms": "60000"}, (32, "odd"): {"share.session.timeout.ms": "50000"}}
     groups = GroupCoordination.__new__(GroupCoordination)
-    groups._broker = cast(Any, SimpleNamespace(state=SimpleNamespace(resource_configs=settings)))
+    groups._cluster = cast(Any, SimpleNamespace(state=SimpleNamespace(resource_configs=settings)))
     assert [groups._own_times(name) for name in ("own", "odd", "none")] == [(60_000, None), (None, None), (None, None)]
 
 
@@ -244,7 +244,7 @@ async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
         return topic
 
     state = SimpleNamespace(brokers={1: leader})
-    broker = cast(Any, SimpleNamespace(membership=membership, ensure_internal_topic=ensure, state=state))
+    broker = cast(Any, SimpleNamespace(membership=membership, topics=SimpleNamespace(ensure_internal_topic=ensure), state=state))
     context, request = cast(Any, SimpleNamespace(api_version=3)), SimpleNamespace(key="group", key_type=0)
     assert (await find_coordinator.handle(broker, context, request))["node_id"] == 1
     membership.holds_session = False
@@ -264,5 +264,6 @@ def test_a_node_coordinates_alone_only_where_nobody_else_has_or_gets_a_replica(
         return SimpleNamespace(assignment=SimpleNamespace(replicas=replicas))
 
     coordination = TransactionCoordination.__new__(TransactionCoordination)
-    coordination._broker = cast(Any, SimpleNamespace(node_id=1, replicas=SimpleNamespace(replica=replica)))
+    coordination._cluster = cast(Any, SimpleNamespace(node_id=1))
+    coordination._replicas = cast(Any, SimpleNamespace(replica=replica))
     assert coordination._is_alone(0) is alone

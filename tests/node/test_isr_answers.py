@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 from tidegate.controller.client import ControllerClient
 from tidegate.controller.model import BrokerState
-from tidegate.node.broker import Broker
-from tidegate.node.configuration import Configuration
+from tidegate.node.cluster_view import ClusterView
+from tidegate.node.isr_requests import IsrRequests
 from tidegate.proto import controller_pb2 as pb
 from tidegate.replication.assignment import Eligibility, IsrChange, IsrMember, IsrResult
 from tidegate.runtime.clock import ManualClock
@@ -45,24 +45,22 @@ class Metadata:
         await asyncio.wait_for(self.reached.wait(), timeout_s)
 
 
-def broker_at(controller: Controller) -> tuple[Broker, Metadata]:
-    configuration = cast(Configuration, SimpleNamespace(node_id=1))
-    broker = Broker(configuration, ManualClock(), cast(ControllerClient, controller))
-    broker.membership = cast(Any, SimpleNamespace(broker_epoch=5))
+def requests_at(controller: Controller) -> tuple[IsrRequests, Metadata]:
     metadata = Metadata()
-    broker.metadata = cast(Any, metadata)
-    return broker, metadata
+    client = cast(ControllerClient, controller)
+    cluster = ClusterView(1, cast(Any, metadata), client, ManualClock())
+    return IsrRequests(cluster, client, lambda: 5), metadata
 
 
-async def answers(broker: Broker, changes: list[IsrChange]) -> list[IsrResult]:
-    return [result async for results in broker.alter_partitions(changes) for result in results]
+async def answers(requests: IsrRequests, changes: list[IsrChange]) -> list[IsrResult]:
+    return [result async for results in requests.alter_partitions(changes) for result in results]
 
 
 async def test_the_answer_to_an_isr_change_waits_for_the_metadata_it_was_given_on() -> None:
     """min.insync.replicas may have been raised: with the old minimum and the new ISR the leader would acknowledge alone."""
-    broker, metadata = broker_at(Controller())
+    requests, metadata = requests_at(Controller())
     change = IsrChange("t", UUID(int=9), 0, 3, 7, (IsrMember(1, 5),))
-    asked = asyncio.create_task(answers(broker, [change]))
+    asked = asyncio.create_task(answers(requests, [change]))
     while not metadata.asked:
         await asyncio.sleep(0)
     assert metadata.asked == [50] and not asked.done()
@@ -73,9 +71,9 @@ async def test_the_answer_to_an_isr_change_waits_for_the_metadata_it_was_given_o
 
 async def test_a_refusal_waits_for_no_metadata() -> None:
     """Until it counts, the high watermark waits for the follower that was refused."""
-    broker, metadata = broker_at(Controller(refused=(1,)))
+    requests, metadata = requests_at(Controller(refused=(1,)))
     changes = [IsrChange("t", UUID(int=9), number, 3, 7, (IsrMember(1, 5),)) for number in (0, 1)]
-    answered = broker.alter_partitions(changes)
+    answered = requests.alter_partitions(changes)
     (refused,) = await anext(answered)
     assert (refused.partition, refused.error) == (1, ErrorCode.INELIGIBLE_REPLICA) and not metadata.asked
     metadata.reached.set()
@@ -104,7 +102,7 @@ FOLLOWER = BrokerState(2, "life", 40, False, "", "h", 1, "h", 2)
 def test_who_may_join_an_isr_is_judged_by_the_metadata(
     follower: BrokerState | None, broker_epoch: int, expected: Eligibility
 ) -> None:
-    broker, _metadata = broker_at(Controller())
     brokers = {} if follower is None else {2: follower}
-    broker.metadata = cast(Any, SimpleNamespace(state=SimpleNamespace(brokers=brokers)))
-    assert broker.isr_eligibility(UUID(int=9), 0, 2, broker_epoch) is expected
+    metadata = cast(Any, SimpleNamespace(state=SimpleNamespace(brokers=brokers)))
+    cluster = ClusterView(1, metadata, cast(ControllerClient, None), ManualClock())
+    assert cluster.isr_eligibility(UUID(int=9), 0, 2, broker_epoch) is expected

@@ -84,7 +84,7 @@ class Served:
             Broker,
             SimpleNamespace(
                 configuration=loaded("max.connections=3", "socket.request.max.bytes=2048", listeners__kafka="127.0.0.1:0"),
-                serving=True, clock=SystemClock(), metrics=self.metrics, announced_keys=ANNOUNCED,
+                cluster=SimpleNamespace(serving=True), clock=SystemClock(), metrics=self.metrics, announced_keys=ANNOUNCED,
             ),
         )  # fmt: skip
 
@@ -354,7 +354,7 @@ async def test_the_answer_to_an_unknown_version_waits_for_its_turn(served: Serve
 
 
 async def test_a_node_that_still_starts_closes_instead_of_answering_wrongly(served: Served) -> None:
-    served.broker.serving = False  # type: ignore[misc]
+    served.broker.cluster.serving = False
     client = await served.client()
     client.send(0, body=b"i")
     assert await client.closed() == b""

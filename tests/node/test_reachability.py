@@ -11,13 +11,12 @@ from typing import Any, cast
 import pytest
 from tidegate.controller.model import BrokerState
 from tidegate.controller.reachability import Life
-from tidegate.node.broker import Broker
+from tidegate.node.cluster_view import ClusterView
+from tidegate.node.finding import Finding
 from tidegate.node.peers import ask_who_it_is
 from tidegate.node.reachability import Asked, Prober, Question, ReachedBy, parse
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.errors import ErrorCode, KafkaError
-
-from .test_configuration import loaded
 
 QUESTION = Question((1, 10), (2, 20))
 
@@ -72,15 +71,16 @@ def test_only_a_life_that_is_registered_counts_and_a_forged_one_hides_none(forge
 
 async def test_a_broker_beats_early_only_for_what_is_news() -> None:
     """Whatever a client asks, and however often: the question is answered, and one heartbeat tells of the broker that asked."""
-    node = Broker(loaded(listeners__kafka="127.0.0.1:0"), SystemClock(), cast(Any, None))
     early: list[None] = []
-    node.membership = cast(Any, SimpleNamespace(broker_epoch=7, not_reached_by=(2,), beat_soon=lambda: early.append(None)))
-    node.metadata = cast(Any, SimpleNamespace(state=SimpleNamespace(brokers={2: broker(2, 20)})))
-    own = node.node_id, 7
+    membership = SimpleNamespace(broker_epoch=7, not_reached_by=(2,), beat_soon=lambda: early.append(None))
+    metadata = SimpleNamespace(state=SimpleNamespace(brokers={2: broker(2, 20)}))
+    cluster, own = ClusterView(1, cast(Any, metadata), cast(Any, None), SystemClock()), (1, 7)
+    reached_by = ReachedBy()
+    node = Finding(cluster, cast(Any, membership), reached_by, cast(Any, None), SystemClock(), early.append)
     for epoch, is_found in ((99999999999999999, False), (19, False), (20, True), (20, True), (21, False), (20, True)):
         assert node.asked_who_this_is(Question((2, epoch), own)) is is_found
     assert not node.asked_who_this_is(Question((5, 20), own))
-    assert list(node.reached_by.lives) == [(2, 20)] and len(early) == 1
+    assert list(reached_by.lives) == [(2, 20)] and len(early) == 1
 
 
 async def test_others_are_asked_until_they_are_found_and_again_in_their_next_life() -> None:

@@ -43,7 +43,7 @@ class EndingStream:
 
 async def test_the_metadata_follower_stops_when_its_stream_ends_at_the_same_moment() -> None:
     controller = EndingStream()
-    follower = MetadataFollower(cast(ControllerClient, controller), 1, SystemClock(), None)
+    follower = MetadataFollower(cast(ControllerClient, controller), 1, SystemClock())
     await follower.start()
     read = await controller.reads.get()
     read.set_exception(grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata()))

@@ -59,14 +59,8 @@ class Coordinator:
         flights = SimpleNamespace(partitions=dict.fromkeys(range(5)))
         topics = {TRANSACTION_STATE: SimpleNamespace(partitions=partitions), "flights": flights}
         self.topics = topics
-        self.broker = broker = SimpleNamespace(
-            node_id=1,
-            clock=self.clock,
-            state=SimpleNamespace(topics=topics),
-            transactions=self,
-            ensure_internal_topic=self.ensure_internal_topic,
-        )
-        self.enlistment = TransactionEnlistment(cast(Broker, broker), cast(Peers, SimpleNamespace(peer=lambda node_id: self)))
+        peers = cast(Peers, SimpleNamespace(peer=lambda node_id: self))
+        self.enlistment = TransactionEnlistment(1, cast(Any, self), cast(Any, self), peers, self.clock)
         self.before: Callable[[], None] = lambda: None
 
     async def ensure_internal_topic(self, name: str) -> Any:
@@ -80,7 +74,8 @@ class Coordinator:
         return self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
 
     def refusals(self, wanted: Collection[tuple[str, int]]) -> Codes:
-        return TransactionCoordination.refusals(cast(Any, SimpleNamespace(_broker=self.broker)), wanted)
+        cluster = SimpleNamespace(state=SimpleNamespace(topics=self.topics))
+        return TransactionCoordination.refusals(cast(Any, SimpleNamespace(_cluster=cluster)), wanted)
 
     def partition(self, topic: str, index: int) -> TransactionPartition:
         return TransactionPartition(topic, index, None)

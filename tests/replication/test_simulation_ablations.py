@@ -21,7 +21,7 @@ from tidegate.controller.client import ControllerClient
 from tidegate.controller.model import BrokerState, PartitionState, TopicState
 from tidegate.controller.service import ControllerService
 from tidegate.controller.state import ClusterState
-from tidegate.node.broker import Broker
+from tidegate.node.cluster_view import ClusterView
 from tidegate.node.lease import Change, HeartbeatAnswer, Lease
 from tidegate.node.membership import Membership
 from tidegate.replication import fetcher as fetcher_module
@@ -135,7 +135,7 @@ def unclean_replica_keeps_its_place(patch: Patch) -> None:
 
 def stale_incarnation_joins(patch: Patch) -> None:
     """SEMANTICS 45, KIP-903: the proposal does not say which incarnation has caught up, and the leader asks no metadata."""
-    patch.setattr(Broker, "isr_eligibility", lambda *_arguments: Eligibility.YES)
+    patch.setattr(ClusterView, "isr_eligibility", lambda *_arguments: Eligibility.YES)
     patch.setattr(PartitionLeader, "_broker_epoch_of", lambda leader, node: UNKNOWN_BROKER_EPOCH)
 
 

@@ -15,7 +15,7 @@ from tidegate.chaos.sim.replication.history import History
 from tidegate.chaos.sim.replication.network import Weather
 from tidegate.chaos.sim.replication.node import NodeTimings, SimulatedNode
 from tidegate.chaos.sim.replication.options import Options, draw_first
-from tidegate.node.broker import Broker
+from tidegate.node.cluster_view import ClusterView
 from tidegate.replication.assignment import Eligibility
 from tidegate.replication.replica import Replica
 
@@ -83,5 +83,5 @@ def test_commits_go_on_while_a_follower_and_the_controllers_go() -> None:
 
 
 def test_without_what_the_metadata_says_of_the_follower_they_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Broker, "isr_eligibility", lambda *_arguments: Eligibility.YES)
+    monkeypatch.setattr(ClusterView, "isr_eligibility", lambda *_arguments: Eligibility.YES)
     assert max(gaps()) >= CONTROLLERS_AWAY_S  # nobody answers, and all commits wait for a follower that is gone

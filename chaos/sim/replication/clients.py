@@ -45,7 +45,7 @@ class Clients:
             return None
         broker = self.random.choice(up).broker
         assert broker is not None
-        topic = broker.state.topics.get(self.topic)
+        topic = broker.cluster.state.topics.get(self.topic)
         found = None if topic is None else topic.partitions.get(partition)
         if topic is None or found is None or found.leader < 0:
             return None

@@ -19,11 +19,14 @@ from ....controller.features import SUPPORTED, as_messages
 from ....controller.metadata_follower import MetadataFollower
 from ....controller.model import BrokerState
 from ....controller.offline_replicas import encode_replicas
-from ....controller.reachability import Life
-from ....node.broker import Broker
+from ....node.cluster_view import ClusterView
 from ....node.configuration import Configuration, load
+from ....node.finding import Finding
+from ....node.isr_requests import IsrRequests
 from ....node.membership import Membership
-from ....node.reachability import Prober, Question
+from ....node.metadata_application import MetadataApplication
+from ....node.reachability import Question, ReachedBy
+from ....node.run_time_settings import RunTimeSettings
 from ....proto import controller_pb2 as pb
 from ....replication.configuration import ReplicationConfig
 from ....replication.fetcher import FetcherLimits
@@ -131,6 +134,18 @@ class _NoGroups:
     def topics_changed(self) -> None: ...
 
 
+@dataclass(slots=True, kw_only=True)
+class BrokerParts:
+    """The product's own, as `node/assembly.py` puts them together."""
+
+    cluster: ClusterView
+    metadata: MetadataFollower
+    membership: Membership
+    replicas: ReplicaManager
+    application: MetadataApplication
+    finding: Finding
+
+
 @dataclass(eq=False)
 class SimulatedNode:
     """A node through all its lives; `process` is the present one."""
@@ -148,7 +163,7 @@ class SimulatedNode:
     disk_number: int = 1
     life: int = 0
     process: Process | None = None
-    broker: Broker | None = None
+    broker: BrokerParts | None = None
     directory: DataFolders | None = None
     slow_s: float = 0.0
     out_of_room: bool = False
@@ -166,7 +181,7 @@ class SimulatedNode:
 
     @property
     def serving(self) -> bool:
-        return self.alive and self.broker is not None and self.broker.serving
+        return self.alive and self.broker is not None and self.broker.cluster.serving
 
     @property
     def replicas(self) -> ReplicaManager:
@@ -213,25 +228,18 @@ class SimulatedNode:
         commit = GroupCommit(executor=DelayedFlushes(loop, random, self.process, lambda: self.slow_s))
         endpoints = {node_id: str(node_id) for node_id in self.around.controllers}
         client = ControllerClient(endpoints, clock, channel_factory=self._channel)
-        broker = Broker(self._configuration(), clock, client)
-        broker.directory = directory
-        broker.groups = cast(Any, _NoGroups())
-        broker.membership = self._membership(broker, client, clock)
-        broker.metadata = MetadataFollower(client, self.node_id, clock, broker.on_metadata, on_failure=self._fail_stop)
-        broker.replicas = self._manager(broker, directory, commit, clock)
+        broker = self._assemble(client, directory, commit, clock)
         self.broker = broker
         registration = await broker.membership.register(self._registration(broker, directory, clock), METADATA_TIMEOUT_S)
-        await broker.metadata.start()
+        await broker.metadata.start(broker.application.apply)
         await broker.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S)
         self.lease_until_s = clock.monotonic() + timings.session_timeout_s
         broker.membership.start()
         if self.around.asks_who_is_there:
-            prober = Prober(self._own_life, lambda: broker.state.brokers.values(), self._ask, clock, self._fail_stop)
-            broker.brokers_changed = prober.brokers_changed
-            prober.start()
+            broker.finding.start()
         while not self.leaving:
             await clock.sleep(HOUSEKEEPING_S * random.random())
-            broker.open_again()
+            broker.application.open_again()
             if directory.is_offline:
                 self.failed = True
         await self._leave(broker, directory, commit)
@@ -259,37 +267,52 @@ class SimulatedNode:
         if name == "Heartbeat" and most_s:
             await asyncio.sleep(least_s + (most_s - least_s) * self.around.random.random())
 
-    def _session_lost(self, broker: Broker, reason: str) -> None:
+    def _session_lost(self, replicas: ReplicaManager, reason: str) -> None:
         self.around.seen["session lost"] += 1
-        broker.replicas.suspend_leadership(reason)
+        replicas.suspend_leadership(reason)
 
-    def _membership(self, broker: Broker, client: ControllerClient, clock: VirtualClock) -> Membership:
-        membership = SingleHeartbeats if self.around.single_heartbeats else Membership
-        return membership(
+    def _assemble(
+        self, client: ControllerClient, directory: DataFolders, commit: GroupCommit, clock: VirtualClock
+    ) -> BrokerParts:
+        configuration, asks = self._configuration(), self.around.asks_who_is_there
+        metadata = MetadataFollower(client, self.node_id, clock, on_failure=self._fail_stop)
+        cluster, reached_by = ClusterView(self.node_id, metadata, client, clock), ReachedBy()
+        membership_class = SingleHeartbeats if self.around.single_heartbeats else Membership
+        membership = membership_class(
             self.node_id,
             client,
             clock,
             session_timeout_s=self.around.timings.session_timeout_s,
             heartbeat_interval_s=self.around.timings.heartbeat_s,
-            applied_index=lambda: broker.metadata_index,
-            on_session_lost=lambda reason: self._session_lost(broker, reason),
-            on_session_regained=lambda: broker.replicas.resume_leadership(),
+            applied_index=lambda: cluster.metadata_index,
+            on_session_lost=lambda reason: self._session_lost(replicas, reason),
+            on_session_regained=lambda: replicas.resume_leadership(),
             on_superseded=lambda reason: self._fail_stop(RuntimeError(reason)),
-            offline_replicas=broker.offline_replicas,
-            damaged_replicas=broker.damaged_replicas,
-            reached_by=(lambda: broker.reached_by.lives) if self.around.asks_who_is_there else None,
+            offline_replicas=lambda: application.offline_replicas(),
+            damaged_replicas=lambda: application.damaged_replicas(),
+            reached_by=(lambda: reached_by.lives) if asks else None,
         )
-
-    def _own_life(self) -> Life:
-        return self.node_id, -1 if self.broker is None else self.broker.membership.broker_epoch
+        requests = IsrRequests(cluster, client, lambda: membership.broker_epoch)
+        replicas = self._manager(
+            cluster, membership, requests, lambda topic, partition: application.replica_offline(topic, partition), directory,
+            commit, clock,
+        )  # fmt: skip
+        finding = Finding(cluster, membership, reached_by, self._ask, clock, self._fail_stop)
+        application = MetadataApplication(
+            cluster, RunTimeSettings(configuration), membership, replicas, directory, cast(Any, _NoGroups()), clock,
+            on_brokers_changed=finding.brokers_changed,
+        )  # fmt: skip
+        return BrokerParts(
+            cluster=cluster, metadata=metadata, membership=membership, replicas=replicas, application=application, finding=finding
+        )
 
     async def _ask(self, other: BrokerState, question: Question) -> bool:
         """As `node/finding.py`."""
         self.around.names.require(self.node_id, other.node_id)
         target = self.peers(other.node_id)
 
-        async def answer(broker: Broker) -> bool:
-            found = broker.asked_who_this_is(question)
+        async def answer(broker: BrokerParts) -> bool:
+            found = broker.finding.asked_who_this_is(question)
             if found:
                 self.around.names.note_found(question.target, question.asker[0])
             return found
@@ -300,34 +323,43 @@ class SimulatedNode:
         found: bool = await self.network.call(self.node_id, other.node_id, serve)
         return found
 
-    def _manager(self, broker: Broker, directory: DataFolders, commit: GroupCommit, clock: VirtualClock) -> ReplicaManager:
+    def _manager(
+        self,
+        cluster: ClusterView,
+        membership: Membership,
+        requests: IsrRequests,
+        replica_offline: Callable[[str, int], None],
+        directory: DataFolders,
+        commit: GroupCommit,
+        clock: VirtualClock,
+    ) -> ReplicaManager:
         timings = self.around.timings
         manager = _WatchedManager(
             self.node_id,
             directory,
             commit,
             clock,
-            broker.alter_partitions,
+            requests.alter_partitions,
             lambda leader_id: _FetchTransport(self, leader_id),
             lambda topic, partition, epoch, log: None,
             lambda topic, partition, epoch: None,
             lambda topic, partition, offset: None,
-            on_offline=lambda topic, partition, _reason: broker.replica_offline(topic, partition),
-            broker_epoch=lambda: broker.membership.broker_epoch,
-            exists=lambda topic, partition: broker.state.partition(topic, partition) is not None,
-            holds_session=lambda: broker.membership.holds_session,
+            on_offline=lambda topic, partition, _reason: replica_offline(topic, partition),
+            broker_epoch=lambda: membership.broker_epoch,
+            exists=lambda topic, partition: cluster.state.partition(topic, partition) is not None,
+            holds_session=lambda: membership.holds_session,
             is_out_of_room=lambda _topic, _partition: self.out_of_room,
             config=ReplicationConfig(
                 replica_lag_time_max_ms=int(timings.lag_max_s * 1000),
                 high_watermark_checkpoint_interval_ms=1500,
-                eligibility_of=broker.isr_eligibility,
+                eligibility_of=cluster.isr_eligibility,
                 fetcher=FetcherLimits(wait_max_ms=int(timings.fetch_wait_s * 1000), answer_timeout_s=2.0),
             ),
         )
         manager.on_progress = lambda: self.on_progress(self)
         return manager
 
-    def _registration(self, broker: Broker, directory: DataFolders, clock: VirtualClock) -> pb.RegisterBrokerRequest:
+    def _registration(self, broker: BrokerParts, directory: DataFolders, clock: VirtualClock) -> pb.RegisterBrokerRequest:
         previous = directory.previous_broker_epoch
         return pb.RegisterBrokerRequest(
             node_id=self.node_id,
@@ -339,12 +371,12 @@ class SimulatedNode:
             grpc_port=9093,
             clean_shutdown_broker_epoch=-1 if previous is None else previous,
             directory_id=directory.directory_id,
-            offline_replicas=encode_replicas(broker.damaged_replicas(), pb.ReplicasOfTopic),
-            damaged_replicas=encode_replicas(broker.damaged_replicas(), pb.ReplicasOfTopic),
+            offline_replicas=encode_replicas(broker.application.damaged_replicas(), pb.ReplicasOfTopic),
+            damaged_replicas=encode_replicas(broker.application.damaged_replicas(), pb.ReplicasOfTopic),
             supported_features=as_messages(SUPPORTED),
         )
 
-    async def _leave(self, broker: Broker, directory: DataFolders, commit: GroupCommit) -> None:
+    async def _leave(self, broker: BrokerParts, directory: DataFolders, commit: GroupCommit) -> None:
         """SIGTERM."""
         await broker.membership.leave(self.around.timings.session_timeout_s * 3)
         await broker.membership.stop()

@@ -1,0 +1,209 @@
+"""Makes the parts of one broker and gives each what it needs; starts nothing.
+
+The replicas and the session with the controller call each other, and so do the coordinators and the replicas: such calls go
+through functions that find the other part when they run, which is never before all parts are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc.aio
+
+from .. import __version__
+from ..controller.client import ControllerClient
+from ..controller.metadata_follower import MetadataFollower
+from ..proto import controller_pb2 as pb
+from ..replication.configuration import ReplicationConfig
+from ..replication.fetcher import FetcherLimits, FetchTransport
+from ..replication.manager import ReplicaManager
+from ..runtime.clock import Clock
+from ..runtime.disk import Disk
+from ..runtime.kernel_sync import KernelSync
+from ..runtime.network import grpc_server
+from ..storage.data_folders import DataFolders
+from ..storage.group_commit import GroupCommit
+from ..storage.log import Log
+from .batch_threads import BatchThreads
+from .broker import Broker
+from .client_metrics import ClientMetrics, ClientMetricsCollector
+from .cluster_view import ClusterView
+from .configuration import Configuration
+from .data_service import DataService
+from .described_topics import DescribedTopics
+from .disk_reserve import DiskReserves, is_out_of_room
+from .finding import Finding, ask_over_kafka
+from .group_coordination import GroupCoordination
+from .internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from .isr_requests import IsrRequests
+from .log_recovery import RecoveryCollector
+from .log_upkeep import LogUpkeep
+from .marker_writing import MarkerWrites
+from .membership import Membership, metadata_silence_s
+from .metadata_application import MetadataApplication
+from .metrics import Metrics, NodeView
+from .peers import Peer, PeerFetchTransport, Peers
+from .producer_ids import ProducerIds
+from .reachability import ReachedBy
+from .refused_batches import RefusedBatches
+from .run_time_settings import RunTimeSettings
+from .topic_creation import TopicCreation
+from .transaction_coordination import TransactionCoordination
+from .transaction_enlistment import TransactionEnlistment
+
+FETCH_ANSWER_TIMEOUT_S = 10.0
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Parts:
+    """What the node starts and stops besides the broker's own parts."""
+
+    broker: Broker
+    metadata: MetadataFollower
+    application: MetadataApplication
+    group_commit: GroupCommit
+    upkeep: LogUpkeep
+    peers: Peers
+    grpc: grpc.aio.Server
+    data_service: DataService
+
+
+def assemble(
+    configuration: Configuration,
+    clock: Clock,
+    disk: Disk,
+    directory: DataFolders,
+    reserves: DiskReserves,
+    handled_keys: frozenset[int],
+    *,
+    node_view: Callable[[], NodeView],
+    on_settings: Callable[[RunTimeSettings], None],
+    fail_stop: Callable[[BaseException], None],
+) -> Parts:
+    """`node_view()`: for /metrics; `on_settings(settings)`: they have changed while the node runs; `fail_stop(error)` ends it."""
+    node_id, integer = configuration.node_id, configuration.integer
+    controller = ControllerClient({voter.node_id: str(voter.grpc) for voter in configuration.voters}, clock)
+    metadata = MetadataFollower(
+        controller, node_id, clock, on_failure=fail_stop,
+        silence_s_max=metadata_silence_s(configuration.seconds("broker.session.timeout.ms")),
+    )  # fmt: skip
+    cluster = ClusterView(node_id, metadata, controller, clock)
+    settings, reached_by = RunTimeSettings(configuration), ReachedBy()
+    membership = Membership(
+        node_id,
+        controller,
+        clock,
+        session_timeout_s=configuration.seconds("broker.session.timeout.ms"),
+        heartbeat_interval_s=configuration.seconds("broker.heartbeat.interval.ms"),
+        applied_index=lambda: cluster.metadata_index,
+        on_session_lost=lambda reason: replicas.suspend_leadership(reason),
+        on_session_regained=lambda: replicas.resume_leadership(),
+        on_superseded=lambda reason: fail_stop(RuntimeError(reason)),
+        offline_replicas=lambda: application.offline_replicas(),
+        damaged_replicas=lambda: application.damaged_replicas(),
+        reached_by=lambda: reached_by.lives,
+    )
+    group_commit = GroupCommit(integer("log.flush.threads"), kernel=KernelSync.open())
+    # Of an answer from a peer: at least one batch, however large, plus the rest of the fetch.
+    frame_bytes_max = integer("socket.request.max.bytes") + integer("replica.fetch.max.bytes")
+    peers = Peers(cluster.kafka_address, client_id=f"tidegate-node-{node_id}", max_frame_bytes=frame_bytes_max)
+
+    def fetch_transport(leader_id: int) -> FetchTransport:
+        client_id = f"tidegate-follower-{node_id}"
+        peer = Peer(leader_id, cluster.kafka_address, client_id=client_id, max_frame_bytes=frame_bytes_max)
+        return PeerFetchTransport(peer, FETCH_ANSWER_TIMEOUT_S)
+
+    def on_elected(topic: str, partition: int, leader_epoch: int, replica_log: Log) -> None:
+        if (coordination := coordinators.get(topic)) is not None:
+            coordination.on_elected(partition, leader_epoch, replica_log)
+
+    def on_resigned(topic: str, partition: int, leader_epoch: int) -> None:
+        if (coordination := coordinators.get(topic)) is not None:
+            coordination.on_resigned(partition, leader_epoch)
+
+    def on_high_watermark(topic: str, partition: int, offset: int) -> None:
+        if (coordination := coordinators.get(topic)) is not None:
+            coordination.on_high_watermark(partition, offset)
+
+    replicas = ReplicaManager(
+        node_id,
+        directory,
+        group_commit,
+        clock,
+        IsrRequests(cluster, controller, lambda: membership.broker_epoch).alter_partitions,
+        fetch_transport,
+        on_elected, on_resigned, on_high_watermark,
+        on_offline=lambda topic, partition, _reason: application.replica_offline(topic, partition),
+        broker_epoch=lambda: membership.broker_epoch,
+        exists=lambda topic, partition: cluster.state.partition(topic, partition) is not None,
+        holds_session=lambda: membership.holds_session,
+        is_out_of_room=lambda topic, partition: is_out_of_room(directory, reserves, topic, partition),
+        make_logs_in_background=True,
+        config=ReplicationConfig(
+            replica_lag_time_max_ms=integer("replica.lag.time.max.ms"),
+            rack_of=cluster.rack_of if configuration.flag("fetch.from.closest.replica") else None,
+            topic_name_of=cluster.topic_name,
+            eligibility_of=cluster.isr_eligibility,
+            client_sessions_max=integer("max.incremental.fetch.session.cache.slots"),
+            limits=settings.replication_limits(),
+            fetcher=FetcherLimits(
+                wait_max_ms=integer("replica.fetch.wait.max.ms"), response_max_bytes=integer("replica.fetch.max.bytes")
+            ),
+        ),
+    )  # fmt: skip
+    topics = TopicCreation(configuration, cluster, controller, replicas.logs_made)
+
+    async def allocate_producer_ids() -> tuple[int, int]:
+        request = pb.AllocateProducerIdsRequest(node_id=node_id, broker_epoch=membership.broker_epoch)
+        reply = await controller.allocate_producer_ids(request, timeout_s=10.0)
+        return reply.first_id, reply.count
+
+    producer_ids = ProducerIds(allocate_producer_ids)
+    groups = GroupCoordination(configuration, cluster, replicas, membership, clock)
+    transactions = TransactionCoordination(
+        configuration, cluster, replicas, membership, producer_ids, peers,
+        lambda: MarkerWrites(replicas, groups, clock), clock,
+    )  # fmt: skip
+    coordinators: dict[str, GroupCoordination | TransactionCoordination]
+    coordinators = {CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions}
+    finding = Finding(cluster, membership, reached_by, ask_over_kafka(frame_bytes_max), clock, fail_stop)
+    application = MetadataApplication(
+        cluster, settings, membership, replicas, directory, groups, clock,
+        on_brokers_changed=finding.brokers_changed, on_settings=on_settings,
+    )  # fmt: skip
+    broker = Broker(
+        configuration=configuration,
+        settings=settings,
+        clock=clock,
+        cluster=cluster,
+        controller=controller,
+        topics=topics,
+        replicas=replicas,
+        directory=directory,
+        reserves=reserves,
+        transactions=transactions,
+        groups=groups,
+        enlistment=TransactionEnlistment(node_id, topics, transactions, peers, clock),
+        membership=membership,
+        finding=finding,
+        producer_ids=producer_ids,
+        refused_batches=RefusedBatches(),
+        described_topics=DescribedTopics(),
+        client_metrics=ClientMetrics(),
+        batch_threads=BatchThreads(),
+        metrics=Metrics(node_id, __version__, node_view),
+        handled_keys=handled_keys,
+    )
+    broker.metrics.registry.register(RecoveryCollector(directory))
+    broker.metrics.registry.register(ClientMetricsCollector(broker.client_metrics))
+    return Parts(
+        broker=broker,
+        metadata=metadata,
+        application=application,
+        group_commit=group_commit,
+        upkeep=LogUpkeep(configuration, disk, clock, lambda: replicas.replicas, group_commit.request, settings.number),
+        peers=peers,
+        grpc=grpc_server(),
+        data_service=DataService(replicas, lambda: cluster.state, group_commit.request, broker.batch_threads),
+    )

@@ -1,0 +1,186 @@
+"""What applied metadata make this node do: open, delete and follow replicas, lead partitions, take up settings.
+
+And the other way round: which replicas of this node cannot be served, as its heartbeats tell the controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ..controller.features import check_known
+from ..controller.model import ApplyResult
+from ..controller.state import ClusterState
+from ..replication.assignment import Assignment
+from ..replication.manager import ReplicaManager
+from ..runtime import logs
+from ..runtime.clock import Clock
+from ..storage.data_folders import DataFolders
+from ..wire.errors import KafkaError
+from .cluster_view import ClusterView
+from .group_coordination import GroupCoordination
+from .membership import Membership
+from .run_time_settings import RunTimeSettings
+
+log = logs.get(__name__)
+
+# Replicas that could not be opened (a full disk) are tried again, ever more rarely.
+OPEN_PAUSE_FIRST_S: Final = 2.0
+OPEN_PAUSE_MAX_S: Final = 300.0
+
+
+class MetadataApplication:
+    """`apply` is the metadata follower's callback.  `on_brokers_changed` and `on_settings` are told of what changed."""
+
+    def __init__(
+        self,
+        cluster: ClusterView,
+        settings: RunTimeSettings,
+        membership: Membership,
+        replicas: ReplicaManager,
+        directory: DataFolders,
+        groups: GroupCoordination,
+        clock: Clock,
+        *,
+        on_brokers_changed: Callable[[], None] = lambda: None,
+        on_settings: Callable[[RunTimeSettings], None] = lambda _settings: None,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._membership = membership
+        self._replicas = replicas
+        self._directory = directory
+        self._groups = groups
+        self._clock = clock
+        self._on_brokers_changed = on_brokers_changed
+        self._on_settings = on_settings
+        self._unopened: set[tuple[str, int]] = set()
+        self._open_pause_s = OPEN_PAUSE_FIRST_S
+        self._open_again_at_s = 0.0
+
+    def apply(self, state: ClusterState, result: ApplyResult) -> None:
+        """Called once for every applied entry, in order.  Nothing is acted on before this life's own registration: older
+        metadata may name this node leader by what its former life had.  Raises UnknownLevel when the cluster has agreed on
+        what this version does not know."""
+        check_known(self._cluster.node_id, state.features)
+        if result.changed_brokers or result.from_snapshot:
+            self._on_brokers_changed()
+        epoch = self._membership.broker_epoch
+        if epoch < 0 or state.index < epoch:
+            return
+        topics_inherit_anew = self._take_up_settings(state)
+        if not self._cluster.serving:
+            self._cluster.serving = True
+            self._groups.topics_changed()  # since a heartbeat that came before this node served
+            self._delete_what_is_not_ours(state)
+            topics, node_id = state.topics.values(), self._cluster.node_id
+            self._directory.expect((t.name, n) for t in topics for n, p in t.partitions.items() if node_id in p.replicas)
+            self._replicas.apply(self._assignments(state, ((t.name, p) for t in state.topics.values() for p in t.partitions)))
+            return
+        for topic in result.deleted_topics:
+            self._settings.forget_topic(topic.name)
+            for partition in topic.partitions:
+                self._replicas.delete(topic.name, partition, topic.topic_id)
+        if result.deleted_topics or result.changed_topics:
+            self._groups.topics_changed()
+        if result.deleted_topics:
+            self._groups.topics_deleted(topic.name for topic in result.deleted_topics)
+        changed = set(result.changed_partitions)
+        for name in result.changed_topics:
+            found = state.topics.get(name)
+            if found is not None:
+                changed.update((name, partition) for partition in found.partitions)
+        if topics_inherit_anew:
+            changed.update((topic.name, partition) for topic in state.topics.values() for partition in topic.partitions)
+        if changed:
+            self._replicas.apply(self._assignments(state, sorted(changed)))
+        if result.changed_brokers or result.from_snapshot:
+            self._replicas.brokers_changed(state.brokers if result.from_snapshot else result.changed_brokers)
+
+    def _take_up_settings(self, state: ClusterState) -> bool:
+        """What was changed at run time; True when topics inherit something else from now on."""
+        if not self._settings.update(state.node_configs):
+            return False
+        self._replicas.change_limits(self._settings.replication_limits())
+        self._on_settings(self._settings)
+        return self._settings.update_topics(state.node_configs)
+
+    def _assignments(self, state: ClusterState, keys: Iterable[tuple[str, int]]) -> list[Assignment]:
+        found = []
+        for name, index in keys:
+            topic = state.topics.get(name)
+            partition = topic.partitions.get(index) if topic else None
+            if topic is None or partition is None:
+                continue  # deleted by a later entry of the same step
+            found.append(
+                Assignment(
+                    topic=name,
+                    topic_id=topic.topic_id,
+                    partition=index,
+                    replicas=partition.replicas,
+                    isr=partition.isr,
+                    leader=partition.leader,
+                    leader_epoch=partition.leader_epoch,
+                    partition_epoch=partition.partition_epoch,
+                    config=self._settings.topic_config(topic),
+                    elr=partition.elr,
+                    adding=partition.adding,
+                )
+            )
+        return found
+
+    def replica_offline(self, topic: str, partition: int) -> None:
+        """A replica could not be opened, or its disk failed; only the former can be helped by trying again."""
+        if not self._unopened:
+            self._open_pause_s = OPEN_PAUSE_FIRST_S
+            self._open_again_at_s = self._clock.monotonic() + self._open_pause_s
+        self._unopened.add((topic, partition))
+        self._membership.beat_soon()
+
+    def offline_replicas(self) -> set[tuple[bytes, int]]:
+        """(topic id, partition) of what this node holds and cannot serve: the controller lets others lead."""
+        found = {(topic_id.bytes, partition) for topic_id, partition in self._replicas.offline_replicas()}
+        for name, partition in self._unopened:
+            topic = self._cluster.state.topics.get(name)
+            if topic is not None and partition in topic.partitions and not self._is_open(name, partition):
+                found.add((topic.topic_id.bytes, partition))
+        return found
+
+    def damaged_replicas(self) -> set[tuple[bytes, int]]:
+        """Of the offline ones, those whose flushed records are not what they were, or nobody knows whose they are."""
+        found = set()
+        for (name, partition), topic_id in self._directory.damaged.items():
+            topic = self._cluster.state.topics.get(name)
+            if topic_id is None and topic is not None and partition in topic.partitions:
+                topic_id = topic.topic_id  # the one that cannot be served from here
+            if topic_id is not None:
+                found.add((topic_id.bytes, partition))
+        return found
+
+    def _is_open(self, topic: str, partition: int) -> bool:
+        try:
+            return not self._replicas.replica(topic, partition).log.is_offline
+        except KafkaError:
+            return False
+
+    def open_again(self) -> None:
+        """Called from time to time: takes up what the metadata gives this node and what it could not open so far."""
+        if not self._unopened or self._clock.monotonic() < self._open_again_at_s:
+            return
+        wanted, self._unopened = self._unopened, set()
+        pause_s = min(2 * self._open_pause_s, OPEN_PAUSE_MAX_S)
+        self._replicas.apply(self._assignments(self._cluster.state, sorted(wanted)))
+        if self._unopened:
+            self._open_pause_s = pause_s
+            self._open_again_at_s = self._clock.monotonic() + pause_s
+
+    def _delete_what_is_not_ours(self, state: ClusterState) -> None:
+        """Logs of topics that were deleted, and of partitions that moved away, while this node was down."""
+        for (name, partition), topic_id in list(self._directory.topic_ids.items()):
+            topic = state.topics.get(name)
+            if topic is None or topic.topic_id != topic_id:
+                log.info("log_of_deleted_topic_removed", topic=name, partition=partition, topic_id=topic_id)
+                self._directory.delete(name, partition)
+            elif partition in topic.partitions and self._cluster.node_id not in topic.partitions[partition].replicas:
+                log.info("log_that_moved_away_removed", topic=name, partition=partition, topic_id=topic_id)
+                self._directory.delete(name, partition)
