@@ -2,8 +2,8 @@
 
 In this order (KIP-966):
 1. a member of the ISR that is present: it has every committed record;
-2. an eligible leader replica (ELR): it left the ISR while that was below min.insync.replicas, when the high watermark stood
-   still, so it has every committed record as well; the new ISR is that replica alone;
+2. an eligible leader replica (ELR): it left the ISR, or was not in it from the start, while that was below min.insync.replicas,
+   when the high watermark stood still, so it has every committed record as well; the new ISR is that replica alone;
 3. nobody left in ISR and ELR: the last known leader, when it is back on the same disk;
 4. only if the topic asks for it, and never on a state topic: any replica that is present ("unclean": records may be lost).
 

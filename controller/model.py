@@ -128,7 +128,8 @@ class PartitionState:
     """One partition.  `partition_epoch` grows with every change, `leader_epoch` with every change of leadership.
 
     There is a leader exactly when `isr` is not empty, and it is a member of it.  `elr` holds the eligible leader replicas
-    (KIP-966): those that left the ISR while it was below min.insync.replicas, and therefore hold every committed record.
+    (KIP-966): those that left the ISR, or were not in it from the start, while it was below min.insync.replicas, and therefore
+    hold every committed record.
 
     While the partition moves (KIP-455), `target` says what `replicas` are to become, and `adding` which of them joined for the
     sake of the move; `replicas` begin with those from before it, in their old order.

@@ -378,7 +378,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         for plan in part.topics:
             if plan.operation is None:
                 continue
-            command = pb.Command(controller_epoch=self._planning.term, operations=[plan.operation])
+            command = pb.Command(controller_epoch=self._planning.term, operations=plan.operations)
             size = command.ByteSize()
             if size > COMMAND_BYTES_MAX:
                 message = f"the topic's description has {size} bytes, at most {COMMAND_BYTES_MAX} can be: add partitions in steps"

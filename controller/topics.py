@@ -9,7 +9,7 @@ records a replica that was away may still have.  The other requests travel under
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
@@ -18,11 +18,12 @@ from ..proto import metadata_pb2 as pb
 from ..storage.topic_config import parsed_topic_config
 from ..wire.errors import ErrorCode, KafkaError
 from .active import ControllerConfig
+from .elections import Wanted, change_operations
 from .features import require_setting_levels
-from .model import INTERNAL_TOPICS, TopicState, topic_name_problem
+from .model import INTERNAL_TOPICS, PartitionState, TopicState, topic_name_problem
 from .placement import Load, check_assignments, place
 from .state import ALL_NODES, ClusterState
-from .topic_defaults import inherited
+from .topic_defaults import controllers_defaults, inherited
 from .topic_settings import check_may_be_flushed, check_state_topic, check_stays_compacted, future_config
 
 SLICE_TOPICS_MAX = 200
@@ -33,10 +34,16 @@ _NAMESPACE = UUID("6f9c4d0e-5a0b-4c0f-9a57-74696465672e")
 
 @dataclass(slots=True)
 class TopicPlan:
-    """One topic's answer, and the operation that makes it true (None: an error, nothing to do, or only validation)."""
+    """One topic's answer, and the operation that makes it true (None: an error, nothing to do, or only validation), with what
+    goes into the same command after it."""
 
     result: rpc.TopicResult
     operation: pb.Operation | None = None
+    following: list[pb.Operation] = field(default_factory=list)
+
+    @property
+    def operations(self) -> list[pb.Operation]:
+        return [] if self.operation is None else [self.operation, *self.following]
 
 
 @dataclass(slots=True)
@@ -47,7 +54,7 @@ class TopicPlans:
 
     @property
     def operations(self) -> list[pb.Operation]:
-        return [plan.operation for plan in self.topics if plan.operation is not None]
+        return [operation for plan in self.topics for operation in plan.operations]
 
     @property
     def results(self) -> list[rpc.TopicResult]:
@@ -143,7 +150,9 @@ def _plan_topic(
         return TopicPlan(result)
     entries = [pb.ConfigEntry(key=key, value=topic_config[key]) for key in sorted(topic_config)]
     creation = pb.CreateTopic(topic_id=topic_id.bytes, name=wanted.name, config=entries, partitions=partitions)
-    return TopicPlan(result, pb.Operation(create_topic=creation))
+    defaults = {} if wanted.name in INTERNAL_TOPICS else controllers_defaults(state.node_configs)
+    topic = TopicState(wanted.name, topic_id, topic_config, defaults=defaults)
+    return TopicPlan(result, pb.Operation(create_topic=creation), eligible_from_the_start(topic, enumerate(partitions)))
 
 
 def _metric_name(name: str) -> str:
@@ -197,6 +206,22 @@ def _new_partition(state: ClusterState, replicas: Sequence[int]) -> pb.NewPartit
         message = f"none of the replicas {list(replicas)} is available"
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     return pb.NewPartition(replicas=replicas, isr=isr)
+
+
+def eligible_from_the_start(topic: TopicState, made: Iterable[tuple[int, pb.NewPartition]]) -> list[pb.Operation]:
+    """Of new partitions whose ISR is below min.insync.replicas: the high watermark stands still from the start, so the replicas
+    outside of the ISR have every committed record as well (there is none), and may lead (KIP-966).  Otherwise a partition made
+    while brokers were away would be gone with the only one that was there.
+
+    An operation of its own, that every version knows, and in the same entry: before it nobody has led."""
+    wanted = []
+    for number, new in made:
+        isr, replicas = tuple(new.isr), tuple(new.replicas)
+        present = PartitionState(replicas, isr, leader=isr[0])
+        elr = tuple(node_id for node_id in replicas if node_id not in isr)
+        if elr and len(isr) < topic.min_in_sync_replicas(present.settled_replicas):
+            wanted.append(Wanted(topic, number, present, present.leader, isr, elr, present.leader))
+    return list(change_operations(wanted))
 
 
 # ---- delete, enlarge, configure -------------------------------------------------------------------------------------------
@@ -279,12 +304,10 @@ def _plan_more(
         assignments = place(wanted.total - present, factor, state.registered_brokers(), load)
     if request.validate_only:
         return TopicPlan(_success(topic, wanted.total))
-    enlargement = pb.CreatePartitions(
-        topic_id=topic.topic_id.bytes,
-        expected_partitions=present,
-        partitions=[_new_partition(state, replicas) for replicas in assignments],
-    )
-    return TopicPlan(_success(topic, wanted.total), pb.Operation(create_partitions=enlargement))
+    partitions = [_new_partition(state, replicas) for replicas in assignments]
+    enlargement = pb.CreatePartitions(topic_id=topic.topic_id.bytes, expected_partitions=present, partitions=partitions)
+    following = eligible_from_the_start(topic, enumerate(partitions, start=present))
+    return TopicPlan(_success(topic, wanted.total), pb.Operation(create_partitions=enlargement), following)
 
 
 def plan_configuration(state: ClusterState, request: rpc.AlterConfigsRequest) -> TopicPlans:

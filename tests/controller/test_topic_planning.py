@@ -451,3 +451,47 @@ def test_what_a_later_version_set_stays_beside_what_is_changed_now(office: Offic
     assert refused.error == ErrorCode.INVALID_CONFIG and "Unknown topic config name" in refused.message
     assert change(remove=["retention.parsecs"]).error == ErrorCode.NONE
     assert "retention.parsecs" not in office.state.topics["t"].config
+
+
+@pytest.mark.parametrize(
+    ("away", "config", "isr", "elr"),
+    [
+        ((), {"min.insync.replicas": "2"}, (1, 2, 3), ()),
+        ((3,), {"min.insync.replicas": "2"}, (1, 2), ()),
+        ((2, 3), {"min.insync.replicas": "2"}, (1,), (2, 3)),
+        ((2, 3), {"min.insync.replicas": "9"}, (1,), (2, 3)),
+        ((3,), {"min.insync.replicas": "3"}, (1, 2), (3,)),
+        ((2, 3), {}, (1,), ()),
+    ],
+)
+def test_what_cannot_commit_from_the_start_may_be_led_by_any_replica(
+    away: tuple[int, ...], config: dict[str, str], isr: tuple[int, ...], elr: tuple[int, ...]
+) -> None:
+    """Below min.insync.replicas the high watermark stands still (KIP-966): who is away lacks nothing that is committed."""
+    office = Office()
+    office.join(1, 2, 3)
+    if away:
+        office.lose(*away)
+    assignment = rpc.Assignment(replicas=[1, 2, 3])
+    made = rpc.NewTopic(name="t", partitions=-1, replication_factor=-1, assignments=[assignment], config=config)
+    assert not create(office, made)[0].error
+    more = rpc.CreatePartitionsRequest(topics=[rpc.PartitionsToCreate(name="t", total=2, assignments=[assignment])])
+    office.carry_out(Plan(topics.plan_enlargement(office.state, office.config, more, applied_before=False).operations))
+    for partition in office.state.topics["t"].partitions.values():
+        assert (partition.leader, partition.leader_epoch, partition.isr, partition.elr) == (1, 0, isr, elr)
+
+
+def test_a_new_partition_outlives_the_only_broker_that_was_there(office: Office) -> None:
+    office.disks[1] = "old disk"
+    office.register(1, "with a disk")
+    office.beat(1)
+    office.lose(2, 3)
+    create(office, simple("t", 1, 3, **{"min.insync.replicas": "2"}))
+    office.lose(1)
+    office.beat(2)
+    assert office.partition().leader == 2, "nothing was committed: the one that was there is not waited for"
+    office.lose(2)
+    office.register(1, "again", directory="new disk")
+    office.beat(1)
+    office.beat(3)
+    assert office.partition().leader in (2, 3)

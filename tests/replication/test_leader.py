@@ -372,6 +372,40 @@ def test_a_refused_removal_is_tried_again_after_a_pause() -> None:
     assert leader.propose_removals(20, LAG_S + 1) is not None
 
 
+#: As `Partition.handleAlterPartitionError` of Kafka 4.1 has it, and with what our own controller adds.
+#: Only the first two say for sure that the change was not made, by no controller, and never will be: these alone end it.
+AS_KAFKA = [
+    (ErrorCode.INELIGIBLE_REPLICA, AlterOutcome.SETTLED),
+    (ErrorCode.OPERATION_NOT_ATTEMPTED, AlterOutcome.SETTLED),
+    (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, AlterOutcome.AWAIT_METADATA),
+    (ErrorCode.UNKNOWN_TOPIC_ID, AlterOutcome.AWAIT_METADATA),
+    (ErrorCode.FENCED_LEADER_EPOCH, AlterOutcome.AWAIT_METADATA),
+    (ErrorCode.INVALID_UPDATE_VERSION, AlterOutcome.AWAIT_METADATA),
+    (ErrorCode.INVALID_REQUEST, AlterOutcome.AWAIT_METADATA),
+    (ErrorCode.NEW_LEADER_ELECTED, AlterOutcome.AWAIT_METADATA),
+    (ErrorCode.NOT_LEADER_OR_FOLLOWER, AlterOutcome.AWAIT_METADATA),
+    (ErrorCode.STALE_BROKER_EPOCH, AlterOutcome.AWAIT_METADATA),
+    (ErrorCode.NOT_CONTROLLER, AlterOutcome.RETRY),
+    (ErrorCode.REQUEST_TIMED_OUT, AlterOutcome.RETRY),
+    (ErrorCode.UNKNOWN_SERVER_ERROR, AlterOutcome.RETRY),
+    (ErrorCode.THROTTLING_QUOTA_EXCEEDED, AlterOutcome.RETRY),
+    (ErrorCode.NETWORK_EXCEPTION, AlterOutcome.RETRY),
+]
+
+
+@pytest.mark.parametrize(("code", "outcome"), AS_KAFKA)
+def test_only_a_certain_refusal_ends_a_pending_change(code: ErrorCode, outcome: AlterOutcome) -> None:
+    leader, change = expanding()
+    assert leader.complete_alter(change, IsrResult("t", 0, code)) is outcome
+    ended = outcome is AlterOutcome.SETTLED
+    assert (leader.pending is None, leader.maximal_isr == {1, 2}, leader.isr) == (ended, ended, {1, 2})
+
+
+def test_every_code_that_is_told_apart_stands_in_the_table() -> None:
+    assert {code for code, outcome in AS_KAFKA if outcome is AlterOutcome.SETTLED} == REFUSED
+    assert {code for code, outcome in AS_KAFKA if outcome is AlterOutcome.AWAIT_METADATA} == SUPERSEDED
+
+
 @pytest.mark.parametrize("code", sorted(SUPERSEDED))
 def test_a_superseded_change_stays_pending_until_newer_metadata(code: ErrorCode) -> None:
     leader, change = expanding()

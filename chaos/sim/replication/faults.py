@@ -8,7 +8,9 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from ....controller import topics
 from ....controller.elections import Wanted, change_operations
+from ....controller.model import TopicState
 from ....proto import controller_pb2 as pb_rpc
 from ....proto import metadata_pb2 as pb
 from ....wire.errors import KafkaError
@@ -339,7 +341,10 @@ class Faults:
             create.partitions.add(replicas=replicas, isr=[node_id for node_id in replicas if node_id in active])
         for key, value in self._options.topic_config().items():
             create.config.add(key=key, value=value)
-        return self._propose([pb.Operation(create_topic=create)])
+        topic = TopicState(self._topic, UUID(bytes=create.topic_id), self._options.topic_config())
+        return self._propose(
+            [pb.Operation(create_topic=create), *topics.eligible_from_the_start(topic, enumerate(create.partitions))]
+        )
 
     def _change_minimum(self) -> bool | None:
         """`min.insync.replicas` changes under way; only where nothing is lost in an unclean stop."""
