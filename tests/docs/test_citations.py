@@ -1,0 +1,360 @@
+"""Sources can be followed: every rule names code and tests that exist, and every citation names a rule that exists.
+
+The rules stand in docs/semantics.md, docs/raft.md and docs/hot-path.md, each under a heading of its own:
+
+    ### T3
+    One or two sentences.
+    - Kept by: [`TransactionShard._check_identity`](../coordinator/transaction/shard.py)
+    - Source: KIP-98
+    - Held by: `tests/coordinator/test_transaction_table.py::test_...`; ablation `act before the barrier`
+
+Code, tests and other pages cite them as docs/semantics.md T3, or, in a file that names the page anyway, as rule T3.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RULE_PAGES = ("docs/semantics.md", "docs/raft.md", "docs/hot-path.md")
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+ABLATIONS = {
+    "chaos/sim/quorum/ablations.py": "ABLATIONS",
+    "tests/replication/test_simulation_ablations.py": "ABLATIONS",
+    "tests/coordinator/test_transaction_simulation.py": "ABLATIONS",
+}
+"""Where safeguards are taken out one by one, and the table that lists them."""
+
+SOURCES = {".py", ".proto", ".md", ".js", ".java", ".go", ".toml", ".yaml", ".yml", ".sh"}
+OUTSIDE = re.compile(r"^(\.|build$|node_modules$|__pycache__$|dist$)|_pb2|\.egg-info$")
+
+NUMBER = r"[A-Z]\d+"
+NUMBERS = rf"{NUMBER}(?:(?:, and |, | and | to | or ){NUMBER})*"
+BY_PAGE = re.compile(rf"docs/(semantics|raft|hot-path)\.md(?:#\w+)?,? ({NUMBERS})\b")
+BY_RULE = re.compile(rf"\b[Rr]ules? ({NUMBERS})\b")
+PAGE_NAMED = re.compile(r"docs/(semantics|raft|hot-path)\.md|\((semantics|raft|hot-path)\.md")
+MARKDOWN_FILE = re.compile(r"(?<![\w/.-])[\w./-]*\w\.md\b")
+FOREIGN = re.compile(
+    r"\b(?:SEMANTICS|HOTPATH|KAFKA-WIRE)\b|\b(?:DESIGN|PLATFORM|STYLE)(?:\.md|,? (?:section )?\d)|/work/"
+    r"|\b[Rr]ules? \d"
+)
+"""Documents that stood beside the repository once, and the numbers of their rules."""
+
+
+@dataclass
+class Rule:
+    page: str
+    number: str
+    line: int
+    text: list[str] = field(default_factory=list)
+    kept_by: list[tuple[str, str]] = field(default_factory=list)
+    """(symbol, path relative to the repository)"""
+    source: str = ""
+    held_by: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Citation:
+    path: str
+    line: int
+    number: str
+    page: str = ""
+
+
+# --- reading --------------------------------------------------------------------------------------------------------------------
+
+
+def rules_of(page: str, text: str) -> list[Rule]:
+    rules: list[Rule] = []
+    current: Rule | None = None
+    for line, content in enumerate(text.splitlines(), 1):
+        heading = re.fullmatch(rf"### ({NUMBER})", content)
+        if heading:
+            current = Rule(page, heading[1], line)
+            rules.append(current)
+        elif content.startswith("#"):
+            current = None
+        elif current is not None:
+            kind, _, rest = content.removeprefix("- ").partition(": ")
+            if kind == "Kept by":
+                links = re.findall(r"\[`([^`]+)`\]\(([^)#]+)\)", rest)
+                current.kept_by += [(symbol, _within(page, target)) for symbol, target in links]
+            elif kind == "Source":
+                current.source = rest
+            elif kind == "Held by":
+                current.held_by += re.findall(r"`([^`]+)`", rest)
+            else:
+                current.text.append(content)
+    return rules
+
+
+def _within(page: str, target: str) -> str:
+    """A link of a page as a path from the repository's root."""
+    parts: list[str] = page.split("/")[:-1]
+    for part in target.split("/"):
+        if part == "..":
+            parts = parts[:-1]
+        else:
+            parts.append(part)
+    return "/".join(parts)
+
+
+def citations_of(path: str, text: str) -> Iterator[Citation]:
+    for line, content in enumerate(text.splitlines(), 1):
+        for page, numbers in BY_PAGE.findall(content):
+            yield from (Citation(path, line, number, f"docs/{page}.md") for number in re.findall(NUMBER, numbers))
+        for numbers in BY_RULE.findall(content):
+            yield from (Citation(path, line, number) for number in re.findall(NUMBER, numbers))
+
+
+@cache
+def symbols(path: Path) -> frozenset[str]:
+    """Functions, classes, their methods and fields, and constants of a module."""
+    found: set[str] = set()
+
+    def take(body: Iterable[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(prefix + node.name)
+                if isinstance(node, ast.ClassDef):
+                    take(node.body, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
+            elif isinstance(node, ast.If | ast.Try):
+                take(node.body, prefix)
+
+    take(ast.parse(path.read_text()).body, "")
+    return frozenset(found)
+
+
+@cache
+def ablations() -> frozenset[str]:
+    """The names in the tables of what is taken out: keys of a dictionary, or functions that a list begins its entries with."""
+    found: set[str] = set()
+    for path, table in ABLATIONS.items():
+        for node in ast.parse((ROOT / path).read_text()).body:
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets if isinstance(node, ast.Assign) else []
+            if not any(isinstance(target, ast.Name) and target.id == table for target in targets):
+                continue
+            assert isinstance(node, ast.Assign | ast.AnnAssign)
+            if isinstance(node.value, ast.Dict):
+                found.update(str(key.value) for key in node.value.keys if isinstance(key, ast.Constant))
+            elif isinstance(node.value, ast.List):
+                rows = [row.elts[0] for row in node.value.elts if isinstance(row, ast.Tuple)]
+                found.update(first.id for first in rows if isinstance(first, ast.Name))
+    return frozenset(found)
+
+
+@cache
+def sources() -> Mapping[str, str]:
+    """Every text of the repository that may cite, by its path; this file is about citations, and has examples of wrong ones."""
+    found: dict[str, str] = {}
+    pending = [ROOT]
+    while pending:
+        for path in sorted(pending.pop().iterdir()):
+            if OUTSIDE.search(path.name) or path.is_symlink():
+                continue
+            if path.is_dir():
+                pending.append(path)
+            elif path.suffix in SOURCES and path != Path(__file__).resolve():
+                found[path.relative_to(ROOT).as_posix()] = path.read_text()
+    return found
+
+
+@cache
+def all_rules() -> list[Rule]:
+    return [rule for page in RULE_PAGES for rule in rules_of(page, (ROOT / page).read_text())]
+
+
+# --- judging --------------------------------------------------------------------------------------------------------------------
+
+
+def faults_of_rules(rules: Iterable[Rule], root: Path = ROOT) -> list[str]:
+    faults: list[str] = []
+    seen: dict[str, Rule] = {}
+    for rule in rules:
+        where = f"{rule.page}:{rule.line} {rule.number}"
+        if rule.number in seen:
+            faults.append(f"{where}: the number stands twice")
+        seen[rule.number] = rule
+        if not "".join(rule.text).strip():
+            faults.append(f"{where}: says nothing")
+        if not rule.source:
+            faults.append(f"{where}: no source")
+        if not rule.kept_by:
+            faults.append(f"{where}: names no code that keeps it")
+        if not rule.held_by:
+            faults.append(f"{where}: names no test or ablation that holds it")
+        for symbol, path in rule.kept_by:
+            faults += [f"{where}: {fault}" for fault in _fault_of_symbol(symbol, root / path, path)]
+        for test in rule.held_by:
+            faults += [f"{where}: {fault}" for fault in _fault_of_test(test, root)]
+    return faults
+
+
+def _fault_of_symbol(symbol: str, path: Path, shown: str) -> Iterator[str]:
+    if not path.is_file():
+        yield f"there is no {shown}"
+    elif path.suffix == ".py" and symbol != path.stem and symbol not in symbols(path):
+        yield f"{shown} has no {symbol}"
+
+
+def _fault_of_test(test: str, root: Path) -> Iterator[str]:
+    path, separator, name = test.partition("::")
+    if not separator:
+        if test not in ablations():
+            yield f"there is no ablation {test!r}"
+    elif not (root / path).is_file():
+        yield f"there is no {path}"
+    elif name.replace("::", ".") not in symbols(root / path):
+        yield f"{path} has no {name}"
+
+
+def faults_of_citations(texts: Mapping[str, str], rules: Iterable[Rule]) -> list[str]:
+    pages = {rule.number: rule.page for rule in rules}
+    faults: list[str] = []
+    for path, text in texts.items():
+        for cited in citations_of(path, text):
+            where = f"{path}:{cited.line}"
+            if cited.number not in pages:
+                faults.append(f"{where}: there is no rule {cited.number}")
+            elif cited.page and pages[cited.number] != cited.page:
+                faults.append(f"{where}: {cited.number} stands in {pages[cited.number]}")
+            elif not cited.page and path not in RULE_PAGES and not PAGE_NAMED.search(text):
+                faults.append(f"{where}: rule {cited.number}, and nowhere in this file which page it stands in")
+    return faults
+
+
+def foreign_documents(texts: Mapping[str, str], root: Path = ROOT) -> list[str]:
+    """Documents that are named and that this repository does not have."""
+    faults: list[str] = []
+    for path, text in texts.items():
+        for line, content in enumerate(text.splitlines(), 1):
+            found = FOREIGN.search(content)
+            if found:
+                faults.append(f"{path}:{line}: {found[0]!r} is of a document that is not in the repository")
+            for name in MARKDOWN_FILE.findall(content):
+                bases = (root, root / "docs", (root / path).parent)
+                if not any((base / name).exists() for base in bases):
+                    faults.append(f"{path}:{line}: there is no {name}")
+    return faults
+
+
+def broken_links(page: str, text: str, root: Path = ROOT) -> list[str]:
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    local = [target.partition("#")[0] for target in targets if "://" not in target and not target.startswith(("#", "mailto:"))]
+    return [f"{page}: there is no {target}" for target in local if target and not (root / _within(page, target)).exists()]
+
+
+# --- the repository -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_rule_names_code_a_source_and_tests_that_exist() -> None:
+    assert len(all_rules()) > 100
+    assert faults_of_rules(all_rules()) == []
+
+
+def test_every_citation_names_a_rule_that_exists() -> None:
+    assert faults_of_citations(sources(), all_rules()) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
+    assert broken_links(page, (ROOT / page).read_text()) == []
+
+
+def test_every_term_of_the_glossary_says_where_it_lives() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    entries = re.findall(r"^\*\*(.+?)\*\*(.+?)(?=\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    terms = [term for term, _ in entries]
+    assert len(terms) > 30 and terms == sorted(terms, key=str.lower)
+    assert [term for term, said in entries if "](" not in said] == []
+    linked = re.findall(r"\[`([^`]+)`\]\(([^)#]+)\)", text)
+    assert [fault for symbol, target in linked for fault in _fault_of_glossary(symbol, target)] == []
+
+
+def _fault_of_glossary(symbol: str, target: str) -> Iterator[str]:
+    path = _within("docs/glossary.md", target)
+    return _fault_of_symbol(symbol, ROOT / path, path)
+
+
+# --- the checks themselves ------------------------------------------------------------------------------------------------------
+
+RULE = """
+### T1
+The shard refuses.
+- Kept by: [`rules_of`](../tests/docs/test_citations.py)
+- Source: KIP-98
+- Held by: `tests/docs/test_citations.py::test_a_whole_rule_has_no_fault`
+"""
+
+
+def test_a_whole_rule_has_no_fault() -> None:
+    (rule,) = rules_of("docs/semantics.md", RULE)
+    assert (rule.number, rule.source, rule.kept_by) == ("T1", "KIP-98", [("rules_of", "tests/docs/test_citations.py")])
+    assert faults_of_rules([rule]) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "put", "fault"),
+    [
+        ("- Held by: `tests/docs/test_citations.py::test_a_whole_rule_has_no_fault`", "", "names no test or ablation"),
+        ("::test_a_whole_rule_has_no_fault", "::test_that_there_is_not", "has no test_that_there_is_not"),
+        ("tests/docs/test_citations.py::", "tests/docs/test_nothing.py::", "there is no tests/docs/test_nothing.py"),
+        ("tests/docs/test_citations.py::test_a_whole_rule_has_no_fault", "no such", "there is no ablation 'no such'"),
+        ("[`rules_of`]", "[`Rule.nothing`]", "has no Rule.nothing"),
+        ("../tests/docs/test_citations.py", "../tests/docs/gone.py", "there is no tests/docs/gone.py"),
+        ("- Source: KIP-98", "", "no source"),
+        ("The shard refuses.", "", "says nothing"),
+        ("### T1", "### T1\nAs below.\n### T1", "stands twice"),
+    ],
+)
+def test_a_fault_of_a_rule_is_found(given: str, put: str, fault: str) -> None:
+    assert given in RULE
+    faults = faults_of_rules(rules_of("docs/semantics.md", RULE.replace(given, put)))
+    assert any(fault in each for each in faults), faults
+
+
+@pytest.mark.parametrize("name", ["no fsync", "minimal_isr", "act before the barrier"])
+def test_ablations_are_found_in_each_of_their_tables(name: str) -> None:
+    assert name in ablations() and f"{name} or not" not in ablations()
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("(docs/semantics.md T1)", None),
+        ("(docs/semantics.md T1 and T1): rule T1", None),
+        ("(docs/semantics.md T9)", "there is no rule T9"),
+        ("(docs/semantics.md T1, T8)", "there is no rule T8"),
+        ("(docs/raft.md T1)", "T1 stands in docs/semantics.md"),
+        ("see rule T1", "nowhere in this file which page"),
+        ("docs/semantics.md, below: rules T1 and T7", "there is no rule T7"),
+    ],
+)
+def test_a_citation_is_resolved(text: str, fault: str | None) -> None:
+    faults = faults_of_citations({"node/some.py": text}, rules_of("docs/semantics.md", RULE))
+    assert faults == [] if fault is None else len(faults) == 1 and fault in faults[0]
+
+
+@pytest.mark.parametrize("text", ["(SEMANTICS 3.1 4)", "HOTPATH 7", "DESIGN 4", "as NOTHING.md says", "(rule 9)", "/work/x"])
+def test_a_document_that_is_not_here_is_found(text: str) -> None:
+    assert foreign_documents({"node/some.py": text}) != []
+
+
+@pytest.mark.parametrize("text", ["operations.md says", "docs/kafka.md", "RAFT is a protocol", "our design", "the rules of h11"])
+def test_what_is_here_may_be_named(text: str) -> None:
+    assert foreign_documents({"node/some.py": text}) == []
+
+
+def test_a_link_that_leads_nowhere_is_found() -> None:
+    assert broken_links("docs/x.md", "[a](../nothing/at/all.py) [b](kafka.md) [c](https://example.org/x.py)") != []
+    assert broken_links("docs/x.md", "[b](kafka.md#differences) [r](../README.md)") == []
