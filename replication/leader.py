@@ -270,9 +270,9 @@ class PartitionLeader:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"node {node_id} fetched with broker epoch {broker_epoch}, but it has since registered {progress.broker_epoch}",
             )
-        if broker_epoch > progress.broker_epoch:
+        if broker_epoch > progress.broker_epoch or now_s - progress.last_fetch_s > JOIN_SILENCE_S:
             progress.broker_epoch = broker_epoch
-            progress.join_paused = False
+            progress.join_paused = False  # another life, or heard of again: it may join as soon as it has caught up
         if fetch_offset >= leader_log_end:
             progress.last_caught_up_s = max(progress.last_caught_up_s, now_s)
         elif 0 <= progress.leader_end_at_last_fetch <= fetch_offset:

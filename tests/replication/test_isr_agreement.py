@@ -22,8 +22,7 @@ from tidegate.controller.client import ControllerClient
 from tidegate.controller.model import INITIAL_FEATURES, SUPPORTED_FEATURES, PartitionState
 from tidegate.controller.service import ControllerService
 from tidegate.controller.state import ClusterState
-from tidegate.node.broker import Broker
-from tidegate.node.configuration import Configuration
+from tidegate.node.cluster_view import ClusterView
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.replication import leader as leader_module
 from tidegate.replication.assignment import IsrResult
@@ -102,7 +101,8 @@ class Walk:
         self.topic_id = self.active.state.topics["t"].topic_id
         self.known = self.active.state.copy()  # what node 1 has applied
         self.history.clear()
-        self.broker = Broker(cast(Configuration, SimpleNamespace(node_id=1)), ManualClock(), cast(ControllerClient, None))
+        self.metadata: Any = SimpleNamespace(state=self.known)
+        self.view = ClusterView(1, self.metadata, cast(ControllerClient, None), ManualClock())
         self.client = ControllerClient({1: "a:1", 2: "b:2"}, ManualClock())
         self.client.note_answer(1, rpc.Status(controller_epoch=1))
         self.leader = self.lead()
@@ -182,11 +182,11 @@ class Walk:
 
     def lead(self) -> PartitionLeader:
         place = self.partition
-        self.broker.metadata = cast(Any, SimpleNamespace(state=self.known))
+        self.metadata.state = self.known
         return PartitionLeader(
             node_id=1, leader_epoch=place.leader_epoch, partition_epoch=place.partition_epoch, epoch_start_offset=0,
             high_watermark=0, replicas=place.replicas, isr=place.isr, min_insync_replicas=1, lag_max_s=LAG_S, now_s=self.now_s,
-            eligibility_of=lambda node_id, epoch: self.broker.isr_eligibility(self.topic_id, 0, node_id, epoch),
+            eligibility_of=lambda node_id, epoch: self.view.isr_eligibility(self.topic_id, 0, node_id, epoch),
         )  # fmt: skip
 
     def ask(self) -> None:
@@ -206,7 +206,7 @@ class Walk:
         self.asked.append(Asked(copy, change, request.attempt))
 
     def answered(self, answer: Answer) -> None:
-        """As `ControllerClient` and `Broker.alter_partitions`: refusals count at once, the rest with its metadata."""
+        """As `ControllerClient` and `IsrRequests.alter_partitions`: refusals count at once, the rest with its metadata."""
         if answer.attempt != self.client._attempts or not self.client.note_answer(1, answer.status):
             return
         if answer.result is None:
@@ -217,9 +217,9 @@ class Walk:
         self.leader.complete_alter(answer.change, answer.result)
 
     def learn(self) -> None:
-        """As `Broker.on_metadata`."""
+        """As a broker takes up an entry."""
         self.known = self.history.pop(0)
-        self.broker.metadata = cast(Any, SimpleNamespace(state=self.known))
+        self.metadata.state = self.known
         place = self.known.topics["t"].partitions[0]
         if place.leader_epoch == self.leader.leader_epoch:
             self.leader.on_metadata(place.partition_epoch, place.isr, place.replicas, place.adding)

@@ -278,6 +278,28 @@ def test_a_refused_change_leaves_the_committed_isr(code: ErrorCode) -> None:
     assert leader.propose_join(3) is not None
 
 
+def test_a_follower_that_was_cut_off_joins_with_its_first_fetch_that_caught_up() -> None:
+    """However long the pauses have grown meanwhile: below min.insync.replicas every write with acks=all waits for that."""
+    leader = leader_of(isr=(1, 2))
+    fetch(leader, 2, 20, end=20)
+    leader.on_metadata(8, (1,))  # it lagged
+    leader.pauses = 9
+    fetch(leader, 2, 20, end=30, now_s=JOIN_SILENCE_S / 2)
+    assert leader.propose_join(2) is None, "it was never silent, and is removed for a reason: after the pause"
+    fetch(leader, 2, 25, end=30, now_s=60.0)
+    fetch(leader, 2, 30, end=30, now_s=60.1)
+    change = leader.propose_join(2)
+    assert change is not None and change.nodes == {1, 2}
+
+
+def test_a_refused_follower_that_goes_on_fetching_waits_for_the_pause() -> None:
+    leader, change = expanding()
+    leader.complete_alter(change, IsrResult("t", 0, ErrorCode.INELIGIBLE_REPLICA))
+    for number in range(1, 20):
+        fetch(leader, 3, 20, end=20, broker_epoch=33, now_s=number * JOIN_SILENCE_S / 2)
+        assert leader.propose_join(3) is None
+
+
 def test_a_new_incarnation_may_be_proposed_after_the_old_one_was_refused() -> None:
     leader, change = expanding()
     leader.complete_alter(change, IsrResult("t", 0, ErrorCode.INELIGIBLE_REPLICA))
