@@ -58,6 +58,8 @@ class Rule:
     """(symbol, path relative to the repository)"""
     source: str = ""
     held_by: list[str] = field(default_factory=list)
+    shown_by: list[str] = field(default_factory=list)
+    """Benchmarks"""
 
 
 @dataclass(frozen=True)
@@ -81,18 +83,31 @@ def rules_of(page: str, text: str) -> list[Rule]:
             rules.append(current)
         elif content.startswith("#"):
             current = None
+        elif current is not None and content.startswith("  "):
+            current.text[-1] += content[1:]  # an item of the list goes on
         elif current is not None:
-            kind, _, rest = content.removeprefix("- ").partition(": ")
-            if kind == "Kept by":
-                links = re.findall(r"\[`([^`]+)`\]\(([^)#]+)\)", rest)
-                current.kept_by += [(symbol, _within(page, target)) for symbol, target in links]
-            elif kind == "Source":
-                current.source = rest
-            elif kind == "Held by":
-                current.held_by += re.findall(r"`([^`]+)`", rest)
-            else:
-                current.text.append(content)
+            current.text.append(content)
+    for rule in rules:
+        _take_items(rule)
     return rules
+
+
+def _take_items(rule: Rule) -> None:
+    """Moves the items below a rule's sentences from its text to where they belong."""
+    text, rule.text = rule.text, []
+    for content in text:
+        kind, _, rest = content.removeprefix("- ").partition(": ")
+        if kind == "Kept by":
+            links = re.findall(r"\[`([^`]+)`\]\(([^)#]+)\)", rest)
+            rule.kept_by += [(symbol, _within(rule.page, target)) for symbol, target in links]
+        elif kind == "Source":
+            rule.source = rest
+        elif kind == "Held by":
+            rule.held_by += re.findall(r"`([^`]+)`", rest)
+        elif kind == "Shown by":
+            rule.shown_by += re.findall(r"`python (?:-m )?(bench[/.]\w+)", rest)
+        else:
+            rule.text.append(content)
 
 
 def _within(page: str, target: str) -> str:
@@ -197,6 +212,9 @@ def faults_of_rules(rules: Iterable[Rule], root: Path = ROOT) -> list[str]:
             faults += [f"{where}: {fault}" for fault in _fault_of_symbol(symbol, root / path, path)]
         for test in rule.held_by:
             faults += [f"{where}: {fault}" for fault in _fault_of_test(test, root)]
+        for name in (each.replace(".", "/") for each in rule.shown_by):
+            if not (root / name).exists() and not (root / f"{name}.py").exists():
+                faults.append(f"{where}: there is no {name}")
     return faults
 
 
@@ -315,6 +333,8 @@ def test_a_whole_rule_has_no_fault() -> None:
         ("- Source: KIP-98", "", "no source"),
         ("The shard refuses.", "", "says nothing"),
         ("### T1", "### T1\nAs below.\n### T1", "stands twice"),
+        ("- Source", "- Shown by: `python bench/nothing at all`\n- Source", "there is no bench/nothing"),
+        ("- Held by: ", "- Held by: `tests/nothing.py::test_x`,\n  ", "there is no tests/nothing.py"),
     ],
 )
 def test_a_fault_of_a_rule_is_found(given: str, put: str, fault: str) -> None:
