@@ -179,14 +179,16 @@ class MetadataLog:
         except RaftFatal as error:
             self._lock.release()
             raise MetadataLogUnusable(str(error)) from error
-        self._thread = RaftThread(core, self._die, self._clock.monotonic)
+        self._thread = thread = RaftThread(core, self._die, self._clock.monotonic)
+        thread.start()
         try:
-            await self._require_transport().start()
+            await asyncio.wrap_future(thread.run(self._require_transport().start()))
         except OSError:
-            core.close()
+            self._thread = None
+            thread.post(Stop())
+            await asyncio.to_thread(thread.join, STOP_S_MAX)
             self._lock.release()
             raise
-        self._thread.start()
 
     def _open(self) -> RaftCore:
         journal = DurableJournal(
@@ -233,10 +235,9 @@ class MetadataLog:
     async def stop(self) -> None:
         """Ends the thread after a last sync; proposals under way end as unknown."""
         self._stopping = True
-        if self._transport is not None:
-            await self._transport.stop()
         thread, self._thread = self._thread, None
         if thread is not None:
+            await self._stop_transport(thread)
             thread.post(Stop())
             if not await asyncio.to_thread(thread.join, STOP_S_MAX):
                 log.error("raft_thread_does_not_stop", waited_s=STOP_S_MAX)
@@ -249,6 +250,15 @@ class MetadataLog:
         self._set_status(QuorumStatus(FOLLOWER, self.status.term, -1, False, self.status.commit_index, self.status.last_index))
         if self._lock is not None:
             self._lock.release()
+
+    async def _stop_transport(self, thread: RaftThread) -> None:
+        if not thread.is_alive:
+            return
+        try:
+            async with asyncio.timeout(STOP_S_MAX):
+                await asyncio.wrap_future(thread.run(self._require_transport().stop()))
+        except TimeoutError:
+            log.error("quorum_connections_do_not_close", waited_s=STOP_S_MAX)
 
     @property
     def port(self) -> int:

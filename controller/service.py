@@ -43,12 +43,18 @@ log = logs.get(__name__)
 ENTRIES_PER_UPDATE_MAX = 1000
 UPDATE_BYTES_MAX = 1 << 20
 SNAPSHOT_CHUNK_BYTES = 1 << 20
-KEEP_ALIVE_S = 0.5
+KEEP_ALIVE_S_MIN = 0.5
+KEEP_ALIVE_S_MAX = 1.0
 FOLLOWERS_MAX = 1024
 
 _Reply = TypeVar("_Reply")
 _Planned = TypeVar("_Planned")
 AskVoter = Callable[[int], Awaitable[rpc.DescribeQuorumReply]]
+
+
+def keep_alive_s(session_timeout_s: float) -> float:
+    """A broker hears this often that nothing is new; three times before it asks elsewhere (`node/membership.py`)."""
+    return max(KEEP_ALIVE_S_MIN, min(KEEP_ALIVE_S_MAX, session_timeout_s / 6))
 
 
 class ControllerService(controller_pb2_grpc.ControllerServicer):
@@ -65,6 +71,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         self._followers = 0
         self._contacts: dict[int, Contact] = {}  # of brokers, by their heartbeats in this leadership
         self._stopped = asyncio.Event()
+        self._keep_alive_s = keep_alive_s(config.session_timeout_ms / 1000)
 
     # ---- leadership (driven by ControllerNode) --------------------------------------------------------------------------------
 
@@ -494,7 +501,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                     update.entries.add(index=entry.index, term=entry.term, command=entry.command)
                     index = entry.index
                 yield update
-                await self._log.wait_applied(index, KEEP_ALIVE_S)
+                await self._log.wait_applied(index, self._keep_alive_s)
         finally:
             self._followers -= 1
 

@@ -83,6 +83,7 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         self._logs: dict[int, Log] = {}
         self._failures: dict[int, int] = {}
         self._ticker: asyncio.Task[None] | None = None
+        self._elected = asyncio.Event()
 
     def start(self) -> None:
         self._ticker = asyncio.create_task(self._tick_forever(), name=f"tick {self.topic}")
@@ -103,6 +104,7 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         self._logs[partition] = replica_log
         self._failures.pop(partition, None)
         self._start(partition, self._begin(partition, leader_epoch))
+        self._elected.set()
 
     def on_failed(self, partition: int, leader_epoch: int, reason: str) -> None:
         """The runtime's: a shard stopped serving while this node leads its partition.
@@ -178,6 +180,9 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
     async def _tick_forever(self) -> None:
         away_since_ms: int | None = None
         while True:
+            if not self.runtime.has_shards:  # a node that coordinates nothing is not woken for it
+                self._elected.clear()
+                await self._elected.wait()
             await self._clock.sleep(TICK_S)
             now_ms, here = self._clock.steady_ms(), self._holds_session()
             if here and away_since_ms is not None:  # the quorum was away, and nobody was elected instead of this node

@@ -94,7 +94,7 @@ class MarkerSender:
     async def _run(self) -> None:
         while True:
             self._wake.clear()
-            wait_s = IDLE_S
+            wait_s: float | None = IDLE_S
             try:
                 wait_s = self._turn()
             except Exception:  # without this task no transaction of this node's would ever end
@@ -105,12 +105,14 @@ class MarkerSender:
             except TimeoutError:
                 pass
 
-    def _turn(self) -> float:
-        """Sends what can be sent; returns after how many seconds to look again."""
+    def _turn(self) -> float | None:
+        """Sends what can be sent; returns after how many seconds to look again; None: only what comes brings more to do."""
         for batch in self.queue.take(self._now_ms()):
             task = asyncio.create_task(self._send(batch))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
+        if not self.queue:
+            return None
         self._drop_gone()
         next_ms = self.queue.next_attempt_ms()
         return IDLE_S if next_ms is None else max(0.005, min(IDLE_S, (next_ms - self._now_ms()) / 1000))

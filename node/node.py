@@ -83,7 +83,7 @@ class Node:
         self._pages: HttpServer | None = None
         self._controller_node: ControllerNode | None = None
         self._housekeeping: asyncio.Task[None] | None = None
-        self._codecs = Codecs(HANDLERS.keys)
+        self._codecs = Codecs(HANDLERS.keys, self._clock.monotonic)
         self._recovered_logs = 0
         self._caught_up = False
         self._parts_made = False
@@ -222,7 +222,8 @@ class Node:
             await self._clock.sleep(AGAIN_S)
             await asyncio.to_thread(self._reserves.restore, self._usable_folders)
             await self._sync_flush_notes()
-            await asyncio.to_thread(self._codecs.load_some)
+            if self._codecs.is_due:
+                await asyncio.to_thread(self._codecs.load_next)
             self._parts.application.open_again()
             self._broker.client_metrics.expire(int(1000 * self._clock.monotonic()))
             if self._clock.monotonic() < expire_at_s:
@@ -288,7 +289,7 @@ class Node:
                 group_limits=configuration.group_limits(),
             ),
             tls=self._quorum_tls(),
-            timings=RaftTimings(election_s_min=election_s, election_s_max=2 * election_s),
+            timings=RaftTimings(election_s, 2 * election_s, heartbeat_s=0.3 * election_s),  # PySyncObj wants three of them
             ask_voter=self._broker.controller.describe_quorum,
         )
 

@@ -21,6 +21,7 @@ class RaftTimings:
     election_s_min: float = 0.5
     election_s_max: float = 1.0
     heartbeat_s: float = 0.1
+    hurry_s: float = 0.1  # until a follower stands whose connection to the leader broke
     leader_fallback_s: float = 2.0
     batch_bytes: int = 1 << 20
     compact_after_entries: int = 20_000

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pysyncobj.syncobj as library
@@ -94,7 +93,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._without_vote = Outage(log, "quorum_no_vote")
         self._assembly = SnapshotAssembly()
         self._snapshot_pending = False
-        self._reported: QuorumStatus | None = None
+        self._reported: tuple[object, ...] = ()
         conf = SyncObjConf(
             autoTick=False,
             appendEntriesUseBatch=True,
@@ -238,7 +237,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._SyncObj__connectedNodes.discard(Node(node_id))
         if self.leader_id == node_id and self.role == FOLLOWER:
             self._leader_heard_at = float("-inf")
-            soon = self.now() + self._timings.heartbeat_s * (0.2 + self._random())
+            soon = self.now() + self._timings.hurry_s * (0.2 + self._random())
             self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, soon)
 
     def receive(self, node_id: int, message: Message) -> None:
@@ -329,15 +328,15 @@ class RaftCore(SyncObj):  # type: ignore[misc]
     def close(self) -> None:
         self._journal.sync()
         self._journal._destroy()
-        while self._proposals:
-            self._proposals.popleft().refused("the node is stopping")
+        for proposal in self._proposals:
+            proposal.refused("the node is stopping")
 
     def _report(self) -> None:
-        status = self.status()
-        news = replace(status, commit_index=0, last_index=0)  # these change all the time: whoever wants them asks
-        if news != self._reported:
+        links, waits_for = tuple(self._SyncObj__connectedNodes), self._without_vote.lasts and self._waits_for
+        news = (self.role, self.term, self.leader_id, self.active, links, self._membership.not_voting(), waits_for)
+        if news != self._reported:  # the indexes change all the time: whoever wants them asks
             self._reported = news
-            self._machine.status_changed(status)
+            self._machine.status_changed(self.status())
 
     # ---- overrides: time, terms, elections ------------------------------------------------------------------------------------
 
@@ -367,7 +366,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         if self.now() >= self._pre_vote_again_at:
             self._pre_vote, cut = (wanted_term, {self.selfNode.id}), self._leader_heard_at == float("-inf")
             # Cut off from the leader it asks again soon: the others may notice only now that the leader is gone.
-            pause_s = self._timings.heartbeat_s if cut else self._SyncObj__generateRaftTimeout() / 2
+            pause_s = self._timings.hurry_s if cut else self._SyncObj__generateRaftTimeout() / 2
             self._pre_vote_again_at = self.now() + pause_s
             _, last_index, last_term = self._journal[-1]
             for node in self._SyncObj__otherNodes:
@@ -410,12 +409,11 @@ class RaftCore(SyncObj):  # type: ignore[misc]
             self._step_down(request.term)
         voted_for = self._SyncObj__votedForNodeId
         granted = request.term == self.term and voted_for in (None, node.id) and self.role != LEADER
-        if granted and self._is_up_to_date(request):
+        granted = granted and self._is_up_to_date(request)
+        if granted:
             self._SyncObj__setCurrentTerm(request.term, node.id)  # the vote is on disk before it is given
             self._SyncObj__raftElectionDeadline = self.now() + self._SyncObj__generateRaftTimeout()
-            self._outbox.send(node.id, VoteReply(request.term, granted=True, preliminary=False))
-        else:
-            self._outbox.send(node.id, VoteReply(self.term, granted=False, preliminary=False))
+        self._outbox.send(node.id, VoteReply(self.term, granted, preliminary=False))
 
     def _on_vote_reply(self, node: Any, reply: VoteReply) -> None:
         if not reply.granted:

@@ -1,29 +1,39 @@
-"""The one thread in which a quorum member lives.
+"""The one thread in which a quorum member lives, with an event loop of its own, and its connections on that.
 
-It sleeps until an event comes or something falls due (a heartbeat, an election), so an idle node costs its heartbeats and
-nothing else (HOTPATH 7).  Whatever goes wrong here is the end of the process: `die` is called with the reason (fail-stop),
-because a member that cannot write any more must not go on voting and acknowledging.
+A frame of another voter is read, handled and answered here: it waits for nothing that clients ask of the node, and costs one
+wake-up.  The thread sleeps until something comes or falls due (a heartbeat, an election), so an idle node costs its heartbeats
+and nothing else.  The loop reads what has come before it looks at what is due: a member that stood still hears what was said
+meanwhile before it judges that somebody was silent.  What held it up often held up the others as well (a machine without time to
+spare): so one that finds its time to stand for election past by more than `LATE_S` waits for two more heartbeats, once.
+
+Whatever goes wrong in a round is the end of the process: `die` is called with the reason (fail-stop), because a member that
+cannot write any more must not go on voting and acknowledging.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-import queue
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from ...runtime import logs
 from .contract import Proposal
-from .core import RaftCore
-from .messages import Standing
+from .core import LEADER, RaftCore
+from .messages import Standing, VoteRequest
 from .transport import PeerDown, PeerUp, Received
 
 log = logs.get(__name__)
 
+T = TypeVar("T")
+
 EVENTS_PER_ROUND_MAX = 1000
 INBOX_MAX = 50_000
+LATE_S = 0.03
 EXIT_CODE = 70  # EX_SOFTWARE
 TERMS_AHEAD_MAX = 1 << 32
 """A voter is never so many elections behind another one.  A term is for ever: one flipped bit in it, once taken over, and there
@@ -63,6 +73,24 @@ def exit_process(reason: str) -> NoReturn:
     os._exit(EXIT_CODE)
 
 
+def in_order(events: list[Event]) -> list[Event]:
+    """As they came, but questions whether one might stand for election after all else: after its own sleep a member finds them
+    beside what the leader has sent, and must hear the leader first."""
+    asked = [event for event in events if _asks_to_stand(event)]
+    return [*(event for event in events if not _asks_to_stand(event)), *asked] if asked else events
+
+
+def _asks_to_stand(event: Event) -> bool:
+    return isinstance(event, Received) and isinstance(event.message, VoteRequest) and event.message.preliminary
+
+
+async def _cancel_all() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
 class RaftThread:
     """Runs a core.  `post` may be called from any thread."""
 
@@ -73,21 +101,45 @@ class RaftThread:
         self.alive_s = now()
         """When the last round began; any thread may look.  A flush of the journal that hangs keeps the next from beginning."""
         self._die = die
-        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._inbox: deque[Event] = deque()
         self._links: dict[int, int] = {}
         self._running = True
+        self._has_failed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._main, name="raft", daemon=True)
+        self._round_is_near = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._has_waited = False
         self.rounds = 0
 
     def start(self) -> None:
+        self._loop = asyncio.new_event_loop()
         self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Runs a coroutine on the thread's loop; from any other thread, between `start` and `Stop`."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def post(self, event: Event) -> bool:
         """False when the inbox is full: the event was not taken (never so for anything but a peer's message)."""
-        if isinstance(event, Received) and self._inbox.qsize() >= INBOX_MAX:
+        if isinstance(event, Received) and len(self._inbox) >= INBOX_MAX:
             return False
-        self._inbox.put(event)
+        self._inbox.append(event)
+        if not self._round_is_near and self._loop is not None:
+            self._round_is_near = True
+            if threading.get_ident() == self._thread.ident:
+                self._loop.call_soon(self._round)
+            else:
+                try:
+                    self._loop.call_soon_threadsafe(self._round)
+                except RuntimeError:  # the loop is closed: the thread has ended
+                    log.debug("raft_thread_has_ended", posted=type(event).__name__)
         return True
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
 
     def join(self, timeout_s: float) -> bool:
         """Waits for the thread to end (after `Stop`); False when it has not."""
@@ -95,35 +147,73 @@ class RaftThread:
         return not self._thread.is_alive()
 
     def _main(self) -> None:
+        loop = self._loop
+        assert loop is not None
         try:
-            while self._running:
-                self._round()
-            self._core.close()
+            loop.call_soon(self._round)
+            loop.run_forever()
+            if not self._has_failed:
+                self._core.close()
         except BaseException as error:
-            log.exception("raft_failed", error=str(error))
-            self._die(f"the metadata quorum member failed: {error}")
+            self._failed(error)
+        finally:
+            loop.run_until_complete(_cancel_all())
+            loop.close()
+
+    def _failed(self, error: BaseException) -> None:
+        self._running, self._has_failed = False, True
+        log.error("raft_failed", error=str(error), exc_info=error)
+        self._die(f"the metadata quorum member failed: {error}")
 
     def _round(self) -> None:
-        """See `core.py` for the order: tick, (sleep,) sync, messages, and round again."""
+        """See `core.py` for the order: sync, messages, tick, and round again."""
+        if not self._running:
+            return
+        self._round_is_near = False
         self.rounds += 1
         self.alive_s = self._now()
-        event: Event | None = None
-        more = self._core.tick()
         try:
-            event = self._inbox.get_nowait() if more else self._inbox.get(timeout=self._core.seconds_to_wake())
-        except queue.Empty:
-            pass
-        self._core.sync()
-        for _ in range(EVENTS_PER_ROUND_MAX):
-            if event is None:
+            self._core.sync()
+            come = min(len(self._inbox), EVENTS_PER_ROUND_MAX)
+            self._has_waited &= not come
+            for event in in_order([self._inbox.popleft() for _ in range(come)]):
+                self.handle(event)
+            more = self._core.tick()
+            sleeps_s = 0.0 if more or self._inbox else self._core.seconds_to_wake()
+        except BaseException as error:
+            self._failed(error)
+        assert self._loop is not None
+        if not self._running:
+            self._loop.stop()
+        elif not self._round_is_near:
+            self._sleep(sleeps_s)
+
+    def _sleep(self, seconds: float) -> None:
+        """Until the next round; an event wakes the thread before that.  An alarm that is set and early enough stays: most rounds
+        (a follower's) only put off what is due."""
+        assert self._loop is not None
+        if seconds <= 0:
+            self._round_is_near = True
+            self._loop.call_soon(self._round)
+            return
+        due = self._loop.time() + seconds
+        if self._alarm is not None:
+            if self._alarm.when() <= due:
                 return
-            self.handle(event)
-            try:
-                event = self._inbox.get_nowait()
-            except queue.Empty:
-                return
-        if event is not None:
-            self.handle(event)
+            self._alarm.cancel()
+        self._alarm = self._loop.call_at(due, self._alarm_rings)
+
+    def _alarm_rings(self) -> None:
+        """What had come by now is read already, and its round is near."""
+        assert self._loop is not None and self._alarm is not None
+        now, late_s, self._alarm = self._loop.time(), self._loop.time() - self._alarm.when(), None
+        if self._round_is_near:
+            return
+        if late_s > LATE_S and not self._has_waited and self._core.role != LEADER:
+            self._has_waited = True
+            self._alarm = self._loop.call_at(now + 2 * self._core.timings.heartbeat_s, self._alarm_rings)
+        else:
+            self._round()
 
     def handle(self, event: Event) -> None:
         """One event, on the Raft thread (or in the simulator, which has none); frames of a replaced connection are ignored."""

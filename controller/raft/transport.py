@@ -7,14 +7,14 @@
 * With mutual TLS both sides show a certificate of the quorum's authority, and the hello's node id must be one that it names.
 * A frame that is not exactly a message of the schema closes its connection, is counted, and never reaches Raft.
 * A silent connection is pinged, and closed after `SILENCE_S_MAX`: the kernel would go on believing in a cut one for minutes.
+  Time in which this process itself stood still does not count: what came meanwhile is not read yet.
 
-Everything here runs on the event loop, except `send`, which the Raft thread calls.
+All of it runs on one event loop, that of the Raft thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -95,15 +95,11 @@ class QuorumTransport:
         self._next_link = 0
         self._server: network.FrameServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._outgoing: deque[tuple[int, bytes]] = deque()
-        self._flush_scheduled = False
         self._warned: dict[object, str] = {}
         self._unreached = {peer: Outage(log, "quorum_peer_unreachable") for peer in voters}
 
     async def start(self) -> None:
         """Listens (raises PortInUse) and begins to dial."""
-        self._loop = asyncio.get_running_loop()
         if len(self.voters) > 1:
             host, port = self._listen
             self._server = await network.serve_frames(
@@ -124,28 +120,14 @@ class QuorumTransport:
             await self._server.close()
 
     def send(self, node_id: int, message: Message) -> None:
-        """From the Raft thread: encodes here, writes on the loop; without a connection the message is dropped."""
-        if node_id not in self._links or self._loop is None:
+        """Without a connection the message is dropped."""
+        link = self._links.get(node_id)
+        if link is None:
             return
-        self._outgoing.append((node_id, encode(message)))
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            try:
-                self._loop.call_soon_threadsafe(self._flush)
-            except RuntimeError:
-                return  # the loop is closed: the process is ending
-
-    def _flush(self) -> None:
-        self._flush_scheduled = False
-        while self._outgoing:
-            node_id, frame = self._outgoing.popleft()
-            link = self._links.get(node_id)
-            if link is None:
-                continue
-            link.connection.send(frame)
-            link.sent_at = self.clock.monotonic()
-            if link.connection.write_backlog > BACKLOG_BYTES_MAX:
-                link.connection.abort("the peer does not take what is sent to it")
+        link.connection.send(encode(message))
+        link.sent_at = self.clock.monotonic()
+        if link.connection.write_backlog > BACKLOG_BYTES_MAX:
+            link.connection.abort("the peer does not take what is sent to it")
 
     # ---- connections ----------------------------------------------------------------------------------------------------------
 
@@ -250,10 +232,13 @@ class QuorumTransport:
 
     async def _keep_alive(self) -> None:
         ping = encode(Ping())
+        looked_at = self.clock.monotonic()
         while True:
             await self.clock.sleep(PING_S)
             now = self.clock.monotonic()
+            late_s, looked_at = max(0.0, now - looked_at - PING_S), now
             for link in list(self._links.values()):
+                link.heard_at = min(now, link.heard_at + late_s)
                 if now - link.heard_at > SILENCE_S_MAX:
                     link.connection.abort(f"no frame for {SILENCE_S_MAX:g} s")
                 elif now - link.sent_at >= PING_S:

@@ -13,11 +13,12 @@ import pytest
 from tidegate.controller.state import ClusterState
 from tidegate.node import described_topics
 from tidegate.node.broker import Broker
-from tidegate.node.codecs import Codecs
+from tidegate.node.codecs import DUTY_MAX, Codecs
 from tidegate.node.described_topics import DescribedTopics
 from tidegate.node.handlers import describe_topic_partitions, metadata
 from tidegate.node.requests import Encoded, RequestContext
 from tidegate.proto import metadata_pb2 as pb
+from tidegate.runtime.clock import ManualClock
 from tidegate.wire import codec
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
@@ -231,13 +232,29 @@ async def test_what_is_kept_is_bounded(asked: Asked, monkeypatch: pytest.MonkeyP
 
 
 def test_the_newest_versions_are_loaded_before_the_others() -> None:
-    codecs = Codecs([ApiKey.METADATA, ApiKey.HEARTBEAT])
+    codecs = Codecs([ApiKey.METADATA, ApiKey.HEARTBEAT], ManualClock().monotonic)
     everything = codecs.left
     codecs.load_newest()
     assert everything - codecs.left == 2
-    while codecs.left:
-        codecs.load_some()
-    codecs.load_some()
+    while codecs.is_due:
+        codecs.load_next()
+    assert codecs.left == 0
+
+
+def test_loading_pauses_for_long_on_a_node_that_gets_little_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, took_s = ManualClock(), 0.004
+    monkeypatch.setattr(codec, "load", lambda _key, _version: clock.advance(took_s))
+    codecs = Codecs([ApiKey.METADATA], clock.monotonic)
+    codecs.load_next()
+    assert not codecs.is_due
+    clock.advance(took_s / DUTY_MAX)
+    assert codecs.is_due
+    took_s = 0.4  # the same work, when the process runs for a hundredth of the time
+    codecs.load_next()
+    clock.advance(100 * 0.004 / DUTY_MAX - 1)
+    assert not codecs.is_due
+    clock.advance(2)
+    assert codecs.is_due
 
 
 LOADS = """

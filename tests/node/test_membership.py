@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from tidegate.controller.client import ControllerClient
 from tidegate.controller.metadata_follower import SILENCE_S_MAX
-from tidegate.controller.service import KEEP_ALIVE_S
+from tidegate.controller.service import keep_alive_s
 from tidegate.node.membership import EARLY_IN_FLIGHT_MAX, EARLY_S_MIN, IN_FLIGHT_MAX, Membership, metadata_silence_s
 from tidegate.proto import controller_pb2 as pb
 from tidegate.runtime.clock import ManualClock
@@ -171,7 +171,7 @@ def test_a_silent_metadata_stream_is_left_before_the_session_is_over() -> None:
     """A controller that stands still takes its stream along: the next one's metadata must not come too late for the session."""
     for session_s in (2.0, 3.0, 6.0, 9.0, 60.0):
         silence_s = metadata_silence_s(session_s)
-        assert 3 * KEEP_ALIVE_S <= silence_s <= min(SILENCE_S_MAX, 0.75 * session_s)
+        assert 3 * keep_alive_s(session_s) <= silence_s <= min(SILENCE_S_MAX, 0.75 * session_s)
 
 
 async def test_a_session_that_ends_again_before_leadership_came_back_asks_for_newer_metadata(watched: Watched) -> None:

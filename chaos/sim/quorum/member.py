@@ -16,7 +16,7 @@ from ....controller.raft.core import RaftCore
 from ....controller.raft.failure import RaftFatal
 from ....controller.raft.messages import Message
 from ....controller.raft.snapshot_store import SnapshotStore
-from ....controller.raft.thread import EVENTS_PER_ROUND_MAX, Event, RaftThread
+from ....controller.raft.thread import EVENTS_PER_ROUND_MAX, Event, RaftThread, in_order
 from ..disk import LyingDisk, PowerCut
 from ..runs import Broken
 from .machine import Machine
@@ -188,7 +188,7 @@ class Member:
         assert core is not None and thread is not None
         core.sync()
         events, self._inbox = self._inbox[:EVENTS_PER_ROUND_MAX], self._inbox[EVENTS_PER_ROUND_MAX:]
-        for event in events:
+        for event in in_order(events):
             thread.handle(event)
             self.simulation.ledger.observe(self)
         more = core.tick()

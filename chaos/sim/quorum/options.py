@@ -45,6 +45,7 @@ class QuorumOptions:
             election_s_min=0.3,
             election_s_max=0.6,
             heartbeat_s=0.05,
+            hurry_s=0.05,
             leader_fallback_s=0.6,
             batch_bytes=random.choice((30, 30, 300, 5000)),
             compact_after_entries=random.choice((12, 40, 40, 400)),
