@@ -2,7 +2,8 @@
 
 The unit is a *turn*: one round of the event loop.  Work of all those who share a `LoopTurns` may take `TURN_S` of a turn, however
 many they are; who comes when that is used up waits for a later turn, and between two turns the loop does all else that is due:
-sockets are read, timers fire, flushes are answered.  Where the time suffices nobody waits, and nothing is queued.
+sockets are read, timers fire, flushes are answered.  Where the time suffices nobody waits, and nothing is queued.  However long
+the loop was busy with all else, or the process stood still, one of those who were woken goes on in each turn.
 
 Who waits is served in the order of Start-time Fair Queueing (Goyal, Vin, Cheng, SIGCOMM 1996).  Every `Account` (a connection)
 pays for the CPU time that its work took; work that waits in between (`metered`) pays for each of its steps on the loop.  The
@@ -106,7 +107,7 @@ class LoopTurns:
     or `await turns.metered(account, work)`, where the work may wait.
     """
 
-    __slots__ = ("_began", "_cpu", "_is_open", "_mean_s", "_now", "_queue", "_turn_s", "number")
+    __slots__ = ("_began", "_cpu", "_is_free", "_is_open", "_mean_s", "_now", "_queue", "_turn_s", "number")
 
     def __init__(
         self, now: Callable[[], float], turn_s: float = TURN_S, *, cpu: Callable[[], float] = time.thread_time
@@ -119,6 +120,7 @@ class LoopTurns:
         self._queue = FairQueue()
         self._began = 0.0
         self._is_open = False
+        self._is_free = False  # none of those who were woken last has begun yet: the first may, whatever time it is
         self._mean_s = turn_s
         self.number = 0
 
@@ -151,7 +153,8 @@ class LoopTurns:
             admitted: asyncio.Future[None] = loop.create_future()
             self._push(tag, lambda admitted=admitted: None if admitted.done() else admitted.set_result(None))  # type: ignore[misc]
             await admitted
-            if self.has_time():
+            if self._is_free or self.has_time():
+                self._is_free = False
                 return  # otherwise the turn is over already: it waits on, in its old place
 
     def begin(self) -> float:
@@ -204,6 +207,7 @@ class LoopTurns:
             self._is_open = False
             return
         self._open()
+        self._is_free = True
         fitting = min(len(self._queue), WOKEN_MAX, max(1, int(self._turn_s / max(self._mean_s, 1e-6))))
         while fitting and self._queue and self.has_time():
             fitting -= 1

@@ -178,6 +178,29 @@ async def test_one_who_writes_now_and_then_does_not_wait_for_the_crowd(is_new: b
     crowd.running = False
 
 
+@pytest.mark.parametrize("waiters", [1, 3])
+@pytest.mark.parametrize("others_s", [0.002, 0.006, 0.05])
+async def test_who_waits_gets_on_however_much_else_the_loop_has_to_do(others_s: float, waiters: int) -> None:
+    """Replication, timers and flushes take no turns, and a starved process stands still in the middle of a round."""
+    clock = Clock()
+    turns = LoopTurns(clock, 0.004, cpu=clock)
+    loop = asyncio.get_running_loop()
+    rounds, tasks = 0, list[asyncio.Task[None]]()
+
+    def everything_else() -> None:
+        nonlocal rounds
+        rounds += 1
+        clock.now += others_s
+        if rounds < 50 and not all(task.done() for task in tasks):
+            loop.call_soon(everything_else)
+
+    loop.call_soon(everything_else)
+    tasks += [asyncio.create_task(turns.wait(turns.account())) for _ in range(waiters)]
+    await asyncio.wait(tasks, timeout=5)
+    assert all(task.done() for task in tasks)
+    assert rounds <= 3 + 2 * waiters
+
+
 async def test_ablation_without_turns_the_loop_does_not_come_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LoopTurns, "admits", lambda self: True)
     clock = Clock()
