@@ -13,6 +13,7 @@ from ..wire.errors import ErrorCode, KafkaError
 from ..wire.recompression import recompressed
 from ..wire.record_check import NAMED_MAX, check_records, unfolded_bytes_max
 from ..wire.records import (
+    DELETE_HORIZON,
     HEADER_BYTES,
     BatchHeader,
     assign_in_place,
@@ -22,7 +23,6 @@ from ..wire.records import (
     set_log_append_time,
     validate_batch,
 )
-from .cleaning.records import DELETE_HORIZON
 from .producer_state import AppendOrigin
 from .topic_config import LogConfig, TimestampType
 

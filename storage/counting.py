@@ -24,12 +24,11 @@ from ..runtime.disk import File
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import BatchHeader, decode_batch
 from .batch_scan import InvalidBatch, scan_batches
-from .cleaning.compaction import AbortedTransactions
 from .count_file import HEADER_READ_BYTES, build_counts, encoded_counts, load_counts, load_total
 from .count_index import Below, CountIndex, CountIndexInvalid, IsVoid, Total
 from .log import Log
 from .segment import Segment
-from .transaction_index import TransactionIndexEntry
+from .transaction_index import AbortedRanges, TransactionIndexEntry
 
 UNKNOWN_SEGMENTS_MAX = 8
 log = logs.get(__name__)
@@ -196,7 +195,7 @@ def begin_count(log: Log, start: int, end: int, *, committed: bool = True) -> Co
     """
     _require_range(log, start, end, log.last_stable_offset if committed else log.high_watermark)
     with _damage_told(log):
-        is_void = AbortedTransactions(_aborted(log, start, end) if committed else []).holds
+        is_void = AbortedRanges(_aborted(log, start, end) if committed else []).holds
     parts = [] if start == end else [
         _begin_part(log, segment, start, end)
         for segment in log.segments.starting_at(start)

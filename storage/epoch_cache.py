@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
+EPOCH_CHECKPOINT = "leader-epoch-checkpoint"  # the file
 UNDEFINED = -1
 
 

@@ -27,10 +27,9 @@ from ..runtime.disk import OUT_OF_SPACE, Disk
 from ..runtime.kernel_sync import KernelSync, Sync
 from .checkpoint import encode_checkpoint
 from .count_index import CountIndex
-from .epoch_cache import EpochCache
+from .epoch_cache import EPOCH_CHECKPOINT, EpochCache
 from .producer_snapshot import encode_snapshot
 from .producer_state import ProducerState
-from .recovery import EPOCH_CHECKPOINT
 from .seal import STILL_OPEN
 from .segment import Segment, segment_path
 from .segment_swap import INDEX_SUFFIXES

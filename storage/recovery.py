@@ -43,7 +43,7 @@ from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import decode_marker
 from .batch_scan import InvalidBatch, ScannedBatch, scan_batches
 from .checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
-from .epoch_cache import EpochCache
+from .epoch_cache import EPOCH_CHECKPOINT, EpochCache
 from .offset_index import OFFSET_SPAN_MAX
 from .open_files import OpenFiles
 from .producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot, has_right_checksum
@@ -55,7 +55,6 @@ from .topic_config import LogConfig
 from .transaction_index import TransactionIndexEntry
 from .unwritten import Unwritten
 
-EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 _NO_LIMIT = 2**63 - 1
 log = logs.get(__name__)
 

@@ -12,6 +12,8 @@ or of another place, would take aborted records for committed ones.  An entry wi
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
@@ -75,3 +77,23 @@ def collect_aborted(
         if entry.last_stable_offset >= upper_offset:
             return True
     return False
+
+
+class AbortedRanges:
+    """Which (producer, offset) belongs to an aborted transaction, by the entries of a log's transaction index."""
+
+    __slots__ = ("_of_producer",)
+
+    def __init__(self, entries: Iterable[TransactionIndexEntry]) -> None:
+        self._of_producer: dict[int, tuple[list[int], list[int]]] = {}
+        for entry in sorted(entries, key=lambda each: each.first_offset):
+            firsts, lasts = self._of_producer.setdefault(entry.producer_id, ([], []))
+            firsts.append(entry.first_offset)
+            lasts.append(entry.last_offset)
+
+    def holds(self, producer_id: int, offset: int) -> bool:
+        found = self._of_producer.get(producer_id)
+        if found is None:
+            return False
+        at = bisect_right(found[0], offset) - 1
+        return at >= 0 and offset <= found[1][at]

@@ -61,6 +61,7 @@ _COMPRESSION_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
+DELETE_HORIZON = 0x40  # the base timestamp is the time from which tombstones and markers may go (KIP-534)
 
 _RECORD_BYTES_MIN = 7  # length, attributes, timestamp, offset, key length, value length, header count: one byte each
 RECORDS_MAX = DECOMPRESSED_BYTES_MAX // _RECORD_BYTES_MIN

@@ -28,7 +28,8 @@ from ..batch_scan import CHUNK_BYTES, ScannedBatch, scan_batches
 from ..log import Log
 from ..replacement import Replacement, Stage
 from ..segment import Segment
-from .compaction import AbortedTransactions, CleaningCounts, Compaction, KeyMap, note_keys
+from ..transaction_index import AbortedRanges
+from .compaction import CleaningCounts, Compaction, KeyMap, note_keys
 from .plan import Cleanable, SegmentFacts, group_segments, plan_cleaning
 from .producers import offsets_to_keep
 
@@ -113,7 +114,7 @@ class Cleaning:
         segments = log.segments[: part.segment_count]
         self._sources = [_Source(*pair) for pair in zip(segments, _facts(segments), strict=True)]
         # Of the whole log: a transaction's marker may stand in a segment that is not cleaned, or not in the same group.
-        self._aborted = AbortedTransactions(entry for each in log.segments for entry in each.transactions)
+        self._aborted = AbortedRanges(entry for each in log.segments for entry in each.transactions)
         self._live = frozenset(each.producer_id for each in log.producers())
         self._pending: list[Segment] = [source.segment for source in self._sources]
         self._pace: Pace = lambda _bytes: None

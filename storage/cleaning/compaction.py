@@ -21,14 +21,13 @@ and codecs never change; records go, and then batches.  Of each batch, in this o
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
 
 from ...wire.records import BatchHeader, decode_marker
-from ..transaction_index import TransactionIndexEntry
+from ..transaction_index import AbortedRanges
 from .records import delete_horizon_ms, records_bytes, rewritten, scan_records
 
 HASH_BYTES = 16
@@ -110,27 +109,7 @@ def _filled(kind: str, value: int, slots: int) -> array[int]:
     return column
 
 
-class AbortedTransactions:
-    """Which (producer, offset) belongs to an aborted transaction, by the entries of a log's transaction index."""
-
-    __slots__ = ("_of_producer",)
-
-    def __init__(self, entries: Iterable[TransactionIndexEntry]) -> None:
-        self._of_producer: dict[int, tuple[list[int], list[int]]] = {}
-        for entry in sorted(entries, key=lambda each: each.first_offset):
-            firsts, lasts = self._of_producer.setdefault(entry.producer_id, ([], []))
-            firsts.append(entry.first_offset)
-            lasts.append(entry.last_offset)
-
-    def holds(self, producer_id: int, offset: int) -> bool:
-        found = self._of_producer.get(producer_id)
-        if found is None:
-            return False
-        at = bisect_right(found[0], offset) - 1
-        return at >= 0 and offset <= found[1][at]
-
-
-def note_keys(keys: KeyMap, aborted: AbortedTransactions, view: memoryview, header: BatchHeader, start_offset: int) -> bool:
+def note_keys(keys: KeyMap, aborted: AbortedRanges, view: memoryview, header: BatchHeader, start_offset: int) -> bool:
     """Takes a batch of the dirty part, which begins at `start_offset`, into the map; False when the map became full."""
     if header.next_offset <= start_offset:
         return True
@@ -165,7 +144,7 @@ class Compaction:
     def __init__(
         self,
         keys: KeyMap,
-        aborted: AbortedTransactions,
+        aborted: AbortedRanges,
         kept_offsets: Set[int],
         *,
         now_ms: int,

@@ -21,9 +21,8 @@ from crc32c import crc32c
 from ...wire.compression import compress, decompress
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.primitives import read_zigzag, zigzag
-from ...wire.records import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
+from ...wire.records import DELETE_HORIZON, HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
 
-DELETE_HORIZON = 0x40
 _COMPRESSION_MASK = 0x07
 _HEADER = Struct(">qiibIhiqqqhii")
 _CRC = Struct(">I")

@@ -28,13 +28,13 @@ from ..checkpoint import CheckpointInvalid, decode_checkpoint
 from ..cleaning.positions import CLEANER_CHECKPOINT
 from ..count_index import CountIndexInvalid, decode_count_index
 from ..creation import PARTITION_METADATA
+from ..epoch_cache import EPOCH_CHECKPOINT
 from ..flush_notes import FLUSH_NOTES, RECORD_BYTES, decode_flush_notes, identified
 from ..folder_notes import PARTITION_CHECKPOINT
 from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
 from ..log_start import LOG_START
 from ..producer_snapshot import SnapshotInvalid, decode_snapshot
 from ..producer_state import ProducerState
-from ..recovery import EPOCH_CHECKPOINT
 from ..seal import Seal
 from ..segment_swap import CLEANED, DELETED
 from ..stored_config import LOG_CONFIG

@@ -24,13 +24,13 @@ from ...runtime.disk import Disk
 from ...wire.records import BatchHeader
 from ..checkpoint import CheckpointInvalid, decode_checkpoint
 from ..creation import PARTITION_METADATA
+from ..epoch_cache import EPOCH_CHECKPOINT
 from ..folder_notes import PartitionCheckpoint
 from ..found_logs import was_in_use
 from ..log_directory import DAMAGED, parse_name
 from ..log_start import LOG_START, read_log_start
 from ..producer_snapshot import SnapshotInvalid, decode_snapshot
 from ..producer_state import ProducerState
-from ..recovery import EPOCH_CHECKPOINT
 from ..stored_config import LOG_CONFIG, decode_config
 from ..topic_config import LogConfig
 from ..transaction_index import TransactionIndexEntry

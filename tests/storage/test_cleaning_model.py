@@ -79,9 +79,10 @@ def test_ablation_a_live_producers_last_marker_that_goes_is_found(monkeypatch: p
 
 def test_ablation_aborted_records_in_the_key_map_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from tidegate.storage.cleaning import cleaner
-    from tidegate.storage.cleaning.compaction import AbortedTransactions, note_keys
+    from tidegate.storage.cleaning.compaction import note_keys
+    from tidegate.storage.transaction_index import AbortedRanges
 
-    monkeypatch.setattr(cleaner, "note_keys", lambda keys, _aborted, *batch: note_keys(keys, AbortedTransactions(()), *batch))
+    monkeypatch.setattr(cleaner, "note_keys", lambda keys, _aborted, *batch: note_keys(keys, AbortedRanges(()), *batch))
     assert goes_red(range(20))
 
 

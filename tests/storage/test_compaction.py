@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage.cleaning.compaction import SLOT_BYTES, AbortedTransactions, Compaction, KeyMap, note_keys
+from tidegate.storage.cleaning.compaction import SLOT_BYTES, Compaction, KeyMap, note_keys
 from tidegate.storage.cleaning.plan import Cleanable, SegmentFacts, dirtiest, group_segments, plan_cleaning
-from tidegate.storage.cleaning.records import DELETE_HORIZON, delete_horizon_ms, records_bytes, rewritten, scan_records
+from tidegate.storage.cleaning.records import delete_horizon_ms, records_bytes, rewritten, scan_records
 from tidegate.storage.log import LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
-from tidegate.storage.transaction_index import TransactionIndexEntry
+from tidegate.storage.transaction_index import AbortedRanges, TransactionIndexEntry
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import NewRecord, Record, decode_batch, encode_batch, parse_header, validate_batch
+from tidegate.wire.records import DELETE_HORIZON, NewRecord, Record, decode_batch, encode_batch, parse_header, validate_batch
 
 from .workload import NOW_MS, append, open_log, stored
 
@@ -66,15 +66,15 @@ def test_a_full_map_ends_in_the_middle_of_a_batch_and_goes_on_from_there() -> No
     data = memoryview(keyed("A", "B", "A", "C", "D"))
     keys = KeyMap(3 * SLOT_BYTES, 100)
     assert keys.keys_max == 2
-    assert not note_keys(keys, AbortedTransactions(()), data, parse_header(data), 0)
+    assert not note_keys(keys, AbortedRanges(()), data, parse_header(data), 0)
     assert keys.end_offset == 3 and keys.get(b"a") == 2  # a key that is known needs no room
     rest = KeyMap(1000, 100)
-    assert note_keys(rest, AbortedTransactions(()), data, parse_header(data), 3)
+    assert note_keys(rest, AbortedRanges(()), data, parse_header(data), 3)
     assert (rest.end_offset, rest.size, rest.get(b"a")) == (5, 2, -1)
 
 
 def test_aborted_is_a_matter_of_producer_and_offset() -> None:
-    aborted = AbortedTransactions([TransactionIndexEntry(7, 10, 20, 0), TransactionIndexEntry(7, 30, 35, 0)])
+    aborted = AbortedRanges([TransactionIndexEntry(7, 10, 20, 0), TransactionIndexEntry(7, 30, 35, 0)])
     assert [aborted.holds(7, offset) for offset in (9, 10, 19, 21, 29, 30, 36)] == [False, True, True, False, False, True, False]
     assert not aborted.holds(8, 15)
 
@@ -139,7 +139,7 @@ def compaction(keys: dict[str, int], end: int, now_ms: int = NOW_MS, retention_m
     for key, offset in keys.items():
         table.put(key.encode(), offset)
     table.end_offset = end
-    aborted = AbortedTransactions(())
+    aborted = AbortedRanges(())
     return Compaction(table, aborted, frozenset(), now_ms=now_ms, delete_retention_ms=retention_ms, end_offset=1000)
 
 

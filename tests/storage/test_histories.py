@@ -22,13 +22,14 @@ from tidegate.chaos.sim.storage_history import WEIGHTS, StorageHistory
 from tidegate.chaos.sim.storage_kinds import HistoryType, history_of, shortened
 from tidegate.storage import recovery, replacement, segment_read
 from tidegate.storage.cleaning.cleaner import Cleaning
-from tidegate.storage.cleaning.compaction import AbortedTransactions, Compaction
+from tidegate.storage.cleaning.compaction import Compaction
 from tidegate.storage.flush import Durability, FlushTicket
 from tidegate.storage.folder_notes import FolderNotes
 from tidegate.storage.log_directory import LogDirectory
 from tidegate.storage.producer_state import ProducerEntry, ProducerState
 from tidegate.storage.segment import Segment
 from tidegate.storage.segment_swap import SEGMENT_SUFFIXES
+from tidegate.storage.transaction_index import AbortedRanges
 
 FIRST_SEED = int(os.environ.get("TIDEGATE_STORAGE_SEED", "0"))
 HISTORIES = int(os.environ.get("TIDEGATE_STORAGE_HISTORIES", "10000"))
@@ -205,7 +206,7 @@ def test_ablation_transactions_that_are_known_of_one_group_only_are_found(monkey
 
     def alone(self, disk, on_loop, compaction, sources):  # type: ignore[no-untyped-def]
         entries = [entry for source in sources for entry in source.segment.transactions]
-        compaction._aborted = AbortedTransactions(entries)
+        compaction._aborted = AbortedRanges(entries)
         compaction._with_batches.clear()
         whole(self, disk, on_loop, compaction, sources)
 
