@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..wire.records import NewRecord
+from .transaction_requests import NO_IDENTITY, Identity
 
 SEQUENCE_MASK: Final = 0x7FFFFFFF  # after 2^31-1 comes 0 (SEMANTICS 3.1 3)
 BATCH_OVERHEAD_BYTES: Final = 61
@@ -49,17 +50,6 @@ class Limits:
     in_flight_max: int = 5
     delivery_timeout_s: float = 120.0
     numbered: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who writes: producer id and epoch.  (-1, -1): nobody in particular."""
-
-    producer_id: int = -1
-    producer_epoch: int = -1
-
-
-NO_IDENTITY: Final = Identity()
 
 
 @dataclass(slots=True, eq=False)

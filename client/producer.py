@@ -25,7 +25,7 @@ from ..runtime.clock import Clock, SystemClock
 from ..wire.compression import Compression
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import NewRecord
-from .accumulator import BATCH_OVERHEAD_BYTES, NO_IDENTITY, Accumulator, Identity, Limits
+from .accumulator import BATCH_OVERHEAD_BYTES, Accumulator, Limits
 from .cluster import Cluster
 from .errors import (
     AbortableError,
@@ -45,7 +45,7 @@ from .metadata import NO_LEADER, TopicView
 from .partitioner import Partitioner, StickyChooser, partition_of_key
 from .sender import RecordMetadata, Sender, SenderSettings
 from .transaction_manager import Event, State, TransactionManager
-from .transaction_requests import CommittedOffset, EndAnswer, GroupMetadata, Offsets, TransactionRequests
+from .transaction_requests import NO_IDENTITY, CommittedOffset, EndAnswer, GroupMetadata, Identity, Offsets, TransactionRequests
 
 __all__ = ["CommittedOffset", "GroupMetadata", "Producer", "RecordMetadata"]
 

@@ -29,8 +29,8 @@ from enum import Enum
 from typing import Final
 
 from ..wire.errors import ErrorCode, KafkaError
-from .accumulator import NO_IDENTITY, Identity
 from .errors import RequestError
+from .transaction_requests import NO_IDENTITY, Identity
 
 TopicPartition = tuple[str, int]
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 from ..runtime import logs
 from ..wire.api import ApiKey
 from ..wire.errors import ErrorCode, KafkaError
-from .accumulator import NO_IDENTITY, Identity
 from .cluster import Backoff, Cluster, CoordinatorKind, top_level_code
 from .errors import ConnectionFailed, Family, FatalError, ProducerFenced, error_for, family, sentence
 
@@ -30,6 +29,17 @@ _RETRY: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS})
 _RETRY_OFFSETS: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.CONCURRENT_TRANSACTIONS}
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Producer id and epoch of the batches; (-1, -1): they are not idempotent."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+NO_IDENTITY: Final = Identity()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ..controller.model import GROUP_VERSION, RESOURCES_LEVEL, metadata_level
 from ..controller.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ResourceType
+from ..coordinator.group.classic_events import ClassicGroupConfig
 from ..coordinator.group.consumer.events import ConsumerGroupConfig, TopicShape
 from ..coordinator.group.consumer.groups import patterns
 from ..coordinator.group.consumer.patterns import MatchedTopics, UnsupportedPattern, is_former_pattern, topic_pattern
@@ -154,10 +155,12 @@ class GroupCoordination:
         self._cluster = cluster
         self._clock = clock
         self._config = GroupConfig(
-            initial_rebalance_delay_ms=configuration.integer("group.initial.rebalance.delay.ms"),
-            min_session_timeout_ms=configuration.integer("group.min.session.timeout.ms"),
-            max_session_timeout_ms=configuration.integer("group.max.session.timeout.ms"),
-            max_size=configuration.integer("group.max.size"),
+            classic=ClassicGroupConfig(
+                initial_rebalance_delay_ms=configuration.integer("group.initial.rebalance.delay.ms"),
+                min_session_timeout_ms=configuration.integer("group.min.session.timeout.ms"),
+                max_session_timeout_ms=configuration.integer("group.max.session.timeout.ms"),
+                max_size=configuration.integer("group.max.size"),
+            ),
             offset_metadata_max_bytes=configuration.integer("offset.metadata.max.bytes"),
             offsets_retention_ms=configuration.integer("offsets.retention.minutes") * 60_000,
             migration_policy=MigrationPolicy(configuration.text("group.consumer.migration.policy").lower()),

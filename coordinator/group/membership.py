@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...wire.errors import ErrorCode, KafkaError
-from .events import DescribedMember, JoinedMember
+from .classic_events import DescribedMember, JoinedMember
 from .records import GroupValue, MemberValue
 from .state import VALID_PREVIOUS, GroupState
 

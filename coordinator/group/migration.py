@@ -104,7 +104,7 @@ def downgrade_bytes_min(group: ConsumerGroup) -> int:
 
 def may_downgrade(config: GroupConfig, group: ConsumerGroup) -> bool:
     """Whether a consumer group of classic members may become a classic group, as far as is known before it is tried."""
-    small = len(group.members) <= config.max_size and downgrade_bytes_min(group) <= BATCH_BYTES_MAX
+    small = len(group.members) <= config.classic.max_size and downgrade_bytes_min(group) <= BATCH_BYTES_MAX
     return small and config.migration_policy.goes_down
 
 

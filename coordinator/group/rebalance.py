@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...wire.errors import ErrorCode, KafkaError
-from .events import (
+from .classic_events import (
     Acknowledged,
-    GroupConfig,
-    GroupReply,
+    ClassicGroupConfig,
+    ClassicReply,
     Heartbeat,
     JoinGroup,
     JoinReply,
@@ -39,8 +39,8 @@ class Change:
     """What one event leads to.  `reply` answers the caller; without one its token was kept and it waits.  `removed`: members that
     left, or whose time was over."""
 
-    reply: GroupReply | KafkaError | None = None
-    deferred: list[tuple[int, GroupReply | KafkaError]] = field(default_factory=list)
+    reply: ClassicReply | KafkaError | None = None
+    deferred: list[tuple[int, ClassicReply | KafkaError]] = field(default_factory=list)
     write: bool = False
     assignment: dict[str, bytes] | None = None
     removed: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ def _act(group: ClassicGroup, request: GroupRequest) -> GroupAction:
 # --- join ------------------------------------------------------------------------------------------------------------------
 
 
-def check_session(event: JoinGroup, config: GroupConfig) -> None:
+def check_session(event: JoinGroup, config: ClassicGroupConfig) -> None:
     """Raises INVALID_SESSION_TIMEOUT."""
     low, high = config.min_session_timeout_ms, config.max_session_timeout_ms
     if not low <= event.session_timeout_ms <= high:
@@ -77,7 +77,7 @@ def check_session(event: JoinGroup, config: GroupConfig) -> None:
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, message)
 
 
-def join(group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: GroupConfig, change: Change) -> None:
+def join(group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
     """JoinGroup.  The answer comes when the rebalance ends, or at once when the generation stands."""
     known = event.member_id in group.members
     if not known and len(group.members) >= config.max_size and not _returns_static(group, event):
@@ -99,7 +99,9 @@ def _returns_static(group: ClassicGroup, event: JoinGroup) -> bool:
     return event.group_instance_id is not None and event.group_instance_id in group.static_members
 
 
-def _join_unnamed(group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: GroupConfig, change: Change) -> None:
+def _join_unnamed(
+    group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: ClassicGroupConfig, change: Change
+) -> None:
     if event.group_instance_id is not None and event.group_instance_id in group.static_members:
         _replace_static(group, event, token, now_ms, config, change)
     elif event.group_instance_id is None and event.require_known_member_id:
@@ -111,7 +113,7 @@ def _join_unnamed(group: ClassicGroup, event: JoinGroup, token: int, now_ms: int
 
 
 def _add_member(
-    group: ClassicGroup, event: JoinGroup, member_id: str, token: int, now_ms: int, config: GroupConfig, change: Change
+    group: ClassicGroup, event: JoinGroup, member_id: str, token: int, now_ms: int, config: ClassicGroupConfig, change: Change
 ) -> None:
     action = _act(group, GroupRequest.JOIN_NEW)
     member = Member(
@@ -135,7 +137,7 @@ def _add_member(
     _complete_if_all_joined(group, now_ms, change)
 
 
-def _rejoin(group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: GroupConfig, change: Change) -> None:
+def _rejoin(group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
     member = group.check_member(event.member_id, event.group_instance_id)
     action = _act(group, GroupRequest.JOIN_KNOWN)
     changed = member.protocols != event.protocols
@@ -170,7 +172,9 @@ def _await_join(member: Member, token: int, now_ms: int, change: Change) -> None
     member.session_deadline_ms = max(member.session_deadline_ms, now_ms + member.session_timeout_ms)
 
 
-def _replace_static(group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: GroupConfig, change: Change) -> None:
+def _replace_static(
+    group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: ClassicGroupConfig, change: Change
+) -> None:
     """KIP-345: an instance came back.  Its former incarnation is fenced; a stable generation need not move."""
     assert event.group_instance_id is not None
     old_id, old_leader = group.static_members[event.group_instance_id], group.leader
@@ -221,7 +225,7 @@ def _rebalancing(why: str) -> KafkaError:
     return KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, f"{why}: join again")
 
 
-def prepare(group: ClassicGroup, now_ms: int, config: GroupConfig, change: Change) -> None:
+def prepare(group: ClassicGroup, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
     """Everybody must join again.  The first rebalance of an empty group waits a little for more members."""
     for member in group.members.values():
         if member.sync_token != NO_TOKEN:
@@ -285,7 +289,7 @@ def next_generation(group: ClassicGroup, now_ms: int, change: Change) -> None:
         member.session_deadline_ms = now_ms + member.session_timeout_ms
 
 
-def remove_member(group: ClassicGroup, member_id: str, now_ms: int, config: GroupConfig, change: Change) -> None:
+def remove_member(group: ClassicGroup, member_id: str, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
     """Takes a member out; the others rebalance."""
     member = group.remove(member_id)
     if member is None:
@@ -341,7 +345,7 @@ def heartbeat(group: ClassicGroup, event: Heartbeat, now_ms: int, change: Change
     change.reply = Acknowledged()
 
 
-def leave(group: ClassicGroup, event: LeaveGroup, now_ms: int, config: GroupConfig, change: Change) -> None:
+def leave(group: ClassicGroup, event: LeaveGroup, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
     """LeaveGroup, several members at once; each has its own result."""
     results: list[tuple[LeavingMember, ErrorCode]] = []
     for leaving in event.members:
@@ -354,7 +358,7 @@ def leave(group: ClassicGroup, event: LeaveGroup, now_ms: int, config: GroupConf
     change.reply = LeaveReply(tuple(results))
 
 
-def _leave_one(group: ClassicGroup, leaving: LeavingMember, now_ms: int, config: GroupConfig, change: Change) -> None:
+def _leave_one(group: ClassicGroup, leaving: LeavingMember, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
     if leaving.member_id in group.pending_members:
         del group.pending_members[leaving.member_id]
         return
@@ -384,7 +388,7 @@ def resume(group: ClassicGroup, now_ms: int, away_ms: int) -> None:
         group.pending_members[member_id] += away_ms
 
 
-def advance(group: ClassicGroup, now_ms: int, config: GroupConfig, change: Change) -> None:
+def advance(group: ClassicGroup, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
     """Runs every deadline that has passed."""
     for member_id, deadline_ms in list(group.pending_members.items()):
         if deadline_ms <= now_ms:
@@ -405,7 +409,7 @@ def advance(group: ClassicGroup, now_ms: int, config: GroupConfig, change: Chang
     _complete_if_all_joined(group, now_ms, change)
 
 
-def _end_join_window(group: ClassicGroup, now_ms: int, config: GroupConfig, change: Change) -> None:
+def _end_join_window(group: ClassicGroup, now_ms: int, config: ClassicGroupConfig, change: Change) -> None:
     if group.initial_window_ms > 0 and group.joined_in_window:
         delay_ms = min(config.initial_rebalance_delay_ms, group.initial_window_ms)
         group.initial_window_ms -= delay_ms

@@ -21,6 +21,7 @@ from typing import Final
 from ...wire.errors import ErrorCode, KafkaError
 from ..outcome import BATCH_BYTES_MAX, Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord, batch_bytes
 from . import migration, rebalance, records, silence, views
+from .classic_events import Acknowledged, Heartbeat, JoinGroup, LeaveGroup, LeaveReply, SyncGroup
 from .consumer import classic_members
 from .consumer.events import ConsumerGroupHeartbeat, ConsumerGroupTimer, DescribeConsumerGroup, TopicCatalog
 from .consumer.group import Draft
@@ -28,7 +29,6 @@ from .consumer.groups import ConsumerGroups, NoTopics, OwnTimes
 from .consumer.refusals import check_heartbeat
 from .consumer.state import JOINING_EPOCH, MemberRequest
 from .events import (
-    Acknowledged,
     DeleteGroup,
     DeleteOffsets,
     DescribeGroup,
@@ -38,10 +38,6 @@ from .events import (
     GroupEvent,
     GroupReply,
     GroupTimer,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    LeaveReply,
     ListGroups,
     ListGroupsReply,
     OffsetCommit,
@@ -49,7 +45,6 @@ from .events import (
     OffsetFetchReply,
     OffsetsReply,
     SilenceTimer,
-    SyncGroup,
     TopicPartition,
     TopicsDeleted,
     TxnOffsetCommit,
@@ -152,9 +147,9 @@ class GroupShard:
         change = Change()
         left = self.silences.who_left(group.group_id)
         for member_id in left:
-            rebalance.remove_member(group, member_id, now_ms, self.config, change)
+            rebalance.remove_member(group, member_id, now_ms, self.config.classic, change)
         if left and group.state is GroupState.STABLE:  # they were members of the consumer group that this one was
-            rebalance.prepare(group, now_ms, self.config, change)
+            rebalance.prepare(group, now_ms, self.config.classic, change)
         self._keep(group)
         return self._written(group, change, now_ms)
 
@@ -222,7 +217,7 @@ class GroupShard:
         if not event.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         if isinstance(event, JoinGroup):
-            rebalance.check_session(event, self.config)
+            rebalance.check_session(event, self.config.classic)
         group = self.groups.get(event.group_id)
         if group is None and self._has_consumers(event.group_id) and not isinstance(event, GroupTimer):
             return self._classic_member(event, context)
@@ -266,15 +261,15 @@ class GroupShard:
     ) -> None:
         match event:
             case JoinGroup():
-                rebalance.join(group, event, context.token, context.now_ms, self.config, change)
+                rebalance.join(group, event, context.token, context.now_ms, self.config.classic, change)
             case SyncGroup():
                 rebalance.sync(group, event, context.token, context.now_ms, change)
             case Heartbeat():
                 rebalance.heartbeat(group, event, context.now_ms, change)
             case LeaveGroup():
-                rebalance.leave(group, event, context.now_ms, self.config, change)
+                rebalance.leave(group, event, context.now_ms, self.config.classic, change)
             case GroupTimer():
-                rebalance.advance(group, context.now_ms, self.config, change)
+                rebalance.advance(group, context.now_ms, self.config.classic, change)
                 change.reply = Acknowledged()
 
     # --- both protocols in one group (migration.py) ------------------------------------------------------------------------
@@ -318,7 +313,7 @@ class GroupShard:
             instead = [*self.consumers.tombstones(group_id), value, *notes]
             if batch_bytes(instead) <= BATCH_BYTES_MAX:  # otherwise it stays what it is: the log takes no half of it
                 if not joined:
-                    rebalance.prepare(made, now_ms, self.config, Change())
+                    rebalance.prepare(made, now_ms, self.config.classic, Change())
                 self._downgrades[group_id] = made
                 return instead
         if group_id in self.silences.notes:

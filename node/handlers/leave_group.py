@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...coordinator.group.events import LeaveGroup, LeavingMember
+from ...coordinator.group.classic_events import LeaveGroup, LeavingMember
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
 from ..requests import Fields, RequestContext

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...coordinator.group.events import SyncGroup
+from ...coordinator.group.classic_events import SyncGroup
 from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
 from ..requests import Deferred, Fields, RequestContext

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tidegate.client.accumulator import Identity
 from tidegate.client.errors import (
     AbortableError,
     BufferExhausted,
@@ -22,6 +21,7 @@ from tidegate.client.errors import (
 from tidegate.client.partitioner import partition_of_key
 from tidegate.client.producer import GroupMetadata, Producer
 from tidegate.client.transaction_manager import State
+from tidegate.client.transaction_requests import Identity
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.produce import ProduceResponse, ProduceResponsePartition, encode_produce_response

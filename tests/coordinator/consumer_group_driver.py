@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from coordinator_doubles import Catalog, Driver, MemoryLog
+from tidegate.coordinator.group.classic_events import ClassicGroupConfig
 from tidegate.coordinator.group.consumer.events import (
     ConsumerGroupConfig,
     ConsumerGroupHeartbeat,
@@ -36,7 +37,9 @@ class Consumers(Driver):
         self, catalog: Catalog | None = None, *, log: MemoryLog | None = None, now_ms: int = 1_000_000, **config: Any
     ) -> None:
         self.catalog = catalog or Catalog(flights=4)
-        settings = GroupConfig(initial_rebalance_delay_ms=0, consumer=ConsumerGroupConfig(**config))
+        settings = GroupConfig(
+            classic=ClassicGroupConfig(initial_rebalance_delay_ms=0), consumer=ConsumerGroupConfig(**config)
+        )
         super().__init__(lambda partition, epoch: self.make_shard(settings), log=log, now_ms=now_ms)
         self.load(epoch=1 if log is None else log.epochs[0] + 1)
 

@@ -9,6 +9,7 @@ import pytest
 from consumer_group_driver import REBALANCE_MS, SESSION_MS, Consumers, G, numbers, owned
 from coordinator_doubles import Catalog, code_of
 from tidegate.coordinator.fields import FieldWriter, RecordFormatError
+from tidegate.coordinator.group.classic_events import Heartbeat, JoinGroup, LeaveGroup, LeavingMember
 from tidegate.coordinator.group.consumer import groups as groups_module
 from tidegate.coordinator.group.consumer.assignors import assign_uniform
 from tidegate.coordinator.group.consumer.groups import LOOK_AGAIN_MS
@@ -21,10 +22,6 @@ from tidegate.coordinator.group.events import (
     DescribeGroup,
     ExpireOffsets,
     GroupType,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    LeavingMember,
     ListGroups,
     OffsetCommit,
     OffsetFetch,

@@ -7,24 +7,27 @@ from typing import Any
 
 import pytest
 from coordinator_doubles import Driver, MemoryLog, code_of
-from tidegate.coordinator.group.events import (
+from tidegate.coordinator.group.classic_events import (
     Acknowledged,
-    DeleteGroup,
-    DeleteOffsets,
-    DescribeGroup,
-    ExpireOffsets,
-    GroupConfig,
+    ClassicGroupConfig,
     Heartbeat,
     JoinGroup,
     JoinReply,
     LeaveGroup,
     LeavingMember,
+    SyncGroup,
+    SyncReply,
+)
+from tidegate.coordinator.group.events import (
+    DeleteGroup,
+    DeleteOffsets,
+    DescribeGroup,
+    ExpireOffsets,
+    GroupConfig,
     ListGroups,
     OffsetCommit,
     OffsetFetch,
     OffsetToCommit,
-    SyncGroup,
-    SyncReply,
     TxnOffsetCommit,
 )
 from tidegate.coordinator.group.membership import ClassicGroup
@@ -45,7 +48,7 @@ class Groups(Driver):
     """One group shard behind a runtime."""
 
     def __init__(self, *, log: MemoryLog | None = None, now_ms: int = 1_000_000, **config: Any) -> None:
-        settings = GroupConfig(**({"initial_rebalance_delay_ms": 0} | config))
+        settings = GroupConfig(classic=ClassicGroupConfig(**({"initial_rebalance_delay_ms": 0} | config)))
         super().__init__(lambda partition, epoch: GroupShard(settings), log=log, now_ms=now_ms)
         self.numbers = count(1)
 

@@ -14,22 +14,18 @@ from consumer_group_driver import SESSION_MS, Consumers, G, numbers, owned
 from coordinator_doubles import Catalog, MemoryLog, code_of
 from tidegate.coordinator.fields import FieldWriter
 from tidegate.coordinator.group import migration
-from tidegate.coordinator.group.consumer.records import ClassicMember, Kind, MemberMetadata, decode_value, encode_value
-from tidegate.coordinator.group.consumer_protocol import read_assignment, read_subscription, write_assignment
-from tidegate.coordinator.group.events import (
-    DescribeGroup,
-    GroupConfig,
+from tidegate.coordinator.group.classic_events import (
+    ClassicGroupConfig,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     LeavingMember,
-    ListGroups,
-    OffsetCommit,
-    OffsetFetch,
-    OffsetToCommit,
     SyncGroup,
     SyncReply,
 )
+from tidegate.coordinator.group.consumer.records import ClassicMember, Kind, MemberMetadata, decode_value, encode_value
+from tidegate.coordinator.group.consumer_protocol import read_assignment, read_subscription, write_assignment
+from tidegate.coordinator.group.events import DescribeGroup, GroupConfig, ListGroups, OffsetCommit, OffsetFetch, OffsetToCommit
 from tidegate.coordinator.group.policy import MigrationPolicy
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.group.silence import Silences
@@ -69,7 +65,9 @@ class Mixed(Consumers):
 
     def make_shard(self, settings: GroupConfig) -> GroupShard:
         settings = GroupConfig(
-            initial_rebalance_delay_ms=0, consumer=settings.consumer, migration_policy=MigrationPolicy(self.policy)
+            classic=ClassicGroupConfig(initial_rebalance_delay_ms=0),
+            consumer=settings.consumer,
+            migration_policy=MigrationPolicy(self.policy),
         )
         return GroupShard(settings, self.catalog, lambda: self.knows)
 

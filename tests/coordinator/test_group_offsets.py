@@ -6,19 +6,16 @@ from typing import Any
 
 import pytest
 from coordinator_doubles import Catalog, Driver, MemoryLog, code_of
+from tidegate.coordinator.group.classic_events import ClassicGroupConfig, JoinGroup, LeaveGroup, LeavingMember, SyncGroup
 from tidegate.coordinator.group.events import (
     DeleteGroup,
     DeleteOffsets,
     FetchedOffset,
     GroupConfig,
-    JoinGroup,
-    LeaveGroup,
-    LeavingMember,
     ListGroups,
     OffsetCommit,
     OffsetFetch,
     OffsetToCommit,
-    SyncGroup,
     TopicsDeleted,
     TxnOffsetCommit,
 )
@@ -35,7 +32,7 @@ UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 class Offsets(Driver):
     def __init__(self, *, log: MemoryLog | None = None, existing: frozenset[str] | None = None, **config: Any) -> None:
-        settings = GroupConfig(**({"initial_rebalance_delay_ms": 0} | config))
+        settings = GroupConfig(classic=ClassicGroupConfig(initial_rebalance_delay_ms=0), **config)
         catalog = None if existing is None else Catalog(**dict.fromkeys(existing, 1))
         super().__init__(lambda partition, epoch: GroupShard(settings, catalog), log=log)
         self.load(epoch=1 if log is None else log.epochs[0] + 1)

@@ -16,7 +16,8 @@ from coordinator_doubles import code_of
 from test_group_membership import Groups
 from tidegate.coordinator.fields import RecordFormatError
 from tidegate.coordinator.group import silence
-from tidegate.coordinator.group.events import DeleteGroup, LeaveGroup, LeavingMember
+from tidegate.coordinator.group.classic_events import LeaveGroup, LeavingMember
+from tidegate.coordinator.group.events import DeleteGroup
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 SESSION_MS, BEAT_MS = 45_000, 5_000

@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from ....wire.errors import ErrorCode, KafkaError
 from ...fields import RecordFormatError
 from ...outcome import Context
+from ..classic_events import Heartbeat, JoinGroup, JoinReply, LeaveGroup, LeaveReply, LeavingMember, SyncGroup, SyncReply
 from ..consumer_protocol import PROTOCOL_TYPE, NamedPartition, Subscription, read_subscription, write_assignment
-from ..events import Heartbeat, JoinGroup, JoinReply, LeaveGroup, LeaveReply, LeavingMember, SyncGroup, SyncReply
 from .events import Partitions, TopicCatalog
 from .group import NOTHING, ConsumerGroup, Draft
 from .groups import ClassicRequest, ConsumerGroups
