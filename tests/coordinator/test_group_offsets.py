@@ -28,11 +28,14 @@ from tidegate.wire.records import iterate_headers
 G, T0, T1, OTHER = "readers", ("flights", 0), ("flights", 1), ("other", 0)
 DAY_MS = 24 * 3600 * 1000
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
+PATIENT = ClassicGroupConfig(
+    initial_rebalance_delay_ms=0, max_session_timeout_ms=2**31, new_member_join_timeout_ms=2**31
+)
 
 
 class Offsets(Driver):
     def __init__(self, *, log: MemoryLog | None = None, existing: frozenset[str] | None = None, **config: Any) -> None:
-        settings = GroupConfig(classic=ClassicGroupConfig(initial_rebalance_delay_ms=0), **config)
+        settings = GroupConfig(**({"classic": ClassicGroupConfig(initial_rebalance_delay_ms=0)} | config))
         catalog = None if existing is None else Catalog(**dict.fromkeys(existing, 1))
         super().__init__(lambda partition, epoch: GroupShard(settings, catalog), log=log)
         self.load(epoch=1 if log is None else log.epochs[0] + 1)
@@ -205,7 +208,7 @@ def test_offsets_of_a_group_without_members_expire_with_the_group(offsets: Offse
 
 
 def test_offsets_do_not_expire_while_somebody_is_in_the_group_and_the_clock_starts_when_the_last_one_leaves() -> None:
-    offsets = Offsets(max_session_timeout_ms=2**31, new_member_join_timeout_ms=2**31)
+    offsets = Offsets(classic=PATIENT)
     offsets.ask(JoinGroup(G, "", None, "c", "/h", 20 * DAY_MS, 60_000, "consumer", (("range", b""),), "m1", False))
     offsets.ask(SyncGroup(G, 1, "m1"))
     offsets.put(5, generation=1, member_id="m1")
@@ -225,7 +228,7 @@ def test_offsets_do_not_expire_while_somebody_is_in_the_group_and_the_clock_star
 )
 def test_what_the_members_of_a_group_do_not_read_any_more_expires(metadata: bytes, left: set[tuple[str, int]]) -> None:
     """KIP-211; of a group whose subscriptions cannot be understood everything stays."""
-    offsets = Offsets(max_session_timeout_ms=2**31, new_member_join_timeout_ms=2**31)
+    offsets = Offsets(classic=PATIENT)
     offsets.ask(JoinGroup(G, "", None, "c", "/h", 20 * DAY_MS, 60_000, "consumer", (("range", metadata),), "m1", False))
     offsets.ask(SyncGroup(G, 1, "m1"))
     for place in (T0, OTHER):
@@ -238,7 +241,7 @@ def test_what_the_members_of_a_group_do_not_read_any_more_expires(metadata: byte
 
 
 def test_nothing_expires_while_a_group_rebalances() -> None:
-    offsets = Offsets(max_session_timeout_ms=2**31, new_member_join_timeout_ms=2**31)
+    offsets = Offsets(classic=PATIENT)
     offsets.put(5, OTHER)
     protocols = (("range", SUBSCRIPTION),)
     offsets.ask(JoinGroup(G, "", None, "c", "/h", 20 * DAY_MS, 2**31 - 1, "consumer", protocols, "m1", False))
