@@ -18,6 +18,7 @@ from ..coordinator.group.policy import MigrationPolicy
 from ..coordinator.group.shard import GroupShard
 from ..coordinator.runtime import CoordinatorRuntime, Phase, ProducerIdentity, RuntimeConfig, ShardView
 from ..replication.manager import ReplicaManager
+from ..runtime import logs
 from ..runtime.clock import Clock
 from ..runtime.turns import LoopTurns
 from ..storage.log import Log
@@ -28,10 +29,13 @@ from .coordinator_host import CoordinatorHost, ReplicatedStateLog
 from .internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, partition_for
 from .membership import Membership
 
+log = logs.get(__name__)
+
 # How long the writer of a marker waits for it to be replicated; then the transaction coordinator asks again.
 MARKER_WAIT_S = 30.0
 PATTERNS_S: Final = 0.002
 """Of a turn of the loop, to hold patterns against topics; a single name may take 1.5 ms by a pattern made for that."""
+PATTERN_SHOWN_MAX: Final = 200
 LOOKS_IN_A_ROW: Final = 16
 """At a pattern, which is compiled once for them all, before the next one has its turn."""
 LEARNERS_MAX: Final = 1_000
@@ -122,8 +126,16 @@ class ClusterTopics:
             if not self._turns.admits():
                 await self._turns.wait(self._account)
             begun = self._turns.begin()
-            whole = self._is_whole(pattern) or self._matched.look(pattern, self._turns.has_time)
-            self._turns.end(self._account, begun)
+            try:
+                whole = self._is_whole(pattern) or self._matched.look(pattern, self._turns.has_time)
+            except Exception as error:  # of this pattern: who waits for it is told, the others go on
+                log.exception("pattern_not_learned", pattern=pattern[:PATTERN_SHOWN_MAX])
+                for each in self._queue.pop(pattern):
+                    if not each.done():
+                        each.set_exception(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the pattern was not learned: {error!r}"))
+                continue
+            finally:
+                self._turns.end(self._account, begun)
             looks += 1
             if not whole and looks < LOOKS_IN_A_ROW:
                 continue

@@ -138,3 +138,19 @@ async def test_who_gives_up_waiting_keeps_no_place(monkeypatch: pytest.MonkeyPat
     await counted.catalog.stop()
     with pytest.raises(KafkaError):
         await stopped
+
+
+async def test_a_pattern_that_cannot_be_held_against_the_topics_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted(monkeypatch, 60)
+    matches = TopicPattern.matches
+
+    def broken(pattern: TopicPattern, name: str) -> bool:
+        if name == "topic-30" and not matches(pattern, "topic-1"):
+            raise RuntimeError("out of memory")
+        return matches(pattern, name)
+
+    monkeypatch.setattr(TopicPattern, "matches", broken)
+    tasks = [asyncio.create_task(counted.catalog.learn(pattern)) for pattern in ("topic-.*0", "topic-.*1")]
+    failed, learned = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+    assert isinstance(failed, KafkaError) and failed.code is ErrorCode.UNKNOWN_SERVER_ERROR and learned is None
+    await counted.catalog.stop()
