@@ -39,6 +39,8 @@ NUMBER = r"[A-Z]\d+"
 NUMBERS = rf"{NUMBER}(?:(?:, and |, | and | to | or ){NUMBER})*"
 BY_PAGE = re.compile(rf"docs/(semantics|raft|hot-path)\.md(?:#\w+)?,? ({NUMBERS})\b")
 BY_RULE = re.compile(rf"\b[Rr]ules? ({NUMBERS})\b")
+WITHIN_A_PAGE = re.compile(rf"\(({NUMBERS})\)")
+"""As the pages of rules cite one another's."""
 PAGE_NAMED = re.compile(r"docs/(semantics|raft|hot-path)\.md|\((semantics|raft|hot-path)\.md")
 MARKDOWN_FILE = re.compile(r"(?<![\w/.-])[\w./-]*\w\.md\b")
 FOREIGN = re.compile(
@@ -125,7 +127,7 @@ def citations_of(path: str, text: str) -> Iterator[Citation]:
     for line, content in enumerate(text.splitlines(), 1):
         for page, numbers in BY_PAGE.findall(content):
             yield from (Citation(path, line, number, f"docs/{page}.md") for number in re.findall(NUMBER, numbers))
-        for numbers in BY_RULE.findall(content):
+        for numbers in [*BY_RULE.findall(content), *(WITHIN_A_PAGE.findall(content) if path in RULE_PAGES else ())]:
             yield from (Citation(path, line, number) for number in re.findall(NUMBER, numbers))
 
 
@@ -363,6 +365,14 @@ def test_ablations_are_found_in_each_of_their_tables(name: str) -> None:
 def test_a_citation_is_resolved(text: str, fault: str | None) -> None:
     faults = faults_of_citations({"node/some.py": text}, rules_of("docs/semantics.md", RULE))
     assert faults == [] if fault is None else len(faults) == 1 and fault in faults[0]
+
+
+def test_the_pages_of_rules_cite_one_another_without_a_word() -> None:
+    rules = rules_of("docs/semantics.md", RULE)
+    assert faults_of_citations({"docs/raft.md": "counts (T1), (G1a) and (T1, T9)"}, rules) == [
+        "docs/raft.md:1: there is no rule T9"
+    ]
+    assert faults_of_citations({"node/some.py": "a list (T9)"}, rules) == []
 
 
 @pytest.mark.parametrize("text", ["(SEMANTICS 3.1 4)", "HOTPATH 7", "DESIGN 4", "as NOTHING.md says", "(rule 9)", "/work/x"])
