@@ -386,6 +386,8 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             if plan.operation is None:
                 continue
             command = pb.Command(controller_epoch=self._planning.term, operations=plan.operations)
+            if command.ByteSize() > COMMAND_BYTES_MAX:
+                command = pb.Command(controller_epoch=self._planning.term, operations=plan.without_what_follows())
             size = command.ByteSize()
             if size > COMMAND_BYTES_MAX:
                 message = f"the topic's description has {size} bytes, at most {COMMAND_BYTES_MAX} can be: add partitions in steps"
@@ -461,6 +463,9 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 controller_epoch=self._planning.term,
                 operations=plans.operations,
             )
+            if command.ByteSize() > COMMAND_BYTES_MAX:
+                del command.operations[:]
+                command.operations.extend(operation for each in plans.topics for operation in each.without_what_follows())
             if command.ByteSize() > COMMAND_BYTES_MAX:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the request is too large for one metadata command: split it")
             named = bool(request_id.client_id) and plans.accepted

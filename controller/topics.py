@@ -45,6 +45,11 @@ class TopicPlan:
     def operations(self) -> list[pb.Operation]:
         return [] if self.operation is None else [self.operation, *self.following]
 
+    def without_what_follows(self) -> list[pb.Operation]:
+        """Where one command would not hold it all: nothing is wrong without it."""
+        self.following.clear()
+        return self.operations
+
 
 @dataclass(slots=True)
 class TopicPlans:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from controller_cluster import QUICK, ControllerCluster, registration, until
+from tidegate.controller import service
 from tidegate.controller.client import ControllerClient
 from tidegate.controller.metadata_follower import MetadataFollower
 from tidegate.controller.metadata_log import MetadataLog
@@ -262,3 +263,25 @@ async def test_a_controller_whose_journal_hangs_stops_answering_heartbeats(
         await asyncio.gather(asked, return_exceptions=True)
         await broker.stop()
         await cluster.stop()
+
+
+@pytest.mark.parametrize(("bytes_max", "elr"), [(1 << 19, {2, 3}), (1000, set[int]())])
+async def test_eligible_leaders_from_the_start_are_left_out_where_a_command_cannot_hold_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_max: int, elr: set[int]
+) -> None:
+    monkeypatch.setattr(service, "COMMAND_BYTES_MAX", bytes_max)
+    cluster = ControllerCluster(tmp_path, 1)
+    await cluster.start()
+    broker = Broker(cluster, 1)
+    await broker.start()
+    for node_id in (2, 3):
+        await broker.client.register_broker(registration(node_id))  # and never seen again
+    topic = rpc.NewTopic(name="t", partitions=40, replication_factor=3, config={"min.insync.replicas": "2"})
+    (made,) = (await broker.client.create_topics(rpc.CreateTopicsRequest(topics=[topic]))).topics
+    more = rpc.CreatePartitionsRequest(topics=[rpc.PartitionsToCreate(name="t", total=80)])
+    (enlarged,) = (await broker.client.create_partitions(more)).topics
+    partitions = cluster.nodes[1].metadata.state.topics["t"].partitions
+    await broker.stop()
+    await cluster.stop()
+    assert (made.error, enlarged.error, len(partitions)) == (0, 0, 80)
+    assert all(set(partition.elr) == elr for partition in partitions.values())
