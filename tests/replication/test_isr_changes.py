@@ -1,0 +1,147 @@
+"""The shell around ISR changes: what was answered counts at once, what was not is asked again, whatever happens to the call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tidegate.replication.assignment import IsrChange, IsrResult
+from tidegate.replication.isr import IsrChanges
+from tidegate.replication.leader import PartitionLeader
+from tidegate.runtime.clock import SystemClock
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+Answer = Callable[[list[IsrChange]], AsyncIterator[Sequence[IsrResult]]]
+
+
+class Shell:
+    """Partitions 0 to 2 that this node leads, each with a follower that may join; `script` has what each call comes to."""
+
+    def __init__(self, *script: Answer) -> None:
+        self.script = list(script)
+        self.asked: list[list[int]] = []
+        self.settled: list[int] = []
+        self.changes = IsrChanges(SystemClock(), self._alter, self._on_settled, lambda _seconds: ())
+        self.replicas = [self._replica(number) for number in range(3)]
+
+    def _replica(self, number: int) -> Any:
+        leader = PartitionLeader(
+            node_id=1, leader_epoch=5, partition_epoch=7, epoch_start_offset=0, high_watermark=0, replicas=(1, 2), isr=(1,),
+            min_insync_replicas=1, lag_max_s=10.0, now_s=0.0,
+        )  # fmt: skip
+        leader.record_fetch(2, broker_epoch=40, fetch_offset=0, leader_log_end=0, now_s=0.0)
+        return SimpleNamespace(topic="t", topic_id=UUID(int=9), partition=number, key=("t", number), leader=leader)
+
+    async def _alter(self, changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
+        self.asked.append([change.partition for change in changes])
+        async for results in self.script.pop(0)(changes):
+            yield results
+
+    def _on_settled(self, replica: Any) -> None:
+        self.settled.append(replica.partition)
+
+    def submit(self, *numbers: int) -> None:
+        for number in numbers:
+            self.changes.submit(self.replicas[number], self.replicas[number].leader.propose_join(2))
+
+    async def until_asked(self, calls: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.asked) < calls or self.changes._task is not None and not self.script:
+                await asyncio.sleep(0.005)
+
+    def pending(self) -> list[int]:
+        return [replica.partition for replica in self.replicas if replica.leader.pending is not None]
+
+
+def result(change: IsrChange, error: ErrorCode = ErrorCode.NONE) -> IsrResult:
+    isr = tuple(member.node_id for member in change.isr)
+    return IsrResult(change.topic, change.partition, error, 1, change.leader_epoch, change.partition_epoch + 1, isr)
+
+
+async def accepted(changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
+    yield [result(change) for change in changes]
+
+
+def first_refused_then(error: Exception) -> Answer:
+    async def answer(changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
+        yield [result(changes[0], ErrorCode.INELIGIBLE_REPLICA)]
+        raise error
+
+    return answer
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late")])
+async def test_a_refusal_counts_though_the_call_fails_and_only_the_rest_is_asked_again(error: Exception) -> None:
+    shell = Shell(first_refused_then(error), accepted)
+    shell.submit(0, 1, 2)
+    await shell.until_asked(2)
+    assert shell.asked == [[0, 1, 2], [1, 2]]
+    assert shell.settled == [0, 1, 2] and not shell.pending()
+    assert [replica.leader.isr for replica in shell.replicas] == [{1}, {1, 2}, {1, 2}]
+    await shell.changes.close()
+
+
+async def test_what_is_left_out_of_an_answer_is_asked_again() -> None:
+    async def only_the_last(changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
+        yield [result(changes[-1])]
+
+    shell = Shell(only_the_last, accepted)
+    shell.submit(0, 1)
+    await shell.until_asked(2)
+    assert shell.asked == [[0, 1], [0]] and not shell.pending()
+    await shell.changes.close()
+
+
+async def test_a_leadership_that_ended_meanwhile_neither_hears_nor_asks() -> None:
+    shell = Shell(accepted, accepted)
+    before = shell.replicas[0].leader
+
+    async def fails_when_the_leadership_has_changed(_changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
+        shell.replicas[0].leader = shell._replica(0).leader
+        raise TimeoutError
+        yield []
+
+    shell.script.insert(0, fails_when_the_leadership_has_changed)
+    shell.submit(0, 1)
+    await shell.until_asked(2)
+    assert shell.asked == [[0, 1], [1]] and shell.settled == [1]
+    assert before.pending is not None and shell.replicas[0].leader.isr == {1}
+    await shell.changes.close()
+
+
+async def test_what_is_pending_when_the_node_stops_stays_pending() -> None:
+    """Its outcome is not known."""
+    reached = asyncio.Event()
+
+    async def silent(changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
+        reached.set()
+        await asyncio.Event().wait()
+        yield []
+
+    shell = Shell(silent)
+    shell.submit(0)
+    await reached.wait()
+    await shell.changes.close()
+    assert shell.pending() == [0] and shell.replicas[0].leader.maximal_isr == {1, 2}
+
+
+async def test_after_a_defect_all_that_is_pending_is_asked_anew_by_the_maintenance() -> None:
+    async def broken(_changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
+        raise RuntimeError("a defect")
+        yield []
+
+    shell = Shell(broken, accepted)
+    shell.submit(0, 1)
+    while shell.changes._task is not None:
+        await asyncio.sleep(0)
+    assert shell.pending() == [0, 1]
+    for replica in shell.replicas:
+        replica.log = SimpleNamespace(log_end_offset=0)
+        shell.changes.maintain(replica)
+    await shell.until_asked(2)
+    assert shell.asked == [[0, 1], [0, 1]] and not shell.pending()
+    await shell.changes.close()
