@@ -9,7 +9,7 @@ from .history import Op, Partition, Value
 
 
 class Kind(StrEnum):
-    """The names are those of SEMANTICS 2 where it has one."""
+    """The names are those of Jepsen's kafka workload where that has one (docs/semantics.md V3 to V6)."""
 
     LOST_WRITE = "lost-write"
     """A record that must have committed is not there."""

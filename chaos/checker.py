@@ -1,4 +1,4 @@
-"""The history checker: what clients saw, held against what Tidegate promises (SEMANTICS 2).
+"""The history checker: what clients saw, held against what Tidegate promises (docs/semantics.md, chapter V).
 
 Pure: `check` takes what was recorded and says what is wrong with it.  It knows nothing of the run, of nodes or of faults, and
 it draws no conclusion that the evidence does not force: an anomaly in the report is a broken promise, not a suspicion.

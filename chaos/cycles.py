@@ -1,4 +1,4 @@
-"""Cycles in the order that transactions imposed on each other: Elle's G0 and G1c for an append-only log (SEMANTICS 2).
+"""Cycles in the order that transactions imposed on each other: Elle's G0 and G1c for an append-only log (docs/semantics.md V5).
 
 The nodes are the operations that must have committed.  An edge A -> B says that A comes before B, and why:
 

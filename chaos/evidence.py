@@ -1,6 +1,6 @@
 """What a history proves: who wrote a value, where it was seen, in which order, and which operations must have committed.
 
-`Evidence` is built once per check and only read afterwards.  Everything in it is derived by the definitions of SEMANTICS 2:
+`Evidence` is built once per check and only read afterwards.  Everything in it is derived by docs/semantics.md V1 and V2:
 
 * The *version order* of a partition comes from what was read (by polls of any outcome, for a read_committed poll must be safe
   whatever became of its transaction, and by the final read), and from acknowledged offsets only of writes that must have
@@ -127,7 +127,7 @@ class Evidence:
         return send.value in self.read.get(send.partition, ())
 
     def must_have_committed(self, op: Op) -> bool:
-        """True for an operation all of whose effects must be there (SEMANTICS 2, "must have committed")."""
+        """True for an operation all of whose effects must be there (rule V1)."""
         if op.outcome is Outcome.INFO:
             return op.transactional_id is not None and any(self.was_read(send) for send in op.sends)
         return op.outcome is Outcome.OK

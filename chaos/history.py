@@ -1,7 +1,7 @@
 """What the clients of a run saw: one `Op` per operation, from its invocation to its outcome.
 
-The model is that of Jepsen's kafka workload (SEMANTICS 2), with two changes that suit Python.  An operation is one value that
-carries both its times, instead of an invocation and a completion that must be paired; and its micro-operations are typed
+The model is that of Jepsen's kafka workload (docs/semantics.md V1), with two changes that suit Python.  An operation is one value
+that carries both its times, instead of an invocation and a completion that must be paired; and its micro-operations are typed
 steps.  A *process* is one life of one client: a client that is torn down and made anew gets a new process name, since it has
 a new position in every partition and, when transactional, a new producer epoch.
 

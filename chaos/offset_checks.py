@@ -1,4 +1,4 @@
-"""Checks on offsets that were committed with, and only with, the records of a transaction (SEMANTICS 2, "Add").
+"""Checks on offsets that were committed with, and only with, the records of a transaction (docs/semantics.md V6).
 
 The promise of consume-transform-produce: the input position of a group and the outputs of its transactions move together.  So
 for every group and partition

@@ -1,6 +1,6 @@
 """Checks on single records and on the transactions that wrote them: lost, duplicated, torn, aborted, or nobody's.
 
-Every function is pure, takes the evidence and yields anomalies; the definitions are those of SEMANTICS 2.
+Every function is pure, takes the evidence and yields anomalies; the definitions are those of docs/semantics.md V1 to V3.
 """
 
 from __future__ import annotations

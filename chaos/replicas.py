@@ -1,4 +1,4 @@
-"""Compares what the replicas of stopped nodes hold: every batch, byte by byte, up to the shortest log (SEMANTICS 2, "Add").
+"""Compares what the replicas of stopped nodes hold: every batch, byte by byte, up to the shortest log (docs/semantics.md V6).
 
 Clients see one replica at a time.  Two replicas that differ below the high watermark look sound until the wrong one leads.
 """

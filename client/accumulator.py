@@ -7,11 +7,11 @@ Promises, per partition:
 
 * Records reach the log in the order of `append`, at most `in_flight_max` batches are on the way at once, and a batch keeps its
   sequence numbers for as long as a broker may hold a copy of it.  A resent batch travels alone, so that it can only be new, or
-  an exact duplicate among the five that the broker remembers (SEMANTICS 3.1 2).
+  an exact duplicate among the five that the broker remembers (docs/semantics.md I2).
 * A batch whose numbers will never be in the log leaves a gap that no later number may cross.  If it was the last numbered one
   and was sent only once, its numbers are taken back.  Else the partition becomes *doubtful*: what is numbered is settled under
   its old numbers first, and only then does the partition go on, under a new identity (`needs_identity`), from sequence 0
-  (SEMANTICS 3.1 4).
+  (rule I4).
 * A batch that was refused while its partition is doubtful is sent again under the new identity only if every earlier attempt
   was answered.  After a lost answer an old copy may still be on its way behind its missing predecessor, and both would be
   appended: such a batch is reported as failed.
@@ -33,7 +33,7 @@ from typing import Any, Final
 from ..wire.records import NewRecord
 from .transaction_requests import NO_IDENTITY, Identity
 
-SEQUENCE_MASK: Final = 0x7FFFFFFF  # after 2^31-1 comes 0 (SEMANTICS 3.1 3)
+SEQUENCE_MASK: Final = 0x7FFFFFFF  # after 2^31-1 comes 0 (rule I3)
 BATCH_OVERHEAD_BYTES: Final = 61
 RECORD_OVERHEAD_BYTES: Final = 16  # lengths, deltas and attributes; an upper estimate for small records
 

@@ -1,8 +1,8 @@
 """From fetched batches to a user's records: the read_committed filter, lazily, batch by batch.
 
-SEMANTICS 17: the broker sends the aborted transactions of the range, by first offset.  At each batch those that have begun
-(`first_offset <= batch.last_offset`) join the active set; a transactional batch of an active producer id is dropped; its ABORT
-marker takes the producer id out again.  Control batches are never surfaced.  Offsets have holes (SEMANTICS 14): the position
+docs/semantics.md F3: the broker sends the aborted transactions of the range, by first offset.  At each batch those that have
+begun (`first_offset <= batch.last_offset`) join the active set; a transactional batch of an active producer id is dropped; its
+ABORT marker takes the producer id out again.  Control batches are never surfaced.  Offsets have holes (rule L8): the position
 after a batch is the batch's `next_offset`, never "last record + 1".
 
 Records are decoded when they are taken, not when they arrive: prefetched data stays compressed, and a seek throws bytes away.

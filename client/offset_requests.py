@@ -20,7 +20,7 @@ from .metadata import NO_LEADER
 from .transaction_requests import CommittedOffset, GroupMetadata, Offsets, offset_topics, worst_offset_code
 
 EARLIEST: Final = -2
-LATEST: Final = -1  # at read_committed: the last stable offset (SEMANTICS 18)
+LATEST: Final = -1  # at read_committed: the last stable offset (docs/semantics.md F4)
 LIST_OFFSETS_VERSION_MAX: Final = 6
 OFFSET_FETCH_VERSION_MAX: Final = 7
 _CHANGED: Final = frozenset(
@@ -139,7 +139,7 @@ async def committed_offsets(
 ) -> dict[tuple[str, int], CommittedOffset]:
     """What a group has committed; partitions without an offset are left out.  `partitions` None: all of the group.
 
-    `require_stable` waits for offsets that an open transaction is about to change (SEMANTICS 34).
+    `require_stable` waits for offsets that an open transaction is about to change (rule O3).
     """
     topics: list[dict[str, Any]] | None = None
     if partitions is not None:

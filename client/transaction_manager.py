@@ -15,11 +15,11 @@ sentence that says what to call instead.
 Three rules that the table alone does not say:
 
 * **An EndTxn whose outcome is unknown** leads to UNINITIALIZED, with the outcome kept in `unresolved`.  The same call may be
-  repeated (a coordinator recognises the retry: SEMANTICS 25), anything else needs a new epoch first: a late copy of the old
-  EndTxn could otherwise end the *next* transaction (KAFKA-17754, SEMANTICS section 1).  The new epoch is asked for with the
+  repeated (a coordinator recognises the retry: docs/semantics.md T13), anything else needs a new epoch first: a late copy of the
+  old EndTxn could otherwise end the *next* transaction (KAFKA-17754, rule P3).  The new epoch is asked for with the
   old identity (KIP-360), never without: a producer that was fenced meanwhile must stay fenced.
 * **TV2** (KIP-890 part 2) holds when the cluster's *finalised* feature transaction.version is 2, not when the API versions would
-  allow it (SEMANTICS 31).  It is looked at when an identity is given, never within a transaction.
+  allow it (rule T27).  It is looked at when an identity is given, never within a transaction.
 * **Under TV1 an abort** needs a new epoch as well when sequence numbers were given out whose fate is unknown.
 """
 

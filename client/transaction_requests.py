@@ -2,8 +2,8 @@
 
 Every request here may be repeated after a lost answer, for the coordinator recognises it: InitProducerId by the expected
 (id, epoch) (KIP-360), AddPartitionsToTxn and AddOffsetsToTxn because adding twice is adding once, TxnOffsetCommit because it
-writes the same offsets, EndTxn by the epoch it was sent with (SEMANTICS 25).  `EndAnswer.uncertain` tells whether an answer was
-lost on the way: then a later refusal does not prove that the first copy had no effect.
+writes the same offsets, EndTxn by the epoch it was sent with (docs/semantics.md T13).  `EndAnswer.uncertain` tells whether an
+answer was lost on the way: then a later refusal does not prove that the first copy had no effect.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class TransactionRequests:
         return self._cluster.clock.monotonic() + self._max_block_s
 
     def transaction_version(self) -> int:
-        """The finalised level of the cluster, not what API versions would allow (SEMANTICS 31)."""
+        """The finalised level of the cluster, not what API versions would allow (rule T27)."""
         return 2 if self._cluster.features.get(TRANSACTION_VERSION_FEATURE, 0) >= 2 else 1
 
     async def init(self, expected: Identity) -> Identity:

@@ -6,7 +6,7 @@ brokers are told rests on the applied one.  Only `sessions` lives here, because 
 gives every broker a whole session before it may fence it.
 
 Orders that must hold
-* SEMANTICS 48: fence, remove from every ISR, and only then a new broker epoch: one plan, in this order.
+* docs/semantics.md M5: fence, remove from every ISR, and only then a new broker epoch: one plan, in this order.
 * A broker is unfenced only after it has applied the metadata log up to its own registration.
 * Controlled shutdown: first nothing new, then leaderships move, then everybody else has heard of it, then the broker may stop.
 """
@@ -501,7 +501,7 @@ class ActiveController:
         """ISR changes by leaders: the plan of those that hold, and one error a change (NONE: in the plan, or already so).
 
         Raises REQUEST_TIMED_OUT for an attempt that its sender has given up: a leader that was told INELIGIBLE_REPLICA counts
-        without that replica from then on, so no earlier copy of the change may be accepted later (SEMANTICS 44).
+        without that replica from then on, so no earlier copy of the change may be accepted later (rule M12).
         """
         self.broker_with_epoch(request.node_id, request.broker_epoch)
         attempt = (request.broker_epoch, request.attempt)
@@ -548,7 +548,7 @@ class ActiveController:
                 return ErrorCode.INELIGIBLE_REPLICA
             if (topic.topic_id.bytes, change.partition) in broker.offline_replicas and member not in partition.isr:
                 return ErrorCode.INELIGIBLE_REPLICA
-            if epoch != NO_BROKER_EPOCH and epoch != broker.broker_epoch:  # SEMANTICS 45: that was an earlier life
+            if epoch != NO_BROKER_EPOCH and epoch != broker.broker_epoch:  # rule M4: that was an earlier life
                 return ErrorCode.INELIGIBLE_REPLICA
         return None
 

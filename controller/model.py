@@ -184,7 +184,7 @@ class TopicState:
 
     @property
     def unclean_election_allowed(self) -> bool:
-        """Only by the choice of the topic, or of the cluster, and never for a state topic (DESIGN 4)."""
+        """Only by the choice of the topic, or of the cluster, and never for a state topic (docs/semantics.md M13, M16)."""
         return not self.internal and self._value(UNCLEAN_ELECTION_CONFIG, "false").lower() == "true"
 
     @property

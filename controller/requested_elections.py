@@ -2,8 +2,8 @@
 
 Pure, like `active.py`, and with the same rules of leadership (`elections.py`): asking elects nobody who could not be elected
 anyway.  So an unclean election needs `unclean.leader.election.enable` on the topic: losing records is a decision that is written
-down where everybody can see it.  A state topic has no such setting (DESIGN 4), and one exception, which loses nothing
-that anybody else may have: an operator who has mended the files of the only replica may say so, by asking for an
+down where everybody can see it.  A state topic has no such setting (docs/semantics.md M16), and one exception, which loses
+nothing that anybody else may have: an operator who has mended the files of the only replica may say so, by asking for an
 election of this partition.
 
 A request that was carried out before elects nobody: an unclean election that comes late would lose records of a later time.

@@ -227,7 +227,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     def _require_same_term(self, controller_epoch: int) -> None:
         """Of the asking broker and this controller: a leader that was told INELIGIBLE_REPLICA counts without that replica from
-        then on, so no copy of the change, sent in an earlier term and late, may be accepted any more (SEMANTICS 44)."""
+        then on, so no copy of the change, sent in an earlier term and late, may be accepted any more (docs/semantics.md M12)."""
         if controller_epoch > self._planning.term:
             raise NotController
         if 0 < controller_epoch < self._planning.term:

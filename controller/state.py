@@ -2,7 +2,7 @@
 
 `ClusterState.apply(index, term, command)` is the only door through which anything changes.  It is total (it never raises,
 whatever the bytes are: errors are values and change nothing), deterministic (no clock, no randomness, no I/O: ids and times
-come inside the command), and idempotent (RAFT.md "Rules"): a command either names its proposer and sequence, and is then
+come inside the command), and idempotent (docs/semantics.md M1, M2): a command either names its proposer and sequence, and is then
 applied once, or it is a compare-and-set on an epoch.
 
 Order inside one command: term fence, duplicate check, then its operations one after the other until the first that fails.
@@ -11,8 +11,8 @@ Invariants, checked by `violations()` in tests after every command:
 * a partition has a leader exactly when its ISR is not empty, and the leader is a member of it;
 * ISR and ELR are disjoint sets of replicas; with an ISR of at least min.insync.replicas the ELR is empty (KIP-966);
 * nobody joins an ISR, or becomes leader, while fenced, shutting down, or under another broker epoch than was asked for
-  (SEMANTICS 45);
-* a broker gets a new epoch only after its old one was fenced and removed from every ISR (SEMANTICS 48).
+  (rule M4);
+* a broker gets a new epoch only after its old one was fenced and removed from every ISR (rule M5).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class ClusterState:
 
     @property
     def features(self) -> Mapping[str, int]:
-        """The finalised feature levels; `transaction.version` = 2 is TV2 (SEMANTICS 31)."""
+        """The finalised feature levels; `transaction.version` = 2 is TV2 (rule T27)."""
         return MappingProxyType(self._features)
 
     def registered_brokers(self) -> list[BrokerState]:
@@ -302,7 +302,7 @@ class ClusterState:
             if op.node_id in partition.isr
         )
         first = min(held, default=None)  # not the first in the table: its order is another one after a snapshot
-        if first is not None:  # SEMANTICS 48: out of every ISR before a new epoch
+        if first is not None:  # rule M5: out of every ISR before a new epoch
             raise _Refused(ErrorCode.INVALID_UPDATE_VERSION, f"still in the ISR of {first[0]}-{first[1]}")
         self._brokers[op.node_id] = BrokerState(
             node_id=op.node_id,

@@ -1,7 +1,7 @@
 """What a change makes of a topic's settings, and what state topics may carry.
 
 Two parts of `topics.py`, as pure as that: `future_config` carries out the single edits of a request; `check_state_topic` holds
-the settings on which the coordinators' promises rest (SEMANTICS 3.3 22), whoever asks.
+the settings on which the coordinators' promises rest (docs/semantics.md T2), whoever asks.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def batch_bytes(written: Sequence[CoordinatorRecord]) -> int:
 
 @dataclass(slots=True, frozen=True)
 class ProducerIdentity:
-    """Makes the batch of an outcome a transactional one of this producer (SEMANTICS 32)."""
+    """Makes the batch of an outcome a transactional one of this producer (docs/semantics.md O1)."""
 
     producer_id: int
     producer_epoch: int

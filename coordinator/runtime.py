@@ -1,4 +1,5 @@
-"""The coordinator runtime: replicated state machines ("shards") on the partitions of one internal topic (DESIGN 5).
+"""The coordinator runtime: replicated state machines ("shards") on the partitions of one internal topic (docs/semantics.md,
+chapter T).
 
 One `CoordinatorRuntime` exists per internal topic on a node; it holds a shard for every partition that this node leads.
 It has no event loop, no sockets, no files and no clock: the node calls it, it calls back.
@@ -6,12 +7,12 @@ It has no event loop, no sockets, no files and no clock: the node calls it, it c
 What it promises
 - *One door.*  `Shard.handle` decides and returns records; `Shard.replay` is the only mutator of durable state and is used
   for loading, too.  A record is replayed only after its append succeeded, so a refused append leaves no trace in memory
-  (SEMANTICS 1, KAFKA-9666: the epoch of a failed fence is not bumped twice, because nothing was published).
+  (rule T21, KAFKA-9666: the epoch of a failed fence is not bumped twice, because nothing was published).
 - *Writes see uncommitted state; replies and effects see committed state only.*  The reply and the effects of a write are
   parked until the high watermark has passed its records; those of a read until it has passed everything written before.
 - *The barrier.*  A new leader answers, sends markers and times out only when its high watermark has passed the log end found
-  at its election (SEMANTICS 27).  Until then requests get COORDINATOR_LOAD_IN_PROGRESS.
-- *No slip between check and append* (SEMANTICS 21): `handle`, append and `replay` are one synchronous step, and the append
+  at its election (rule T20).  Until then requests get COORDINATOR_LOAD_IN_PROGRESS.
+- *No slip between check and append* (rule T21): `handle`, append and `replay` are one synchronous step, and the append
   carries the leader epoch that the shard was loaded for.
 - *Nothing else writes.*  The offsets of all appends (ours, and the markers that the node reports) must be contiguous; a gap
   means that somebody wrote past the shard: it fails and answers NOT_COORDINATOR until the partition is loaded again.
@@ -177,12 +178,12 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     def _load_batch(
         self, state: _ShardState[EventT, ReplyT, EffectT], data: bytes | memoryview, position: int, header: BatchHeader
     ) -> None:
-        if header.record_count == 0:  # emptied by compaction, kept for its producer's epoch (SEMANTICS 38)
+        if header.record_count == 0:  # emptied by compaction, kept for its producer's epoch (rule C5)
             return
         producer = ProducerIdentity(header.producer_id, header.producer_epoch)
         if header.is_control:
             marker = decode_marker(data, position)
-            if marker is not None:  # unknown types of control records are skipped (SEMANTICS 14)
+            if marker is not None:  # unknown types of control records are skipped (rule L4)
                 state.shard.replay_marker(producer, marker.control_type is ControlType.COMMIT, header.base_offset)
             return
         writer = producer if header.is_transactional else None

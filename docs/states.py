@@ -23,16 +23,16 @@ Made by `docs/states.py` from the tables that the coordinators and the client ru
 TRANSACTION = """
 ## Transactional ids
 
-The coordinator's view (SEMANTICS 19), one entry for each transactional id in `__transaction_state`. A request's producer id and
-epoch are judged first; *repeated* is an EndTxn that comes once more with the epoch it had (TV2). An id of which nothing is known
-counts as Dead. While markers are on their way, requests that Kafka answers with CONCURRENT_TRANSACTIONS wait here for up to
+The coordinator's view (docs/semantics.md T1), one entry for each transactional id in `__transaction_state`. A request's producer
+id and epoch are judged first; *repeated* is an EndTxn that comes once more with the epoch it had (TV2). An id of which nothing is
+known counts as Dead. While markers are on their way, requests that Kafka answers with CONCURRENT_TRANSACTIONS wait here for up to
 a second.
 """
 GROUP = """
 ## Classic groups
 
-The protocol of JoinGroup and SyncGroup (SEMANTICS 32). Member id, instance id and generation are judged first. A group of which
-nothing is known counts as Dead.
+The protocol of JoinGroup and SyncGroup (docs/semantics.md G1). Member id, instance id and generation are judged first. A group of
+which nothing is known counts as Dead.
 """
 CONSUMERS = """
 ## Consumer groups

@@ -20,13 +20,14 @@ from ..runtime.disk import RealDisk
 from .configuration import SETTINGS, Configuration, ConfigurationError, load
 from .node import Node, StartError
 
-# HOTPATH 4: by default glibc maps and unmaps every buffer above 128 KiB: two thirds of the throughput of 1 MiB messages.
+# docs/hot-path.md H19: by default glibc maps and unmaps every buffer above 128 KiB: two thirds of the throughput of 1 MiB
+# messages.
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 # So many objects more, and the youngest, middle and oldest of them are searched for unreachable cycles.  By Python's
 # default (700) a node with 10,000 partitions stops for 0.2 s and more whenever many of them change their roles.
 GARBAGE_THRESHOLDS = (10_000, 10, 10)
-SWITCH_INTERVAL_S = 0.0005  # HOTPATH 7: a busy thread must not hold up the loop for Python's default 5 ms
+SWITCH_INTERVAL_S = 0.0005  # rule H16: a busy thread must not hold up the loop for Python's default 5 ms
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """The event-loop side of a coordinator runtime: loads shards from the local log, passes time and watermarks in, futures out.
 
-It holds no rule of its own (DESIGN 2).  A shard is loaded in chunks, so that a large state log does not hold up the loop; what
-may have changed in between (the leadership) is checked by the runtime at each chunk through the leader epoch.
+It holds no rule of its own (docs/architecture.md).  A shard is loaded in chunks, so that a large state log does not hold up the
+loop; what may have changed in between (the leadership) is checked by the runtime at each chunk through the leader epoch.
 
 A shard that failed is loaded anew after a pause, for as long as this node leads: what it believed is gone, the log is not.
 """

@@ -1,6 +1,6 @@
 """The two state topics, their configurations, and which of their partitions is responsible for a key.
 
-SEMANTICS 3.3 22: compacted, stored as written, unclean election off, and a partition count that never changes: the hash of a
+docs/semantics.md T2: compacted, stored as written, unclean election off, and a partition count that never changes: the hash of a
 key must lead to the same partition for as long as the cluster lives.
 """
 

@@ -2,7 +2,7 @@
 
 Every answer goes back into the queue, which alone decides what is written, retried or given up.  A marker for a topic that the
 metadata does not hold is dropped only once this node has applied the metadata at least as far as the controller had committed
-it when the question was asked: never on stale metadata (SEMANTICS 1, second hazard).
+it when the question was asked: never on stale metadata (docs/semantics.md T17).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Transaction markers that this node, as their partitions' leader, writes: for WriteTxnMarkers and for coordinators of its own.
 
-Each marker is appended as the coordinator's word (SEMANTICS 3.2 15-16: checked by coordinator epoch and producer epoch, an
+Each marker is appended as the coordinator's word (docs/semantics.md L2 to L5: checked by coordinator epoch and producer epoch, an
 idempotent retry succeeds) and known to be written when it is committed.  At an offsets partition the marker also decides the
 transaction's offsets, in the same step as its append.
 """

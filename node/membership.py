@@ -1,8 +1,8 @@
 """This broker's membership in the cluster: registration, heartbeats, the session, and leaving in good order.
 
 The session is the lease on leadership (`lease`): it ends here before the controller gives this broker's partitions away
-(SEMANTICS 3.6 48; no two leaders acknowledge in one epoch).  A broker that comes back to a session (it was paused, or cut off)
-leads again only when it has applied the metadata as far as the controller had when it answered.
+(docs/semantics.md M6; no two leaders acknowledge in one epoch).  A broker that comes back to a session (it was paused, or cut
+off) leads again only when it has applied the metadata as far as the controller had when it answered.
 
 A heartbeat is sent whenever one is due, also while others are still to be answered: a controller, or a network, that takes
 seconds for an answer costs the lease those seconds, and no more.  Each lives as long as the session that it could renew.  They

@@ -37,7 +37,7 @@ class _Refusal(NamedTuple):
 
 
 def _is_after(sequence: int, other: int) -> bool:
-    """Sequences wrap around from 2^31 - 1 to 0 (SEMANTICS 3.1)."""
+    """Sequences wrap around from 2^31 - 1 to 0 (docs/semantics.md I3)."""
     return 0 < (sequence - other) % 2**31 < 2**30
 
 

@@ -2,7 +2,7 @@
 
 KIP-890.  Transactions v2 (the client sends its transactional id with Produce v12): the leader *enlists* the partition.  Older
 clients enlisted it themselves; the leader *verifies* that they did, so that a late or delayed batch cannot open a transaction
-that nobody will ever end (SEMANTICS 1: KAFKA-12671).  The answer is worth only as much as the guard that was taken before the
+that nobody will ever end (docs/semantics.md T8).  The answer is worth only as much as the guard that was taken before the
 question and is checked again under the append.
 
 Questions of one transaction that come together are asked as one: clients send a request for each partition, and every answer

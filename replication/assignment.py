@@ -54,7 +54,7 @@ class Assignment:
 class IsrMember:
     """A member of a proposed ISR; `broker_epoch` is the incarnation whose fetches the leader saw, -1 when it saw none.
 
-    The controller refuses a *joining* member whose epoch is not the registered one (SEMANTICS 3.6, 45).
+    The controller refuses a *joining* member whose epoch is not the registered one (docs/semantics.md M4).
     """
 
     node_id: int

@@ -3,7 +3,7 @@
 Promises
 
 * Everything is keyed by partition and bounded; a waiter ends exactly once: by progress, by the end of the leadership it was made
-  under, by the failure of the replica, or by its deadline (SEMANTICS 3.6, 47).
+  under, by the failure of the replica, or by its deadline (docs/semantics.md A5).
 * An acknowledgement is decided by the leader state *at completion*, not by what was true when the waiter was made.
 * Waking a fetch decides nothing: the fetch looks at the partitions again, through the code of immediate answers (KAFKA-5376).
 """

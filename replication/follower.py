@@ -5,11 +5,11 @@ Promises
 * A log is cut **by leader-epoch history only, never by the high watermark** (KIP-101).  Every fetch says the epoch of the last
   record it follows on; a leader whose history differs answers with the largest epoch it knows that is not greater, and that
   epoch's end (`diverging_epoch`, KIP-595).  We cut to the smaller of the two logs' ends of that epoch and ask again: the loop
-  goes on until both agree, however many fast elections lie between (KIP-279, SEMANTICS 3.6, 43).
+  goes on until both agree, however many fast elections lie between (docs/semantics.md E4, E5).
 * Nothing is appended or cut by an answer to an old question: an answer counts only for the leader epoch, log end and last epoch
   of the fetch it belongs to, so late and duplicated answers have no effect.
 * Every cut makes progress or the replica fails: two logs that never agree are reported, not retried for ever.
-* The high watermark adopted is min(leader's, own log end), after the append (44).
+* The high watermark adopted is min(leader's, own log end), after the append (rule R6).
 
 `on_answer` returns what to do with the log; it changes nothing itself.  The caller carries it out before it sends the next fetch,
 and flushes before that fetch when the flush policy says so: the fetch offset is the follower's word that all below is durable.

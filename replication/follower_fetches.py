@@ -8,8 +8,8 @@ partitions and for those of the session that changed.
 A fetch waits until a partition has records, an error or a divergence; when all that is new is a higher high watermark, for
 `WATERMARK_NEWS_S` more, because records that follow take it along.  A newer fetch of the same follower ends the wait of the older
 one.  The byte budget is given out from another partition on each time, and the first partition that has records always gets one
-whole batch, however large (HOTPATH 9).  A replica that catches up may be given less (`catch_up_throttle.py`): the rest comes with
-later fetches.
+whole batch, however large (docs/semantics.md R15).  A replica that catches up may be given less (`catch_up_throttle.py`): the
+rest comes with later fetches.
 
 Within a session the numbers of the requests keep their order, and a position holds until another is listed.  A fetch outside of
 it may arrive late, after newer ones: it is answered, but what it says of a partition that the session has listed does not count,

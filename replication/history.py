@@ -1,4 +1,4 @@
-"""Comparing a fetcher's log with this leader's by leader-epoch history (KIP-101, KIP-279, KIP-595; SEMANTICS 3.6, 42-43).
+"""Comparing a fetcher's log with this leader's by leader-epoch history (docs/semantics.md E3 to E7).
 
 `find_divergence` is the leader's half of truncation: the follower's half is `follower.PartitionFollower`.  It must run before the
 fetch offset of a follower is believed: an offset in a diverging history says nothing about what the follower holds.

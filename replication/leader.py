@@ -7,10 +7,10 @@ Promises
 
 * The **high watermark** is the least *flushed* end over the **maximal ISR** (the committed ISR plus a pending addition; a
   pending removal still counts), never moves while the committed ISR is smaller than `min.insync.replicas` (KIP-966), and never
-  goes back within the epoch (SEMANTICS 3.6, 44).  Replicas that a move adds do not raise that minimum before it is over.
+  goes back within the epoch (docs/semantics.md R1 to R4).  Replicas that a move adds do not raise that minimum before it is over.
 * A follower counts only by fetches that carried this leader epoch and that were found not to diverge.
 * A replica is proposed for the ISR only when it has reached the high watermark *and* the leader's own epoch start, and always
-  together with the broker epoch of the incarnation that did so (45).  A fetch of an older incarnation is refused.
+  together with the broker epoch of the incarnation that did so (rule R7).  A fetch of an older incarnation is refused.
 * One ISR change is outstanding at a time.  While its outcome is unknown it stays pending, so that the maximal ISR covers both
   outcomes; only an answer or newer metadata ends it.
 * A follower that the metadata knows to be fenced, shutting down or of another life is not proposed, and holds nothing (KIP-903).
@@ -227,7 +227,7 @@ class PartitionLeader:
         return not self._is_about_to_join(progress, leader_log_end, now_s)
 
     def is_confirmed(self) -> bool:
-        """True once everything found at the election is known to be committed (SEMANTICS 3.2, 18)."""
+        """True once everything found at the election is known to be committed (rule F4)."""
         return self.high_watermark >= self.epoch_start_offset
 
     # -- fencing and acknowledgements ----------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class PartitionLeader:
         check_epoch(self.leader_epoch, current_leader_epoch, required=required)
 
     def check_before_append(self, required_acks: int) -> None:
-        """Raises KafkaError NOT_ENOUGH_REPLICAS when acks=all could not be honoured at all (46)."""
+        """Raises KafkaError NOT_ENOUGH_REPLICAS when acks=all could not be honoured at all (rule A3)."""
         if required_acks == -1 and self.is_under_min_isr():
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -248,7 +248,8 @@ class PartitionLeader:
             )
 
     def commit_state(self, next_offset: int) -> ErrorCode | None:
-        """None while records up to `next_offset` (exclusive) are not committed; else the acknowledgement for acks=all (46)."""
+        """None while records up to `next_offset` (exclusive) are not committed; else the acknowledgement for acks=all
+        (rule A3)."""
         if self.high_watermark < next_offset:
             return None
         return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if self.is_under_min_isr() else ErrorCode.NONE
@@ -260,7 +261,7 @@ class PartitionLeader:
     ) -> ReplicaProgress:
         """A follower's fetch that passed the epoch and divergence checks: everything below `fetch_offset` is flushed there.
 
-        Raises KafkaError NOT_LEADER_OR_FOLLOWER for a stranger or for an older incarnation of the follower (45).
+        Raises KafkaError NOT_LEADER_OR_FOLLOWER for a stranger or for an older incarnation of the follower (rule R7).
         """
         if not 0 <= fetch_offset <= leader_log_end:
             raise ValueError(f"fetch offset {fetch_offset} is not within the leader's log, which ends at {leader_log_end}")

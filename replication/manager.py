@@ -521,7 +521,7 @@ class ReplicaManager:
         return await self._deletions.delete_before(replica, before_offset, timeout_ms)
 
     def epoch_end(self, topic: str, partition: int, current_leader_epoch: int, epoch: int) -> EpochEnd:
-        """Where `epoch` ends in this leader's log (OffsetForLeaderEpoch; SEMANTICS 42).  Raises KafkaError."""
+        """Where `epoch` ends in this leader's log (OffsetForLeaderEpoch; docs/semantics.md E3).  Raises KafkaError."""
         replica = self.replica(topic, partition)
         replica.require_leader_at(current_leader_epoch)
         return replica.log.epoch_end(epoch)

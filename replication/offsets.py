@@ -2,7 +2,7 @@
 
 A client sees offsets only as far as it may fetch: below the high watermark, or below the last stable offset when read_committed.
 After an election the high watermark may lag what an earlier leader already told clients, so "latest" would go backwards: until it
-has passed the leader's epoch start the answer is OFFSET_NOT_AVAILABLE, which clients retry (SEMANTICS 3.2, 18).
+has passed the leader's epoch start the answer is OFFSET_NOT_AVAILABLE, which clients retry (docs/semantics.md F4).
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class Replica:
 
     @property
     def flushes_always(self) -> bool:
-        """State topics always, whatever they are configured to (SEMANTICS 3.3 22)."""
+        """State topics always, whatever they are configured to (docs/semantics.md A2)."""
         return self.topic in INTERNAL_TOPICS or self.log.config.flush_policy is FlushPolicy.ALWAYS
 
     @property

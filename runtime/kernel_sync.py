@@ -1,4 +1,4 @@
-"""fdatasync without a thread: Linux's asynchronous I/O, whose completions arrive on the event loop (DESIGN 3, group commit).
+"""fdatasync without a thread: Linux's asynchronous I/O, whose completions arrive on the event loop (docs/hot-path.md H8).
 
 Handing a flush to a thread and its result back costs two switches of the interpreter: for many small transactions more than the
 flush itself.  `io_submit` with IOCB_CMD_FDSYNC queues the same flush in the kernel, and an eventfd wakes the loop when it is

@@ -1,6 +1,6 @@
 """Which batches of a range a reader may see: neither control batches nor, when reading committed, aborted transactions.
 
-The rule is that of Kafka's consumer (SEMANTICS 17), batch by batch in offset order:
+The rule is that of Kafka's consumer (docs/semantics.md F3, X4), batch by batch in offset order:
 
 1. every aborted transaction whose first offset is at or below the batch's last offset becomes *active*;
 2. a control batch is never shown; an ABORT marker ends the active transaction of its producer;

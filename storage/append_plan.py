@@ -2,7 +2,7 @@
 
 The leader's plan decides (it may refuse, or find that a batch repeats one of its producer); the follower's takes what the leader
 decided and only makes sure that it continues this log.  Neither touches the log: the plan is written first and published after
-(`Log._write`), so an append that fails leaves no trace (SEMANTICS 3.1 11, KAFKA-6683).
+(`Log._write`), so an append that fails leaves no trace (docs/semantics.md I8).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def plan_leader_append(
 def _find_duplicate(
     batches: list[tuple[int, BatchHeader]], config: LogConfig, producers: ProducerState, log_start_offset: int
 ) -> AppendInfo | None:
-    """The original of a repeated append; several batches count as one when every one of them repeats (rule 2)."""
+    """The original of a repeated append; several batches count as one when every one of them repeats (rule I2)."""
     first = producers.find_duplicate(batches[0][1])
     if first is None:
         return None

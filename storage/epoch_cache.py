@@ -1,4 +1,4 @@
-"""The history of leader epochs in one log: which epoch begins at which offset (KIP-101, KIP-279; SEMANTICS 3.6 42).  Pure.
+"""The history of leader epochs in one log: which epoch begins at which offset (docs/semantics.md E3).  Pure.
 
 Divergence between replicas is cut by this history and never by the high watermark.  Both columns rise strictly: a leader may only
 write at the end, so a higher epoch begins at a higher offset; an entry that an assignment contradicts never had data and is
@@ -64,7 +64,7 @@ class EpochCache:
             del self.epochs[at], self.starts[at]
 
     def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """Where `epoch` ends in this log (rule 42).
+        """Where `epoch` ends in this log (rule E3).
 
         latest -> (latest, log end); above the latest -> undefined (-1, -1); below the first -> (epoch, start of the first);
         else the largest known epoch not above it, and the start of the next.

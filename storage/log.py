@@ -8,7 +8,7 @@ Promises
 * **The flushed end moves only after the disk has said so** (`flush.py`), and never over bytes that were truncated meanwhile.
 * **Readers see batches in `[log start, upper offset)`**, whole, and at least one when there is one, however large.
 * `last_stable_offset` = min(high watermark, first offset of any transaction that is open, or ended by a marker that is not yet
-  below the high watermark) (SEMANTICS 3.2 12).
+  below the high watermark) (docs/semantics.md L1).
 * An offline log refuses everything, for good: only opening it again, after a restart, may find out what the disk really holds.
 
 All methods are called from the loop's thread, except `FlushTicket.run`.  Nothing here waits, except that truncation, removal and
@@ -57,7 +57,8 @@ __all__ = [
 ]  # fmt: skip
 
 FLUSH_DUE_BYTES = 64 * 1024 * 1024
-"""Unflushed bytes at which a background flush pays: the kernel's write-back comes in bursts that block writers (HOTPATH 5)."""
+"""Unflushed bytes at which a background flush pays: the kernel's write-back comes in bursts that block writers
+(docs/hot-path.md H9)."""
 log = logs.get(__name__)
 
 
@@ -277,7 +278,7 @@ class Log:
             else:
                 segment.file_to_write.write_vector_at(position, buffers)
             if prepared is not None and prepared.completed:
-                # Before the transactions are published as complete: who sees their records must find their aborts (rule 13).
+                # Before the transactions are published as complete: who sees their records must find their aborts (rule L6).
                 aborted = aborted_entries(prepared)
                 if aborted:
                     segment.append_transactions(aborted)
@@ -352,7 +353,7 @@ class Log:
         return ReadResult(b"", offset, offset)
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
-        """Aborted transactions with records in [start_offset, upper_offset), by first offset (rules 13, 17)."""
+        """Aborted transactions with records in [start_offset, upper_offset), by first offset (rules L6, F1)."""
         with self._health.reading("a look-up"):
             try:
                 return self._segments.aborted_transactions(start_offset, upper_offset)
@@ -390,7 +391,7 @@ class Log:
         return self._producers.views()
 
     def expire_producers(self, now_ms: int) -> int:
-        """Forgets idle producers without an open transaction; returns how many (rule 10)."""
+        """Forgets idle producers without an open transaction; returns how many (rule I11)."""
         return self._producers.expire(now_ms)
 
     def epoch_end(self, epoch: int) -> EpochEnd:
@@ -518,7 +519,7 @@ class Log:
     def advance_log_start(self, offset: int) -> None:
         """Moves the log start up (a lower value is ignored): what is below is gone for readers, whole segments also from disk.
 
-        Producers stay (rule 9).  Raises OFFSET_OUT_OF_RANGE above the high watermark.
+        Producers stay (rule I10).  Raises OFFSET_OUT_OF_RANGE above the high watermark.
         """
         self._health.require()
         if offset > self._high_watermark:

@@ -1,4 +1,4 @@
-"""Producer snapshots: the producer state up to an offset as one small file, `<offset>.snapshot` (SEMANTICS 3.1 8).
+"""Producer snapshots: the producer state up to an offset as one small file, `<offset>.snapshot` (docs/semantics.md I9).
 
     crc32c u32 over all that follows | version u16 | end offset i64 | producers u32 | unreplicated u32
     producer:     id i64 | epoch i16 | coordinator epoch i32 | last timestamp i64 | open transaction's first offset i64 (-1: none)
@@ -7,7 +7,7 @@
 
 Producers stand in order of last use.  Unlike Kafka's snapshot it holds the ended transactions whose marker was not yet below the
 high watermark: without them a restarted node would, for a moment, show records of a transaction whose marker it could still lose
-(SEMANTICS 3.2 12).  A snapshot whose checksum or version is wrong is not used; an older one and a longer replay take its place.
+(rule L1).  A snapshot whose checksum or version is wrong is not used; an older one and a longer replay take its place.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """What a partition remembers of its producers: sequences, epochs, open transactions, guards.  Pure: no I/O, no clock.
 
 Everything that decides whether a batch is a duplicate, a gap, a zombie's or a stray of a finished transaction lives in this file
-(SEMANTICS 3.1, and 3.2 rules 12, 13, 15, 16).
+(docs/semantics.md, chapters I and L).
 
 Order in which things must happen, for one append:
 
 1. `prepare()` gives a `PreparedAppend`.  Each batch is checked against it in order (`check_batch`); it works on **copies** of the
-   entries it touches, so a refusal, or a write that fails later, leaves this object as it was (rule 11, KAFKA-6683).
+   entries it touches, so a refusal, or a write that fails later, leaves this object as it was (rule I8).
 2. The caller writes the batches, then the aborted-transaction entries, to the files.
 3. `publish(prepared, next_offset)` puts the copies in place, in one step that cannot fail.
 
@@ -14,12 +14,12 @@ Transactions of a partition are in one of three states here:
 
     open          first batch appended, no marker yet                   -> bounds the last stable offset at its first offset
     unreplicated  marker appended, but the marker is not below the      -> still bounds it: a reader must not see the records of a
-                  high watermark                                           transaction whose outcome could still be lost (rule 12)
+                  high watermark                                           transaction whose outcome could still be lost (rule L1)
     done          forgotten here; an abort stands in the transaction index
 
 A *verification guard* is an object that stands for one question to the transaction coordinator: "does this transaction hold this
 partition?".  It is compared by identity at the append.  A state ("verified") would not do: between the answer and the append, the
-transaction may have been aborted and a next one begun, whose state looks the same (the ABA problem of KIP-890, SEMANTICS 1).
+transaction may have been aborted and a next one begun, whose state looks the same (the ABA problem of KIP-890, rule T9).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import BatchHeader, ControlType, Marker, next_sequence
 
 BATCHES_REMEMBERED = 5
-"""Batches a producer may have in flight; as many are remembered to recognise duplicates (rule 1)."""
+"""Batches a producer may have in flight; as many are remembered to recognise duplicates (rule I1)."""
 NO_EPOCH = -1
 NO_SEQUENCE = -1
 
 
 class AppendOrigin(enum.Enum):
-    """Who appends, and so what is checked (rule 7)."""
+    """Who appends, and so what is checked (rule I7)."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -113,7 +113,7 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, header: BatchHeader) -> BatchMetadata | None:
-        """The remembered batch that `header` repeats: same epoch and exactly the same sequences (rule 2)."""
+        """The remembered batch that `header` repeats: same epoch and exactly the same sequences (rule I2)."""
         if header.producer_epoch != self.epoch:
             return None
         last, delta = header.last_sequence, header.last_offset_delta
@@ -123,7 +123,7 @@ class ProducerEntry:
         return None
 
     def move_to_epoch(self, epoch: int) -> None:
-        """A new epoch forgets the batches of the old one (rule 4)."""
+        """A new epoch forgets the batches of the old one (rule I4)."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches = ()
@@ -200,7 +200,7 @@ class PreparedAppend:
         """Checks one batch that would start at `first_offset` and notes its effect.
 
         `header`'s own base offset is not looked at.  `marker` is the decoded marker of a control batch; None for emptied control
-        batches and unknown control types, which have no effect (rules 14, 15).  Raises KafkaError; then drop this object.
+        batches and unknown control types, which have no effect (rule L4).  Raises KafkaError; then drop this object.
         """
         if header.producer_id < 0:
             return
@@ -270,7 +270,7 @@ class PreparedAppend:
     def _check_sequence(self, header: BatchHeader, entry: ProducerEntry) -> None:
         sequence = header.base_sequence
         if header.producer_epoch != entry.epoch or not entry.batches:
-            # A new epoch, an unknown producer, or one known by its markers only: all begin at 0 (rules 4 and 5).
+            # A new epoch, an unknown producer, or one known by its markers only: all begin at 0 (rules I4 and I5).
             expected = 0
         else:
             expected = next_sequence(entry.last_sequence)
@@ -310,13 +310,13 @@ class PreparedAppend:
     # --------------------------------------------------------------------------------------------------------- markers
 
     def _check_marker(self, header: BatchHeader, marker: Marker, offset: int) -> None:
-        """A marker ends the open transaction, if any, and raises the epochs (rules 15 and 16)."""
+        """A marker ends the open transaction, if any, and raises the epochs (rules L2 to L4)."""
         entry = self._entry(header.producer_id)
         if self.origin is not AppendOrigin.REPLICATION:
             self._check_marker_epoch(header, entry)
             self._check_coordinator_epoch(header, marker, entry)
         elif header.producer_epoch < entry.epoch or marker.coordinator_epoch < entry.coordinator_epoch:
-            # Followers must take what the leader took (rule 7, KAFKA-9144): they are told, not asked.
+            # Followers must take what the leader took (rule I7): they are told, not asked.
             self.warnings.append(
                 f"producer {header.producer_id}: marker of epoch {header.producer_epoch}/{marker.coordinator_epoch} "
                 f"after {entry.epoch}/{entry.coordinator_epoch} at {offset}"
@@ -479,7 +479,7 @@ class ProducerState:
         self.first_unstable_offset = first
 
     def expire(self, now_ms: int) -> int:
-        """Forgets producers idle for the expiration time and without an open transaction (rule 10); returns how many.
+        """Forgets producers idle for the expiration time and without an open transaction (rule I11); returns how many.
 
         To be called from time to time with a clock that never goes back.  What counts is when this process saw the last append
         or marker, never the timestamps in the records, which clients make up: a producer of old data is not idle (KAFKA-9144).

@@ -199,7 +199,8 @@ class _Loader:
     # --------------------------------------------------------------------------------------------------------- producers
 
     def load_producers(self, upper: int) -> ProducerState:
-        """The newest valid snapshot at or below `upper`; damaged ones are deleted.  Empty when there is none (rule 8)."""
+        """The newest valid snapshot at or below `upper`; damaged ones are deleted.  Empty when there is none
+        (docs/semantics.md I9)."""
         for offset in reversed([offset for offset in self.snapshots if offset <= upper]):
             state = self.new_state()
             path = segment_path(self.directory, offset, "snapshot")
@@ -241,7 +242,7 @@ class _Loader:
             self.snapshots.remove(offset)
 
     def drop_stray_snapshots(self, bases: list[int]) -> None:
-        """Snapshots of earlier clean closes serve no more; those of segments and the newest one stay (rule 8)."""
+        """Snapshots of earlier clean closes serve no more; those of segments and the newest one stay (rule I9)."""
         for offset in self.snapshots[:-1]:
             if offset not in bases:
                 self.disk.remove(segment_path(self.directory, offset, "snapshot"))
@@ -500,7 +501,7 @@ def _make_durable(
 
 
 def replay_batch(producers: ProducerState, batch: ScannedBatch) -> PreparedAppend | None:
-    """The effect of a stored batch on the producer state: warnings, never errors (rule 7).  None for a batch without a
+    """The effect of a stored batch on the producer state: warnings, never errors (rule I7).  None for a batch without a
     producer."""
     header = batch.header
     if header.producer_id < 0:
@@ -532,7 +533,7 @@ def replay_producers(segments: Sequence[Segment], producers: ProducerState, uppe
 def load_producers_again(
     disk: Disk, directory: Path, config: LogConfig, segments: Sequence[Segment], log_end_offset: int
 ) -> ProducerState:
-    """The producer state after a cut: newest snapshot at or below the new end, and a replay from there (rule 9)."""
+    """The producer state after a cut: newest snapshot at or below the new end, and a replay from there (rule I10)."""
     loader = _Loader(disk, directory, config, 0, 0, 0, OpenFiles(disk), Unwritten(disk, directory))
     names = disk.list_names(directory)
     loader.snapshots = sorted(int(name[:-9]) for name in names if name.endswith(".snapshot") and name[:-9].isdigit())
@@ -556,7 +557,7 @@ def aborted_again(
 
 
 def aborted_entries(prepared: PreparedAppend) -> list[TransactionIndexEntry]:
-    """The transaction-index entries of an append: its aborted transactions only (rule 13)."""
+    """The transaction-index entries of an append: its aborted transactions only (rule L6)."""
     return [
         TransactionIndexEntry(t.producer_id, t.first_offset, t.last_offset, t.last_stable_offset)
         for t in prepared.completed

@@ -95,7 +95,7 @@ class Segments(Sequence[Segment]):
         return NOTHING
 
     def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
-        """Aborted transactions with records in [start_offset, upper_offset), by first offset (SEMANTICS 3.2 13, 17)."""
+        """Aborted transactions with records in [start_offset, upper_offset), by first offset (docs/semantics.md L6)."""
         found: list[AbortedTransaction] = []
         for at in range(self.index_of(start_offset), len(self._list)):
             if collect_aborted(self._list[at].transactions, start_offset, upper_offset, found):

@@ -1,4 +1,5 @@
-"""The aborted transactions whose marker lies in one segment.  Pure; 34 bytes an entry, Kafka's `.txnindex` (SEMANTICS 3.2 13).
+"""The aborted transactions whose marker lies in one segment.  Pure; 34 bytes an entry, Kafka's `.txnindex`
+(docs/semantics.md L6).
 
     check i16 | producer id i64 | first offset i64 | last offset i64 (the marker) | last stable offset i64
 

@@ -7,7 +7,7 @@ A request (version 12 and later with compact lengths and tags):
     [forgotten topic [partition]](7+) rack_id(11+)
 
 Version 12 carries what followers live by: the leader epoch that the follower believes in (fencing), the epoch of the last record
-it has, and in the answer the diverging epoch (tag 0) from which it must truncate (SEMANTICS 3.6 43), and the current leader
+it has, and in the answer the diverging epoch (tag 0) from which it must truncate (docs/semantics.md E4), and the current leader
 (tag 1).  A follower's broker epoch (KIP-903) is sent as tag 1 in the form that version 15 has it, and the id of a topic, which
 tells it from an earlier one of its name, as tag 16 of the topic: other readers of version 12 skip both.  A leader tells followers
 by tag 16 of a partition's answer that its log may have holes.

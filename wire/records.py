@@ -130,7 +130,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record, wrapping from 2^31-1 to 0 (SEMANTICS 3.1 3); -1 without sequences."""
+        """Sequence of the last record, wrapping from 2^31-1 to 0 (docs/semantics.md I3); -1 without sequences."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
@@ -471,7 +471,7 @@ def _decode_headers(data: bytes, at: int, end: int) -> tuple[tuple[tuple[str, by
 
 
 class ControlType(IntEnum):
-    """How a transaction ended (SEMANTICS 3.2 14)."""
+    """How a transaction ended (docs/semantics.md L8)."""
 
     ABORT = 0
     COMMIT = 1

@@ -62,7 +62,7 @@ def adopt_cleaned(log: Log, model: LogModel, found: list[StoredBatch], limit: in
 
 
 def check_aborted_are_gone(model: LogModel, cleaned_to: int) -> None:
-    """After a whole cleaning: nothing of an aborted transaction is left, whatever its keys (SEMANTICS 3.5 36)."""
+    """After a whole cleaning: nothing of an aborted transaction is left, whatever its keys (docs/semantics.md C2)."""
     aborted = [each for each in model.replay().ended if each.is_aborted]
     for header, _data in model.visible():
         if header.is_transactional and not header.is_control and header.base_offset < cleaned_to and header.record_count:
@@ -80,7 +80,7 @@ def _check_newest_stay(model: LogModel, found: Iterable[StoredBatch], limit: int
 
 
 def _check_reads_are_committed(log: Log, model: LogModel, found: Iterable[StoredBatch]) -> None:
-    """What a read_committed consumer sees (SEMANTICS 3.2 17) is committed."""
+    """What a read_committed consumer sees (rule F3) is committed."""
     committed = {record.offset for record in committed_records(model)}
     upper = log.last_stable_offset
     waiting = [(t.first_offset, t.producer_id) for t in log.aborted_transactions(log.log_start_offset, upper)]

@@ -90,7 +90,7 @@ def _check_data(log: Log, model: LogModel, random: Random) -> None:
 def _check_producers(log: Log, model: LogModel) -> None:
     """As after a replay from zero of all that was ever appended and not cut, also of what readers see no more.
 
-    Of a cleaned log, a restart may know only the last batch of a producer (SEMANTICS 3.5 38), and only its marker's time.
+    Of a cleaned log, a restart may know only the last batch of a producer (docs/semantics.md C5), and only its marker's time.
     """
     found = {
         view.producer_id: ModelProducer(

@@ -1,4 +1,4 @@
-"""The metadata quorum: PySyncObj's Raft, hardened.  RAFT.md in short: why each part is replaced, and by what.
+"""The metadata quorum: PySyncObj's Raft, hardened.  docs/raft.md in short.
 
 * `journal`         entries, term and vote: checksummed, fsynced, refusing to start after a loss (stock: an mmap, never synced)
 * `snapshot_store`  a durable snapshot before the journal is trimmed; chunked transfer (stock: a forked pickle)

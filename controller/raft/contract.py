@@ -33,7 +33,7 @@ class RaftTimings:
 
 @dataclass(slots=True, frozen=True)
 class QuorumStatus:
-    """What the rest of the node may know of the quorum.  Never used for safety: epochs are (RAFT.md "Rules")."""
+    """What the rest of the node may know of the quorum.  Never used for safety: epochs are (docs/raft.md Q18)."""
 
     role: int
     term: int

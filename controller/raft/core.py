@@ -5,8 +5,8 @@ the counting of commits, the leader's fall-back, the order of one tick.  What is
 
 Order within one round (`thread.py` drives it): 1. `sync` - one fdatasync for everything added in the round before; 2. the
 messages; 3. `tick` - elections, commit, apply, new commands, frames to followers; 4. `sync` when the messages added something,
-then the acknowledgements.  So: nobody is told of an entry, a term or a vote that is not on this disk, and a leader counts itself
-only for entries that are.
+then the acknowledgements.  So (docs/raft.md Q1 to Q3) no answer speaks of an entry, a term or a vote that is not on this disk.  A
+leader's frames may leave before its own sync, but it counts itself only for entries that this sync has covered.
 
 A journal without a vote (`membership`) gives none, does not stand, and does not count.
 

@@ -1,12 +1,12 @@
-"""Committed offsets, and those that wait for their transaction's marker (SEMANTICS 32-35).
+"""Committed offsets, and those that wait for their transaction's marker (docs/semantics.md O1 to O4).
 
 `replay_*` are the only mutators.  Nothing here judges requests; `shard.py` does.
 
 - A plain commit counts once it is in the log.  A transactional one is kept under its producer id until the marker.
-- On COMMIT an offset replaces the present one only if its *record* is newer (SEMANTICS 33): a plain commit that came after the
+- On COMMIT an offset replaces the present one only if its *record* is newer (rule O2): a plain commit that came after the
   transactional record, though before the marker, stays; so does a tombstone.
 - While a group has an undecided offset, its stable view is not known (UNSTABLE_OFFSET_COMMIT), the offset does not expire and the
-  group is not deleted (SEMANTICS 34).
+  group is not deleted (rules O3, O4).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class OffsetStore:
                 del self._committed[key.group_id]
 
     def _forget_undecided(self, group_id: str, place: TopicPartition) -> None:
-        """A tombstone is newer than the records of open transactions before it (SEMANTICS 33); cleaning leaves the tombstone."""
+        """A tombstone is newer than the records of open transactions before it (rule O2); cleaning leaves the tombstone."""
         undecided = self._undecided.get(group_id, {})
         for producer_id in undecided.pop(place, ()):
             offsets = self._pending[producer_id][group_id]
@@ -89,7 +89,7 @@ class OffsetStore:
         self._undecided.setdefault(key.group_id, {}).setdefault(place, set()).add(producer_id)
 
     def replay_marker(self, producer_id: int, commit: bool) -> set[str]:
-        """The transaction was decided; returns the groups that it touched.  Nothing pending: nothing happens (SEMANTICS 15)."""
+        """The transaction was decided; returns the groups that it touched.  Nothing pending: nothing happens (rule L4)."""
         decided = self._pending.pop(producer_id, {})
         for group_id, offsets in decided.items():
             undecided = self._undecided[group_id]

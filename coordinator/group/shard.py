@@ -1,4 +1,4 @@
-"""The group shard: the groups and offsets of one partition of __consumer_offsets (SEMANTICS 32-35).
+"""The group shard: the groups and offsets of one partition of __consumer_offsets (docs/semantics.md, O and G).
 
 A group is of one kind at a time: kept by the classic protocol here, or a consumer group in `consumer/` (KIP-848).  One without
 members changes its kind when the first member of the other comes; one with members moves from the one to the other as
@@ -411,7 +411,7 @@ class GroupShard:
         self._check_committer(event, GroupRequest.COMMIT_SIMPLE if simple else GroupRequest.COMMIT_MEMBER, now_ms)
 
     def _commit_in_transaction(self, event: TxnOffsetCommit, context: Context) -> GroupOutcome:
-        """SEMANTICS 35 (KIP-447): a producer that names its member is fenced like the member."""
+        """Rule O5 (KIP-447): a producer that names its member is fenced like the member."""
         anonymous = event.generation < 0 and not event.member_id and event.group_instance_id is None
         group = self.groups.get(event.group_id)
         if self._is_consumer_kind(event.group_id):
@@ -529,7 +529,7 @@ class GroupShard:
 
     def _kept_topics(self, group_id: str) -> set[str] | None:
         """The topics whose offsets stay, however old: those that members read (KIP-211).  None: nothing of the group expires now,
-        because a transaction is open on its offsets (SEMANTICS 34), it rebalances, or what its members read is not known."""
+        because a transaction is open on its offsets (rule O4), it rebalances, or what its members read is not known."""
         if self.offsets.undecided(group_id):
             return None
         if self._has_consumers(group_id):

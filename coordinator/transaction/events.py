@@ -52,7 +52,7 @@ class AddPartitions:
 
 @dataclass(slots=True, frozen=True)
 class AddOffsets:
-    """AddOffsetsToTxn; the node computes the partition of __consumer_offsets from the group id (SEMANTICS 32)."""
+    """AddOffsetsToTxn; the node computes the partition of __consumer_offsets from the group id (docs/semantics.md O1)."""
 
     transactional_id: str
     producer_id: int
@@ -199,7 +199,7 @@ TransactionEffect = SendMarkers | NeedProducerIds
 
 @dataclass(slots=True, frozen=True)
 class TransactionConfig:
-    """Limits and intervals.  max_producer_epoch is a parameter so that suites can run with 4 (SEMANTICS 1)."""
+    """Limits and intervals.  max_producer_epoch is a parameter so that suites can run with 4 (rule T7)."""
 
     max_timeout_ms: int = 900_000
     expiration_ms: int = 7 * 24 * 3600 * 1000

@@ -5,7 +5,7 @@ Pure: the node asks `take` what to send, reports with `complete` or `failed`, an
 Promises
 - Entries are keyed by `TransactionIdentity`, an object that names one PREPARE under one coordinator epoch.  A late answer about
   an older transaction of this transactional id finds nothing to remove (KAFKA-16352).
-- A marker's leader is looked up when it is sent, and again for every retry (SEMANTICS 26).
+- A marker's leader is looked up when it is sent, and again for every retry (docs/semantics.md T16).
 - A marker is given up only on `partition_gone` (the controller's metadata, newer than the enlistment, says so), on fencing
   (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED) or when this node stops coordinating; never on stale metadata.
 - At most one request per broker is under way, and a request holds at most one transaction per producer id, so that an answer,

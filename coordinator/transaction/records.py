@@ -1,11 +1,11 @@
 """Records of __transaction_state in Kafka's formats: TransactionLogKey 0; TransactionLogValue 0 (read) and 1 (read, written).
 
 Version 1 is flexible and carries, as tagged fields, PreviousProducerId (0), NextProducerId (1), ClientTransactionVersion (2)
-(SEMANTICS 30).  Two tagged fields are Tidegate's own; other readers skip them:
+(docs/semantics.md T26).  Two tagged fields are Tidegate's own; other readers skip them:
 
     100  LastProducerEpoch    int16, so that a repeated InitProducerId or EndTxn is known across a failover (Kafka forgets it)
     101  PartitionsByTopicId  array of (topic id, topic, array of int32): markers are dropped only when the controller says that
-                              this topic id is gone, never because a name is unknown (SEMANTICS 1)
+                              this topic id is gone, never because a name is unknown (rule T17)
 
 When tag 101 is present it is the truth about the partitions; the classic array holds the same without the ids.
 """

@@ -1,14 +1,14 @@
-"""The transaction shard: the transactional ids of one partition of __transaction_state (SEMANTICS 19-31).
+"""The transaction shard: the transactional ids of one partition of __transaction_state (docs/semantics.md, T).
 
 `handle` judges identity (producer id and epoch), looks the rest up in `state.RULES`, and returns the record to write; `replay`
 puts the record into the map.  Nothing else changes the map.
 
 Promises
-- The client is answered after PREPARE is committed and before the markers (SEMANTICS 25).  The runtime parks both the answer
-  and the `SendMarkers` effect, so no marker ever leaves for an uncommitted PREPARE (SEMANTICS 1, first hazard).
+- The client is answered after PREPARE is committed and before the markers (rule T11).  The runtime parks both the answer
+  and the `SendMarkers` effect, so no marker ever leaves for an uncommitted PREPARE (rule T12).
 - Exactly one epoch is spent by a fence, in one record with PREPARE_ABORT; a refused append spends none (KAFKA-9666, 19367).
 - A bump that would go past the last epoch of a producer id rotates to a fresh id instead, in every path: InitProducerId, EndTxn
-  of TV2, and fences (KAFKA-20090, SEMANTICS 30).
+  of TV2, and fences (rule T7).
 - COMPLETE is tried until it is in the log: an append that is refused (NOT_ENOUGH_REPLICAS) is repeated by the timer.
 - COMPLETE is written only for the very PREPARE whose markers are written: `TransactionIdentity`, not the transactional id
   (KAFKA-16352).
@@ -18,7 +18,7 @@ Promises
   the unchanged entry is written again, and only a real leader gets that committed.  Otherwise "committed" might be answered for
   the transaction before, and a partition called enlisted that nobody will send a marker to.  (Found by the simulator.)
   Where this node holds the only replica there is nothing to confirm: a state partition is never led by a replica that its leader
-  has not itself brought into the ISR (SEMANTICS 22), and a leader that knows of no other replica has brought none.
+  has not itself brought into the ISR (rule M16), and a leader that knows of no other replica has brought none.
 
 Where Tidegate is stricter or kinder than Kafka
 - InitProducerId with an expected epoch that is not the current one never aborts the transaction of the rightful producer.
@@ -152,7 +152,7 @@ class TransactionShard:
         """A transaction's timeout goes on counting, as it does while a coordinator is elected."""
 
     def activated(self, context: Context) -> TransactionOutcome:
-        """Takes up what the former coordinator left between PREPARE and COMPLETE (SEMANTICS 27)."""
+        """Takes up what the former coordinator left between PREPARE and COMPLETE (rule T20)."""
         self._activated_ms = context.now_ms
         effects = [self._send_markers(self.transactions[name], self.transactions[name].record_offset) for name in self.prepared]
         return Outcome(effects=tuple(effects))
@@ -393,7 +393,7 @@ class TransactionShard:
         return self._write(following, current.state, reply, self._send_markers(following, context.next_offset))
 
     def _repeats_end(self, event: EndTxn, current: TransactionMetadata) -> bool:
-        """TV2: the epoch of the request is the one that the last transaction ended with (SEMANTICS 25)."""
+        """TV2: the epoch of the request is the one that the last transaction ended with (rule T13)."""
         if not (current.state.is_prepare or current.state.is_complete):
             return False
         if event.producer_epoch == NO_PRODUCER_EPOCH or event.producer_epoch != current.last_producer_epoch:

@@ -2,13 +2,13 @@
 
 Two tables:
 
-`VALID_PREVIOUS` (SEMANTICS 19) says from which states a state may be entered.  Every record that the shard writes is held
+`VALID_PREVIOUS` (docs/semantics.md T1) says from which states a state may be entered.  Every record that the shard writes is held
 against it before the append.
 
 `RULES` says what each stimulus does in each state.  The shard looks up the pair and carries out the action; it has no other
 branch on the state.  Identity (producer id, epoch) is checked first: the stimulus already says whether the caller is the
 *current* producer or one that *repeats* its last EndTxn (which TV2 can tell apart, because the epoch moves with every
-transaction; SEMANTICS 25, KAFKA-17754).
+transaction; rule T13).
 
 A transactional id without an entry counts as DEAD: an expired id leaves a tombstone in the log and nothing in memory.
 PREPARE_EPOCH_FENCE is never entered: Kafka holds it in memory between the decision to fence and the append of PREPARE_ABORT;
@@ -25,7 +25,7 @@ from uuid import UUID
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 MAX_PRODUCER_EPOCH = 32767
-"""Reserved: a client never holds it, so that a fence always finds one epoch left (SEMANTICS 23)."""
+"""Reserved: a client never holds it, so that a fence always finds one epoch left (rule T7)."""
 
 
 class TransactionState(IntEnum):
@@ -175,7 +175,7 @@ class TransactionPartition(NamedTuple):
     """A partition that takes part in a transaction.
 
     The topic id tells a topic from a later one of the same name: a marker may be dropped only when the controller's metadata,
-    known to be newer than the enlistment, says that *this id* is gone (SEMANTICS 1, second hazard).
+    known to be newer than the enlistment, says that *this id* is gone (rule T17).
     """
 
     topic: str
@@ -189,8 +189,8 @@ class TransactionMetadata:
 
     last_producer_epoch: the epoch whose owner may repeat its last request (InitProducerId by KIP-360, EndTxn by KIP-890);
     -1 when a new instance took over.  previous_producer_id: the id before the last rotation.  next_producer_id: given to the
-    client already, in force once the transaction completes (SEMANTICS 30).  prepare_offset: the offset of the record, which
-    makes a prepared transaction unique although its producer id and epoch may be used again (SEMANTICS 1, KAFKA-16352).
+    client already, in force once the transaction completes (rule T7).  prepare_offset: the offset of the record, which
+    makes a prepared transaction unique although its producer id and epoch may be used again (rule T18).
     """
 
     transactional_id: str

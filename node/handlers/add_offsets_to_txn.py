@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (25): enlists the offsets partition of a consumer group in an open transaction (SEMANTICS 3.4 32)."""
+"""AddOffsetsToTxn (25): enlists the offsets partition of a consumer group in an open transaction (docs/semantics.md O1)."""
 
 from __future__ import annotations
 

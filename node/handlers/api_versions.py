@@ -1,4 +1,4 @@
-"""ApiVersions (18): which requests this node serves, and the cluster's finalised features (SEMANTICS 3.3 31).
+"""ApiVersions (18): which requests this node serves, and the cluster's finalised features (docs/semantics.md T27).
 
 Clients gate transactions v2 on the finalised level of `transaction.version`, so the level comes from the metadata log, never
 from what this node's code could do.

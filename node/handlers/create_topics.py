@@ -96,5 +96,5 @@ def _failed(name: str, code: ErrorCode, message: str) -> dict[str, Any]:
         "error_message": message or None,
         "num_partitions": -1,
         "replication_factor": -1,
-        "configs": [],  # KAFKA-WIRE: clients of version 5 and later trip over null
+        "configs": [],  # clients of version 5 and later trip over null
     }

@@ -1,4 +1,4 @@
-"""EndTxn (26): commits or aborts.  The answer comes when the decision is committed, before the markers (SEMANTICS 3.3 25).
+"""EndTxn (26): commits or aborts.  The answer comes when the decision is committed, before the markers (docs/semantics.md T11).
 
 Version 5 is transactions v2: the epoch is bumped, and the answer carries the producer id and epoch of the next transaction.
 """

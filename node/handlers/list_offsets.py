@@ -3,7 +3,7 @@
 There is no tiered storage: the earliest offset is the earliest local one (KIP-405), and none is the latest tiered (KIP-1005).
 
 "Latest" is the last stable offset for read_committed and the high watermark otherwise; right after an election it is
-OFFSET_NOT_AVAILABLE until the high watermark reached the leader's own epoch (SEMANTICS 3.2 18).
+OFFSET_NOT_AVAILABLE until the high watermark reached the leader's own epoch (docs/semantics.md F4).
 
 For a timestamp a large batch is decoded in a thread, and the leader, its epoch and its log are asked anew when that is done.
 """

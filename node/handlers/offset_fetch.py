@@ -1,8 +1,8 @@
 """OffsetFetch (9): how far a group has read; an unknown group or partition is offset -1 without an error.
 
 Version 8 asks for several groups; version 9 says as which member, at which epoch (KIP-848).  With `require_stable` an undecided
-transactional offset is UNSTABLE_OFFSET_COMMIT (SEMANTICS 3.4 34), so that a consumer does not start from an offset that is about
-to change.
+transactional offset is UNSTABLE_OFFSET_COMMIT (docs/semantics.md O3), so that a consumer does not start from an offset that is
+about to change.
 """
 
 from __future__ import annotations

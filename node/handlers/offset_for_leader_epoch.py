@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (23): where a leader epoch ends in the leader's log (SEMANTICS 3.6 42, KIP-320)."""
+"""OffsetForLeaderEpoch (23): where a leader epoch ends in the leader's log (docs/semantics.md E3, F5)."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def _enlist(broker: Broker, transactional_id: str, version: int, parts: list[_Pa
 
 
 def _for_producer(code: ErrorCode, version: int) -> ErrorCode:
-    """On the produce path a fenced producer is told INVALID_PRODUCER_EPOCH (SEMANTICS 3.1 4)."""
+    """On the produce path a fenced producer is told INVALID_PRODUCER_EPOCH (docs/semantics.md T3)."""
     return for_version(code, fenced_known=False, abortable_known=version >= ABORTABLE_FROM)
 
 

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit (28): offsets that count only when the producer's transaction commits (SEMANTICS 3.4).
+"""TxnOffsetCommit (28): offsets that count only when the producer's transaction commits (docs/semantics.md O1).
 
 The offsets partition is a partition of the transaction like any other: its first append is verified (transactions v1, where the
 client enlisted it by AddOffsetsToTxn) or enlisted (version 5, transactions v2) under a guard.

@@ -5,17 +5,17 @@ then over everything from the log's start to where the map ends, to decide about
 and codecs never change; records go, and then batches.  Of each batch, in this order:
 
 1. Beyond the map's end (the map was full): the batch stays as it is.
-2. Records of an aborted transaction go, whatever their key (SEMANTICS 36).  Whether one is aborted is asked of the transaction
-   index of the whole log, by producer and offset, so it does not matter where a segment or a group of segments ends (40).
+2. Records of an aborted transaction go, whatever their key (docs/semantics.md C2).  Whether one is aborted is asked of the
+   transaction index of the whole log, by producer and offset, so it does not matter where a segment or a group of segments ends.
 3. A record goes when the map knows a newer one of its key; likewise a record without a key.
 4. A tombstone, a record without a value, that is its key's newest stays until the delete horizon.  The first cleaning that meets
    it writes the horizon (now + delete.retention.ms) into its batch; a later one finds that it has passed.  So a reader that gets
    from the log's start to its end within that time sees every deletion.
-5. A transaction marker stays as long as batches of its transaction stay, and from then on until its own horizon (37).  Which
-   producers have batches since their last marker is carried over segments and groups (40): a marker that went early would
+5. A transaction marker stays as long as batches of its transaction stay, and from then on until its own horizon (rule C4).  Which
+   producers have batches since their last marker is carried over segments and groups (rule C4): a marker that went early would
    leave its transaction open for ever.
-6. What a replay must find of each live producer stays (38, `producers.py`): a batch, emptied when no record of it does, or a
-   marker, whole.  The last batch of everything that is cleaned stays likewise, so that the log's end does not fall (39).
+6. What a replay must find of each live producer stays (rule C5, `producers.py`): a batch, emptied when no record of it does, or a
+   marker, whole.  The last batch of everything that is cleaned stays likewise, so that the log's end does not fall.
 """
 
 from __future__ import annotations

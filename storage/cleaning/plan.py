@@ -4,7 +4,7 @@
     |--- clean ------|--- dirty, may be cleaned ---|--- stays as it is: recent, undecided, unflushed, or active ---|
 
 Only whole segments are cleaned, and only below the last stable offset (so below the high watermark), the recovery point and the
-active segment (SEMANTICS 36, 41), and older than `min.compaction.lag.ms`.
+active segment (docs/semantics.md C1), and older than `min.compaction.lag.ms`.
 """
 
 from __future__ import annotations

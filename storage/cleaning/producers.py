@@ -3,7 +3,7 @@
 A log may later be truncated, to any place at or above the end of what is cleaned now (nothing below the high watermark is ever
 truncated), and be opened without producer snapshots.  A replay then sees what the cleaning has left, and what follows up to that
 place; so what it must find is the state **at the end of the cleaned part**, however much newer batches say.  It is learned from
-the batches of that part alone (SEMANTICS 3.5 38): of each live producer
+the batches of that part alone (docs/semantics.md C5): of each live producer
 
     the last batch with sequences, when no other epoch follows on it     epoch and sequence
     else the last batch or marker of any kind                            epoch, and that its sequences begin anew
@@ -74,7 +74,7 @@ def _trails(batches: Iterator[ScannedBatch], wanted: Set[int]) -> dict[int, _Tra
         if header.producer_id not in wanted:
             continue
         if header.is_control and (batch.view is None or decode_marker(batch.view) is None):
-            continue  # emptied, or of a kind that we do not know: no replay takes notice of it (rules 14, 15)
+            continue  # emptied, or of a kind that we do not know: no replay takes notice of it (rule L4)
         trail = trails.setdefault(header.producer_id, _Trail())
         trail.take(header.producer_epoch, header.last_offset, header.base_sequence >= 0 and not header.is_control)
     return trails

@@ -1,8 +1,8 @@
 """The records of a batch as the cleaner sees them, and the batch that is left when some of them go.  Pure.
 
 A record that stays is copied byte for byte: its offset and timestamp are deltas to the batch's base, and the batch keeps its base
-offset, its last offset, its producer and its sequences, whatever goes (SEMANTICS 3.5).  Only where a delete horizon is set do
-timestamps have to be written anew, because the horizon takes the place of the base timestamp (KIP-534):
+offset, its last offset, its producer and its sequences, whatever goes (docs/semantics.md C8).  Only where a delete horizon is set
+do timestamps have to be written anew, because the horizon takes the place of the base timestamp (KIP-534):
 
     attributes, bit 6     the base timestamp is a delete horizon: from then on tombstones, or this marker, may go
     base timestamp        the horizon; deltas of the records' timestamps count from it, so every reader sees them as before

@@ -1,4 +1,4 @@
-"""Whether the leader-epoch history says what the batches say (SEMANTICS 3.6 42).
+"""Whether the leader-epoch history says what the batches say (docs/semantics.md E3).
 
 The history may know more than the batches: an epoch without a batch yet, at the log's end; of a compacted log, epochs whose
 batches are gone.  It may begin later than the batches, at the log start.

@@ -1,12 +1,12 @@
 """What the batches say about producers and transactions, and whether snapshots and transaction indexes say the same.
 
-A replay from the log's start, by the very code that recovery uses, with every rule of SEMANTICS 3.1 and 3.2 that a stored batch
-can break checked on the way.  What a replay cannot know is not held against a file:
+A replay from the log's start, by the very code that recovery uses, with every rule of docs/semantics.md (I, L) that a stored
+batch can break checked on the way.  What a replay cannot know is not held against a file:
 
 * a log whose first segments are gone begins with the snapshot at its first offset; without one, what came before is unknown;
 * a compacted log lacks batches, so only its order is checked, and its files for being readable;
 * behind damage, everything starts anew at the next good snapshot;
-* a producer that a snapshot lacks may have been idle and forgotten (rule 10): only one that was active lately must be there.
+* a producer that a snapshot lacks may have been idle and forgotten (rule I11): only one that was active lately must be there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A folder imports only from folders on lower floors (DESIGN 1), and does not know what it must not know."""
+"""A folder imports only from folders on lower floors (docs/architecture.md), and does not know what it must not know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Only runtime/ reaches the outside: time, randomness, files, sockets (DESIGN 2.2).
+"""Only runtime/ reaches the outside: time, randomness, files, sockets (docs/architecture.md).
 
 Why it is a test: the simulator replays a history from one seed only if nothing reaches around the ports, and one forgotten
 `time.time()` is found here in a second and in a replay perhaps never.  chaos/ and bench/ drive real processes and are exempt.

@@ -138,7 +138,7 @@ class ScriptedBroker:
         return {"error_code": 0, "error_message": None, "node_id": 1, "host": "127.0.0.1", "port": self._server.port}
 
     def _init_producer_id(self, version: int, body: Any) -> dict[str, Any]:
-        """SEMANTICS 23, as far as one producer at a time needs it."""
+        """docs/semantics.md T4 to T6, as far as one producer at a time needs it."""
         if body.transactional_id is None:
             self._next_producer_id += 1
             return {"error_code": 0, "producer_id": self._next_producer_id, "producer_epoch": 0}
@@ -159,7 +159,7 @@ class ScriptedBroker:
         self.last_committed = committed
 
     def _end_txn(self, version: int, body: Any) -> dict[str, Any]:
-        """SEMANTICS 25 for TV2: the epoch goes up with the end, and a retry is known by the epoch before."""
+        """docs/semantics.md T13: the epoch goes up with the end, and a retry is known by the epoch before."""
         asked = (body.producer_id, body.producer_epoch)
         code = ErrorCode.NONE
         if asked == self.producer and self.transaction_open:

@@ -209,7 +209,8 @@ def test_nothing_is_sent_before_there_is_an_identity() -> None:
 
 @dataclass
 class ModelPartition:
-    """One partition's log with the idempotence rules of SEMANTICS 3.1, and connections that lose answers and deliver late."""
+    """One partition's log with the rules of idempotence (docs/semantics.md I1 to I5), and connections that lose answers and
+    deliver late."""
 
     deduplicates: bool = True
     log: list[int] = field(default_factory=list)

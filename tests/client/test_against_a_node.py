@@ -560,7 +560,7 @@ def test_the_command_line_end_to_end(bootstrap: str, monkeypatch: pytest.MonkeyP
     assert sum(part["high_watermark"] for part in described[0]["partitions"]) == 3
     assert "MESSAGE_TOO_LARGE" in call("produce", topic, "x" * 3000, code=1)
     call("produce", topic, "d", "--transactional-id", topic)
-    deadline = time.monotonic() + 20  # a commit is answered when it is decided; the markers follow (SEMANTICS 25)
+    deadline = time.monotonic() + 20  # a commit is answered when it is decided; the markers follow (docs/semantics.md T11)
     while "Complete" not in (shown := call("txns", "describe", topic)):
         assert time.monotonic() < deadline, shown
     assert json.loads(call("status", "--json"))["leaderless"] == 0

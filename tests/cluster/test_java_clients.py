@@ -45,14 +45,14 @@ class TestTransactions:
         assert saw == {"commit": "ProducerFencedException", "begin again": "ProducerFencedException", "committed": ["second"]}
 
     def test_a_zombie_that_only_sends_is_fenced(self, saw: dict[str, Any]) -> None:
-        """By the partition: the marker that aborted its transaction carried the new epoch (SEMANTICS 16)."""
+        """By the partition: the marker that aborted its transaction carried the new epoch (docs/semantics.md L2)."""
         refused = "InvalidProducerEpochException"
         seen = {"committed": ["second"], "everything": ["second", "zombie-1"]}
         assert saw == seen | {"send": refused, "commit": refused}
 
     def test_a_transaction_past_its_timeout_is_aborted(self, saw: dict[str, Any], version: str) -> None:
         """Under transactions v2 the epoch after the fence might be an end of its own, whose answer was lost: the coordinator
-        knows the producer and refuses the commit alone (SEMANTICS 25)."""
+        knows the producer and refuses the commit alone (docs/semantics.md T3)."""
         refused = "ProducerFencedException" if version == "java-3.9" else "InvalidTxnStateException"
         assert saw == {"commit": refused, "committed": ["next"]}
 
@@ -68,7 +68,7 @@ class TestTransactions:
         assert saw["offsets"] == {"0": 30, "1": 30} and saw["transactions"] >= 8
 
     def test_a_member_left_behind_cannot_move_offsets(self, saw: dict[str, Any]) -> None:
-        """SEMANTICS 35: an older generation, and a member that left."""
+        """docs/semantics.md O5: an older generation, and a member that left."""
         refused = "CommitFailedException "
         assert saw == {"older generation": refused, "member that left": refused, "offsets": 0, "committed": []}
 
@@ -102,7 +102,7 @@ class TestGroups:
         assert saw["lost"] == [] and saw["read"] == saw["sent"] > 200 and saw["aborted"] > 0
 
     def test_nothing_is_doubled_in_a_group_of_the_new_protocol(self, saw: dict[str, Any]) -> None:
-        """KIP-848: what fences the member that stood still is its epoch (SEMANTICS 35)."""
+        """KIP-848: what fences the member that stood still is its epoch (docs/semantics.md O5)."""
         assert saw["lost"] == [] and saw["read"] == saw["sent"] > 200 and saw["aborted"] > 0
 
 
@@ -139,7 +139,7 @@ class TestOffsets:
         }
 
     def test_the_end_depends_on_the_isolation(self, saw: dict[str, Any]) -> None:
-        """SEMANTICS 18: for a reader of committed records it is the last stable offset.  Committed, all, earliest."""
+        """docs/semantics.md F4: for a reader of committed records it is the last stable offset.  Committed, all, earliest."""
         committed = ["before-000", "before-001", "before-002", "behind-000", "open-000", "open-001"]
         assert saw == {"open": [3, 6, 0], "committed": committed, "decided": [7, 7, 0]}
 

@@ -47,7 +47,8 @@ def client(request: pytest.FixtureRequest, shared_cluster: LocalCluster) -> Iter
 
 
 def read(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
-    """Everything committed, sorted; a commit is answered before its markers (SEMANTICS 25), so the last may need a moment."""
+    """Everything committed, sorted; a commit is answered before its markers (docs/semantics.md T11), so the last may need a
+    moment."""
     reader = ConfluentKafka(cluster.bootstrap).reader(topic, None)
     found: list[bytes] = []
 
@@ -177,7 +178,7 @@ class TestTransactions:
     def test_a_member_that_left_cannot_move_offsets(
         self, client: Client, make_topic: MakeTopic, shared_cluster: LocalCluster
     ) -> None:
-        """SEMANTICS 35."""
+        """docs/semantics.md O5."""
         source, target = make_topic(partitions=1), make_topic(partitions=1)
         fill(client, source, 1, numbered("in", 5))
         reader, found = client.reader(source, source), []

@@ -193,8 +193,8 @@ class TestAiokafka:
                         await producer.send(target, record.value.upper())
                     await producer.send_offsets_to_transaction({partition: done + len(batch)}, group)
                 done += len(batch)
-            # A commit is acknowledged before its markers are written (SEMANTICS 25), and this client does not ask for stable
-            # offsets: the old offset may be seen for a moment, a wrong one never.
+            # A commit is acknowledged before its markers are written (docs/semantics.md T11), and this client does not ask for
+            # stable offsets: the old offset may be seen for a moment, a wrong one never.
             async with asyncio.timeout(10):
                 while (committed := await consumer.committed(partition)) is None:
                     await asyncio.sleep(0.02)

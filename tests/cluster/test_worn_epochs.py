@@ -1,4 +1,4 @@
-"""Producer epochs that are used up after four transactions instead of 32,767 (SEMANTICS 23, 30; KAFKA-20090, 19367, 18660).
+"""Producer epochs that are used up after four transactions instead of 32,767 (docs/semantics.md T7).
 
 Each client goes through several producer ids here, by each way that leads to one: a new instance, the end of a transaction under
 TV2, a fence, a timeout.  What it wrote is read exactly once or not at all, and nothing hangs.

@@ -133,7 +133,7 @@ def test_a_repeated_registration_of_one_incarnation_plans_nothing(office: Office
 
 
 def test_a_new_incarnation_first_ends_the_old_one(office: Office) -> None:
-    """SEMANTICS 48, in one plan: fence, out of every ISR, only then a new epoch."""
+    """docs/semantics.md M5, in one plan: fence, out of every ISR, only then a new epoch."""
     office.topic()
     old = office.state.brokers[1].broker_epoch
     plan = office.duties.register(registration(1, "second"))

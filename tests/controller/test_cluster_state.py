@@ -298,7 +298,7 @@ def test_a_new_incarnation_waits_until_the_old_one_is_fenced_and_in_no_isr(appli
     second = pb.Operation(register_broker=pb.RegisterBroker(node_id=1, incarnation="second", expected_broker_epoch=epoch))
     assert applier(second).error == ErrorCode.DUPLICATE_BROKER_REGISTRATION
     applier(fence_of(1, epoch))
-    assert applier(second).error == ErrorCode.INVALID_UPDATE_VERSION, "still in an ISR (SEMANTICS 48)"
+    assert applier(second).error == ErrorCode.INVALID_UPDATE_VERSION, "still in an ISR (docs/semantics.md M5)"
     applier(change(leader=2, isr=(2, 3), last_known_leader=2))
     result = applier(second)
     assert result.ok and result.value == applier.state.index
@@ -373,7 +373,7 @@ def test_a_broker_of_an_earlier_life_does_not_enter_the_isr(applier: Applier) ->
 
 
 def test_a_fenced_broker_neither_enters_the_isr_nor_leads(applier: Applier) -> None:
-    """Also where the change names no broker epochs: a plan may be older than the fencing (SEMANTICS 45)."""
+    """Also where the change names no broker epochs: a plan may be older than the fencing (docs/semantics.md M4)."""
     applier.topic()
     applier(change(isr=(1, 2)), fence_of(3, applier.state.brokers[3].broker_epoch))
     for fields in ({"isr": (1, 2, 3)}, {"isr": (1, 3), "leader": 3}):

@@ -1,8 +1,8 @@
 """A controller whose term is over and that does not know it: what it says is not acted on, what it was asked is not done later.
 
 Its refusals are the dangerous ones.  A leader that was told INELIGIBLE_REPLICA counts without that replica from then on, so no
-other controller may accept an earlier copy of that change (SEMANTICS 44); one that was told INVALID_UPDATE_VERSION waits for
-metadata that may never come.
+other controller may accept an earlier copy of that change (docs/semantics.md M12); one that was told INVALID_UPDATE_VERSION waits
+for metadata that may never come.
 """
 
 from __future__ import annotations

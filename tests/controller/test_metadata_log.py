@@ -211,7 +211,7 @@ class HeldSnapshots(RealDisk):
 
 
 async def test_the_journal_is_not_trimmed_before_the_snapshot_is_on_the_disk(tmp_path: Path) -> None:
-    """RAFT.md: a power cut between the two would leave neither the entries nor the state that they made."""
+    """docs/raft.md Q16: a power cut between the two would leave neither the entries nor the state that they made."""
     logs = Logs(tmp_path, 1, SNAPSHOTS)
     logs.disk = disk = HeldSnapshots()
     await logs.start()

@@ -1,6 +1,6 @@
 """Moves of partitions as pure plans: a table of single moves, and random lives in which no committed record may lose its copies.
 
-The rules stand in `controller/moves.py`; KIP-455, KIP-966, SEMANTICS 44 to 46.
+The rules stand in `controller/moves.py`; KIP-455, KIP-966, docs/semantics.md R13, R14.
 """
 
 from __future__ import annotations

@@ -520,7 +520,7 @@ def second_heartbeat_of_a_broker_that_is_being_fenced(controller: Controller) ->
 
 
 def test_a_broker_that_is_being_fenced_is_not_told_that_it_may_lead_on(controller: Controller) -> None:
-    """It would have a session again, on metadata without the elections that its silence has brought (SEMANTICS 48)."""
+    """It would have a session again, on metadata without the elections that its silence has brought (docs/semantics.md M7)."""
     second = second_heartbeat_of_a_broker_that_is_being_fenced(controller)
     assert not second.done()
     before = controller.log.applied_index

@@ -123,7 +123,7 @@ def test_of_a_state_topic_the_only_replica_leads_when_the_operator_names_the_par
 def test_of_a_state_topic_with_several_replicas_nobody_is_ever_elected_uncleanly(
     office: Office, monkeypatch: pytest.MonkeyPatch, lost: tuple[int, ...]
 ) -> None:
-    """DESIGN 4, KAFKA-20716: those that are away may have more."""
+    """docs/semantics.md M16: those that are away may have more."""
     given_up(office, monkeypatch, replicas=(1, 2, 3))
     office.lose(*lost)
     assert elect(office, ("t", 0), unclean=True) == [("t", 0, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)]

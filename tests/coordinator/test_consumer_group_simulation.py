@@ -144,7 +144,8 @@ def test_new_metadata_that_nobody_looks_at_is_noticed(monkeypatch: pytest.Monkey
 
 
 def test_losing_what_was_committed_is_noticed() -> None:
-    """SEMANTICS 27: what a member was told, which is what was committed, must not be lost with the coordinator that told it."""
+    """docs/semantics.md G12: what a member was told, which is what was committed, must not be lost with the coordinator that told
+    it."""
     assert broken_in_some_run(safe_commit=False)
 
 

@@ -1,4 +1,4 @@
-"""Committed offsets: plain and transactional, stable reads, expiry, deletion, failover (SEMANTICS 32-35)."""
+"""Committed offsets: plain and transactional, stable reads, expiry, deletion, failover (docs/semantics.md O1 to O6)."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_undecided_offsets_survive_the_coordinator(offsets: Offsets) -> None:
 
 
 def test_a_plain_commit_after_the_transactional_record_stays(offsets: Offsets) -> None:
-    """SEMANTICS 33: the order of the records decides, not that of the marker."""
+    """docs/semantics.md O2: the order of the records decides, not that of the marker."""
     offsets.put_in_transaction(9)
     offsets.put(11)
     offsets.mark(True)
@@ -250,7 +250,7 @@ def test_nothing_expires_while_a_group_rebalances() -> None:
 
 
 def test_offsets_with_an_open_transaction_do_not_expire(offsets: Offsets) -> None:
-    """SEMANTICS 34."""
+    """docs/semantics.md O4."""
     offsets.put(5)
     offsets.put_in_transaction(9)
     wait(offsets, 8 * DAY_MS)
@@ -354,7 +354,8 @@ def test_the_longer_the_name_of_a_group_the_fewer_tombstones_a_batch_holds() -> 
 @pytest.mark.parametrize("by", ["the coordinator", "the next coordinator", "a coordinator elected after it"])
 @pytest.mark.parametrize("also_committed", [True, False])
 def test_an_undecided_offset_goes_with_its_topic(by: str, also_committed: bool) -> None:
-    """It would come back with the marker, for a new topic of the same name; and cleaning keeps the tombstone (SEMANTICS 33)."""
+    """It would come back with the marker, for a new topic of the same name; and cleaning keeps the tombstone
+    (docs/semantics.md O2)."""
     offsets = Offsets()
     if also_committed:
         offsets.put(5)
@@ -410,7 +411,7 @@ def test_offsets_of_topics_deleted_while_nobody_served_go_at_the_election() -> N
 def test_materialising_by_marker_order_instead_of_record_order_is_caught(
     offsets: Offsets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the rule of SEMANTICS 33 the consumer would go back from 11 to 9."""
+    """Without rule O2 the consumer would go back from 11 to 9."""
 
     def careless(self: OffsetStore, producer_id: int, commit: bool) -> set[str]:
         for group_id, pending in self._pending.pop(producer_id, {}).items():

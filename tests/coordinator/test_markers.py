@@ -1,4 +1,4 @@
-"""The marker queue: grouping, retries with a fresh leader, fencing, identity (SEMANTICS 26, KAFKA-16352)."""
+"""The marker queue: grouping, retries with a fresh leader, fencing, identity (docs/semantics.md T16 to T18)."""
 
 from __future__ import annotations
 

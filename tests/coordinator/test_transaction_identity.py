@@ -285,7 +285,7 @@ def test_idle_ids_expire_with_a_tombstone_and_open_ones_do_not(coordinator: Coor
 
 
 def test_the_client_is_answered_after_prepare_is_committed_and_before_the_markers(coordinator: Coordinator) -> None:
-    """SEMANTICS 25."""
+    """docs/semantics.md T11."""
     who = coordinator.init()
     coordinator.begin(who)
     coordinator.hold_markers = True

@@ -54,7 +54,7 @@ def test_a_seed_is_one_history() -> None:
     assert any(p.batches() for p in first.partitions)
 
 
-# --- the hazard of SEMANTICS section 1 -------------------------------------------------------------------------------------
+# --- the hazard of docs/semantics.md T12 -----------------------------------------------------------------------------------
 
 
 QUIET_NETWORK = Faults(duplicate=0, late=0, late_markers=0, lose=0, resend=0, refuse=0, move=0, full=0)
@@ -229,7 +229,7 @@ class BumpsAgain(TransactionShard):
 
 
 class CompletesOnce(TransactionShard):
-    """Does not repeat a COMPLETE whose append was refused (SEMANTICS 26)."""
+    """Does not repeat a COMPLETE whose append was refused (docs/semantics.md T19)."""
 
     def due(self, now_ms: int) -> Any:
         self._marked.clear()
@@ -241,7 +241,7 @@ def nothing(*_: Any) -> None:
 
 
 def forgets_unreplicated_markers(patch: pytest.MonkeyPatch) -> None:
-    """SEMANTICS 12: a transaction is over for readers as soon as its marker is written, though nobody else has it yet."""
+    """docs/semantics.md L1: a transaction is over for readers as soon as its marker is written, though nobody else has it yet."""
 
     def refresh(state: Any) -> None:
         state.first_unstable_offset = next(iter(state._open), None)
@@ -250,7 +250,7 @@ def forgets_unreplicated_markers(patch: pytest.MonkeyPatch) -> None:
 
 
 def publishes_before_the_write(patch: pytest.MonkeyPatch) -> None:
-    """SEMANTICS 11, KAFKA-6683: the producer's state says that a batch is there which did not fit on the disk."""
+    """docs/semantics.md I8: the producer's state says that a batch is there which did not fit on the disk."""
     write = Log._write
 
     def hasty(log: Log, plan: AppendPlan) -> None:

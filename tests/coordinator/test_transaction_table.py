@@ -198,7 +198,7 @@ def test_what_a_rule_writes_is_a_valid_transition(state: S, stimulus: Stimulus) 
 
 
 def test_the_valid_transitions_are_those_of_the_specification() -> None:
-    """SEMANTICS 19."""
+    """docs/semantics.md T1."""
     cc, ca = S.COMPLETE_COMMIT, S.COMPLETE_ABORT
     assert VALID_PREVIOUS == {
         S.EMPTY: {S.EMPTY, cc, ca, S.DEAD},
@@ -279,7 +279,7 @@ def test_tv1_keeps_the_epoch_and_tv2_moves_it() -> None:
     ("state", "stimulus"), [(S.ONGOING, T.VERIFY_PARTITIONS), (S.COMPLETE_COMMIT, T.COMMIT_TV1), (S.COMPLETE_ABORT, T.ABORT_TV1)]
 )
 def test_only_the_holder_of_the_only_replica_answers_tv1_unconfirmed(state: S, stimulus: Stimulus) -> None:
-    """With another replica it may have been deposed; the simulator shows what comes of it (SEMANTICS 21, 25)."""
+    """With another replica it may have been deposed; the simulator shows what comes of it (docs/semantics.md T10)."""
     alone = [False]
     made = make(state, version=1, is_alone=lambda: alone[0])
     confirmed = decide(made, request(stimulus, made))

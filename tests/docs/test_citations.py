@@ -286,6 +286,10 @@ def test_every_citation_names_a_rule_that_exists() -> None:
     assert faults_of_citations(sources(), all_rules()) == []
 
 
+def test_no_document_is_cited_that_is_not_in_the_repository() -> None:
+    assert foreign_documents(sources()) == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
     assert broken_links(page, (ROOT / page).read_text()) == []

@@ -1,4 +1,4 @@
-"""The example programs of docs/transactions.md, as they stand, against three nodes (SEMANTICS section 1, 3.4)."""
+"""The example programs of docs/transactions.md, as they stand, against three nodes (docs/semantics.md, chapters T and O)."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ async def _fill(bootstrap: str) -> None:
 
 
 async def committed(bootstrap: str, topic: str, count: int = 0) -> list[tuple[str, str]]:
-    """(key, value) of everything that is committed, sorted.  A commit is answered before its markers (SEMANTICS 25): the last of
-    `count` records may come a moment later."""
+    """(key, value) of everything that is committed, sorted.  A commit is answered before its markers (docs/semantics.md T11): the
+    last of `count` records may come a moment later."""
     deadline = time.monotonic() + 20
     async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
         places = [(topic, partition) for partition in range(3)]

@@ -105,7 +105,8 @@ def vars_of(group: Any) -> Any:
 
 
 def offset_record(random: Random, undecided: set[bytes]) -> tuple[bytes, bytes | None]:
-    """A committed offset, or its deletion: the latter never while a transaction may still commit one there (SEMANTICS 34)."""
+    """A committed offset, or its deletion: the latter never while a transaction may still commit one there
+    (docs/semantics.md O4)."""
     topic, partition = random.choice(PLACES)
     key = encode_offset_key(random.choice(GROUPS), topic, partition)
     if random.random() < 0.2 and key not in undecided:

@@ -53,7 +53,7 @@ class Appends:
 
 
 def test_a_coordinator_appends_only_under_the_leadership_that_it_was_loaded_for() -> None:
-    """SEMANTICS 21: between its decision and the append the partition may have been lost and won again."""
+    """docs/semantics.md E11: between its decision and the append the partition may have been lost and won again."""
     appends = Appends()
     ReplicatedStateLog("state", cast(ReplicaManager, appends)).append(0, 5, b"")
     assert appends.made[0]["expected_leader_epoch"] == 5 and appends.made[0]["required_acks"] == -1
@@ -61,7 +61,7 @@ def test_a_coordinator_appends_only_under_the_leadership_that_it_was_loaded_for(
 
 @pytest.mark.parametrize("accepts", [False, True])
 async def test_no_marker_is_appended_to_offsets_that_no_shard_follows(accepts: bool) -> None:
-    """SEMANTICS 32: the shard would never hear of it, and keep the offsets of the transaction undecided."""
+    """docs/semantics.md O6: the shard would never hear of it, and keep the offsets of the transaction undecided."""
     appends = Appends()
     groups = SimpleNamespace(accepts_markers=lambda index, epoch: accepts, marker_appended=lambda *args: args[-1](None))
     marker = Marker(1, 0, 0, commit=True, transaction_version=2)
@@ -158,7 +158,8 @@ async def test_a_leader_without_a_session_sends_transactions_to_its_successor_at
 
 
 def test_a_coordinator_that_resigns_or_is_elected_anew_stops_the_markers_of_before() -> None:
-    """SEMANTICS 27: its successor finds them in the log; sent from here as well they may come after the next transaction."""
+    """docs/semantics.md T20: its successor finds them in the log; sent from here as well they may come after the next
+    transaction."""
     calls: list[str] = []
     coordination = TransactionCoordination.__new__(TransactionCoordination)
     parts = cast(Any, coordination)

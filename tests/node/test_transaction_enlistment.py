@@ -1,6 +1,6 @@
 """Before a transaction's first append the coordinator is asked, and what its answer is worth hangs on the guard taken before.
 
-SEMANTICS 1 (KAFKA-12671), 3.1 5, 3.7 49.  Here the coordinator is scripted; the guard is the log's own.
+docs/semantics.md T8, T9 and I6.  Here the coordinator is scripted; the guard is the log's own.
 """
 
 from __future__ import annotations

@@ -558,7 +558,7 @@ async def test_of_many_role_changes_and_isr_changes_a_few_have_lines_and_one_cou
 
 
 async def test_what_was_written_before_the_topic_is_flushed_is_flushed_then_on_every_replica(tmp_path: Path) -> None:
-    """From that setting on, the controller counts a replica as complete after an unclean stop (SEMANTICS 1, KIP-966): one that
+    """From that setting on, the controller counts a replica as complete after an unclean stop (docs/semantics.md M14): one that
     kept an unflushed tail, because nothing more was written, could lead without it and cut the others."""
     cluster = Cluster(tmp_path)
     for node in (1, 2, 3):
@@ -578,7 +578,7 @@ async def test_what_was_written_before_the_topic_is_flushed_is_flushed_then_on_e
 
 async def test_an_isr_change_refused_by_a_controller_that_was_behind_is_asked_for_again(tmp_path: Path) -> None:
     """A deposed controller that does not know it may not know the partition's epoch either: no metadata ends that change, and
-    while it is pending the high watermark waits for the replica that was to leave (SEMANTICS 44)."""
+    while it is pending the high watermark waits for the replica that was to leave (docs/semantics.md R1)."""
     cluster = Cluster(tmp_path, lag_max_ms=150, wait_max_ms=50)
     for node in (1, 2, 3):
         cluster.start(node)

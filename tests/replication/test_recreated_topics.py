@@ -1,4 +1,4 @@
-"""A topic deleted and created again under its name, while some node's metadata lags: the two never mix (SEMANTICS 44, 45).
+"""A topic deleted and created again under its name, while some node's metadata lags: the two never mix (docs/semantics.md R11).
 
 Epochs do not tell them apart, because every topic begins at leader epoch 0; the topic id does.
 """

@@ -1,6 +1,7 @@
 """Every rule of replication, left out of the product itself: random histories of a cluster must notice.
 
-SEMANTICS section 1 and 3.6.  Each is proven twice: a history is broken without the rule, and the same history passes with it.
+docs/semantics.md, chapters A, R, E and M.  Each is proven twice: a history is broken without the rule, and the same history
+passes with it.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def join_at_the_high_watermark(patch: Patch) -> None:
 
 
 def minimal_isr(patch: Patch) -> None:
-    """SEMANTICS 44."""
+    """docs/semantics.md R1."""
 
     def refresh(leader: PartitionLeader) -> None:
         pending = leader._pending
@@ -134,7 +135,7 @@ def unclean_replica_keeps_its_place(patch: Patch) -> None:
 
 
 def stale_incarnation_joins(patch: Patch) -> None:
-    """SEMANTICS 45, KIP-903: the proposal does not say which incarnation has caught up, and the leader asks no metadata."""
+    """docs/semantics.md R7: the proposal does not say which incarnation has caught up, and the leader asks no metadata."""
     patch.setattr(ClusterView, "isr_eligibility", lambda *_arguments: Eligibility.YES)
     patch.setattr(PartitionLeader, "_broker_epoch_of", lambda leader, node: UNKNOWN_BROKER_EPOCH)
 
@@ -226,7 +227,7 @@ def lagging_controller_is_believed(patch: Patch) -> None:
 
 
 def registration_before_fencing(patch: Patch) -> None:
-    """SEMANTICS 48: a broker is given a new epoch while it still is in ISRs."""
+    """docs/semantics.md M5: a broker is given a new epoch while it still is in ISRs."""
     register = ClusterState._register_broker
 
     def at_once(state: ClusterState, op: Any, changes: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a reader may see of a range, against a reference that knows every transaction (SEMANTICS 12-17)."""
+"""What a reader may see of a range, against a reference that knows every transaction (docs/semantics.md X4)."""
 
 from __future__ import annotations
 

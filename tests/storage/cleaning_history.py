@@ -203,7 +203,7 @@ class CleaningHistory:
         return min([watermark, *self.open.values(), *undecided])
 
     def read_committed(self, upper: int) -> list[Record]:
-        """As a consumer does it (SEMANTICS 17), in one fetch from the log's start."""
+        """As a consumer does it (docs/semantics.md F3), in one fetch from the log's start."""
         waiting = self.log.aborted_transactions(self.log.log_start_offset, upper)
         active: set[int] = set()
         found: list[Record] = []

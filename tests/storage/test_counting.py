@@ -1,4 +1,4 @@
-"""Counts of committed records come from indexes, are exact, and read no data (SEMANTICS 3.2 12-17, 3.5)."""
+"""Counts of committed records come from indexes, are exact, and read no data (docs/semantics.md X6)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What a cleaning leaves of producers tells a replay what it was told before, wherever the log is truncated later
-(SEMANTICS 3.5 38)."""
+(docs/semantics.md C5)."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ def test_the_log_start_moves_up_and_whole_segments_go() -> None:
     segments, size = len(log.segments), log.size_bytes
     log.advance_log_start(25)
     assert len(log.segments) < segments and log.size_bytes < size and log.log_start_offset == 25
-    assert log.active_producer_count == 1, "producers stay (rule 9)"
+    assert log.active_producer_count == 1, "producers stay (docs/semantics.md I10)"
     assert stored(log)[0].header.base_offset == 24 and log.epoch_at(25) == 1 and log.epoch_at(24) == -1
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
         log.read(24, 100, upper_offset=30)

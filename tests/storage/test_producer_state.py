@@ -1,4 +1,5 @@
-"""The rules of SEMANTICS 3.1 and of markers (3.2 12-16), as tables over the pure core; each safeguard with its ablation."""
+"""The rules of producers and markers (docs/semantics.md I1 to I13, L1 to L4), as tables over the pure core; each safeguard with
+its ablation."""
 
 from __future__ import annotations
 
@@ -53,12 +54,12 @@ def refused(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:
     ("known", "epoch", "sequence", "error"),
     [
         ([], 0, 0, None),
-        ([], 0, 1, ErrorCode.UNKNOWN_PRODUCER_ID),  # rule 5: an unknown producer begins at 0; this makes clients do so
+        ([], 0, 1, ErrorCode.UNKNOWN_PRODUCER_ID),  # rule I5: an unknown producer begins at 0; this makes clients do so
         ([(0, 0, 3)], 0, 3, None),
         ([(0, 0, 3)], 0, 4, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),  # a gap
         ([(0, 0, 3)], 0, 2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),  # an overlap
         ([(0, 0, 3)], 1, 0, None),
-        ([(0, 0, 3)], 1, 3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),  # rule 4: a new epoch begins at 0
+        ([(0, 0, 3)], 1, 3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),  # rule I4: a new epoch begins at 0
         ([(1, 0, 3)], 0, 3, ErrorCode.INVALID_PRODUCER_EPOCH),  # a zombie
         ([(1, 0, 3)], 0, 0, ErrorCode.INVALID_PRODUCER_EPOCH),
     ],
@@ -120,7 +121,7 @@ def test_a_duplicate_has_exactly_the_same_sequences_and_epoch(count: int, sequen
 
 
 def test_a_batch_with_the_last_sequence_of_another_but_not_its_first_is_no_duplicate() -> None:
-    """Rule 2: acknowledged as a repetition, its other records would be lost."""
+    """Rule I2: acknowledged as a repetition, its other records would be lost."""
     partition = Partition()
     partition.append(batch(3, pid=7, epoch=0, sequence=0))
     for count, sequence in ((1, 2), (2, 1)):
@@ -131,7 +132,7 @@ def test_a_batch_with_the_last_sequence_of_another_but_not_its_first_is_no_dupli
 
 
 def test_batches_that_overtake_the_first_of_a_transaction_are_out_of_order_and_not_unknown() -> None:
-    """Rule 5: both asked for verification; a producer told that it is unknown would give its transaction up."""
+    """Rule I5: both asked for verification; a producer told that it is unknown would give its transaction up."""
     partition = Partition()
     guard = partition.state.start_verification(7, 1, 0)
     assert partition.state.start_verification(7, 1, 5) is guard

@@ -296,7 +296,7 @@ def test_a_producer_of_whom_only_the_snapshot_at_the_end_knows_is_not_forgotten(
     monkeypatch: pytest.MonkeyPatch, asks: bool
 ) -> None:
     """Its batches went with the log's front, and the snapshot that stood there rots; with the notes gone everything is scanned
-    (SEMANTICS 3.5 38).  Ablation: nobody asks the last snapshot."""
+    (docs/semantics.md C5).  Ablation: nobody asks the last snapshot."""
     disk = LyingDisk()
     log = open_log(disk)
     append(log, batch(pid=7, epoch=3, sequence=0))

@@ -353,7 +353,7 @@ def hanging_after_a_removal_without_room(disk_crashes: int) -> int:
 
 
 def test_no_transaction_is_open_again_for_lack_of_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SEMANTICS 12: no marker would ever come for it."""
+    """docs/semantics.md L1: no marker would ever come for it."""
     assert hanging_after_a_removal_without_room(60) == 0
     monkeypatch.setattr(Removal, "_drop_snapshots", lambda _removal: None)
     assert hanging_after_a_removal_without_room(60) > 0, "ablation: the older snapshot stays"

@@ -124,7 +124,7 @@ def without_its_beginning() -> tuple[LyingDisk, int]:
 
 
 def test_a_log_whose_snapshots_alone_know_a_producer_is_not_opened_without_them() -> None:
-    """A batch that the producer repeats would be taken twice (SEMANTICS 3.1 8)."""
+    """A batch that the producer repeats would be taken twice (docs/semantics.md I9)."""
     disk, end = without_its_beginning()
     snapshots = [path for path in disk.files() if path.suffix == ".snapshot"]
     for path in snapshots:

@@ -211,7 +211,7 @@ def test_ablation_a_truncation_that_leaves_the_seals_makes_a_log_that_does_not_o
 
 
 def test_a_truncation_takes_the_seals_away_before_the_batches() -> None:
-    """A crash at any step leaves a log that opens (SEMANTICS 3.6): what is cut is not missed."""
+    """A crash at any step leaves a log that opens (docs/semantics.md S9): what is cut is not missed."""
     cut_short = 0
     for step in range(100):
         for seed in range(4):

@@ -102,7 +102,8 @@ def _cut_history_without(sync: int) -> Callable[[Durability, int], None]:
 @pytest.mark.parametrize("sync", [1, 2])
 def test_a_cut_of_the_epoch_history_needs_both_syncs_of_its_folder(monkeypatch: pytest.MonkeyPatch, sync: int) -> None:
     """A history that is cut below a snapshot that is still there is not asked of the batches again; nor is one that comes back
-    after batches were cut, and others have taken their offsets (SEMANTICS 42).  Ablation: the power goes without the sync."""
+    after batches were cut, and others have taken their offsets (docs/semantics.md E8).  Ablation: the power goes without the
+    sync."""
     seed, shape, steps = CUTS_OF_HISTORIES[sync]
     TruncationHistory(seed, shape=shape, steps=steps).run()
     monkeypatch.setattr(Durability, "cut_history", _cut_history_without(sync))

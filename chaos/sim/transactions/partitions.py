@@ -1,7 +1,8 @@
 """Partitions that transactions write to: three real logs each, of which one leads, and a reader of committed data behind them.
 
 Modelled: who leads, how far followers are, and that all three are in sync, so that any of them may lead next.  Everything that is
-promised about producers, guards, markers and the last stable offset (SEMANTICS 1 to 18) is the product's own: `storage.log`.
+promised about producers, guards, markers and the last stable offset (docs/semantics.md, chapters I and L) is the product's own:
+`storage.log`.
 """
 
 from __future__ import annotations

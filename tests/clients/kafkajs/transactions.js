@@ -91,7 +91,7 @@ exports.offsetsMoveWithTheOutput = async cluster => {
     }
   })
   let offsets = []
-  // A commit is acknowledged before its markers (SEMANTICS 25), and kafkajs does not ask for stable offsets.
+  // A commit is acknowledged before its markers (docs/semantics.md T11), and kafkajs does not ask for stable offsets.
   await until('the last commit is visible', async () => {
     const [found] = await cluster.admin.fetchOffsets({ groupId: group, topics: [source] })
     offsets = found.partitions.sort((one, two) => one.partition - two.partition).map(({ offset }) => Number(offset))
