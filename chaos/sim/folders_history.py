@@ -27,7 +27,8 @@ from ...storage.topic_config import CleanupPolicy
 from ...wire.errors import KafkaError
 from .disk import Lie, LyingDisk, PowerCut
 from .mounts import Mounts
-from .steps import NOW_MS, Step, broken
+from .runs import Step
+from .steps import NOW_MS, broken
 from .storage_appends import AppendSteps
 from .storage_checks import check_log, check_survivors
 from .turns import Turns

@@ -23,7 +23,8 @@ from ...storage.log_start import LOG_START
 from ...wire.errors import KafkaError
 from ...wire.records import iterate_headers, validate_batch
 from .disk import Lie
-from .steps import NOW_MS, Step
+from .runs import Step
+from .steps import NOW_MS
 from .storage_checks import check_log, check_survivors
 from .storage_history import PARTITION, ROOT, TOPIC, Shape, StorageHistory
 

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 BROKEN_MAX = 20
 """A run ends when so many histories are broken: more would tell nothing new."""
 
+Step = tuple[str, int, int]
+"""Of a history that is a list of steps: an operation, and two numbers that choose sizes, offsets, places and fates."""
+
 
 class Broken(AssertionError):
     """A promise does not hold; the message tells how to repeat it."""

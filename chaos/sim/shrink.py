@@ -1,4 +1,4 @@
-"""Making a list of steps that breaks a promise as short as it gets: whoever repairs it reads five steps instead of sixty.
+"""Making a list of steps that breaks a promise as short as it gets: the defect is read in five steps instead of sixty.
 
 Pieces of the list are left out, large ones first, then the numbers of each step are made small, as long as the history still
 breaks *in the same way*: a shorter list that shows another defect would hide the first.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from .steps import Step
+from .runs import Step
 
 RUNS_MAX = 3000
 """A shrinking ends after so many histories, with what it has by then."""

@@ -33,7 +33,8 @@ from ...storage.topic_config import CleanupPolicy
 from ...wire.errors import KafkaError
 from .cleaning_checks import adopt_cleaned, check_aborted_are_gone
 from .disk import Lie, LyingDisk, PowerCut
-from .steps import NOW_MS, Step, broken
+from .runs import Step
+from .steps import NOW_MS, broken
 from .storage_appends import AppendSteps
 from .storage_checks import check_log, check_survivors, forget_removed, read_all
 

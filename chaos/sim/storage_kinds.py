@@ -1,4 +1,4 @@
-"""The kinds of storage histories, for whoever runs them by their seeds (`runs`).
+"""The kinds of storage histories, for the command and the tests that run them by their seeds (`runs`).
 
 A history that breaks a promise is made short (`shrink`) before it is reported: its seed gives the long one again, its steps the
 short one.
@@ -11,9 +11,8 @@ from typing import Protocol
 
 from .folders_history import FoldersHistory
 from .rot_history import RotHistory
-from .runs import Broken
+from .runs import Broken, Step
 from .shrink import shrink
-from .steps import Step
 from .storage_history import StorageHistory
 from .truncation_history import TruncationHistory
 

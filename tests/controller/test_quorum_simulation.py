@@ -17,8 +17,9 @@ import pytest
 from tidegate.chaos.command import app
 from tidegate.chaos.sim.quorum.ablations import ABLATIONS
 from tidegate.chaos.sim.quorum.faults import PAUSE_S_MAX
+from tidegate.chaos.sim.quorum.member import Parts
 from tidegate.chaos.sim.quorum.options import WEIGHTS, QuorumOptions
-from tidegate.chaos.sim.quorum.simulation import Parts, QuorumSimulation
+from tidegate.chaos.sim.quorum.simulation import QuorumSimulation
 from tidegate.chaos.sim.runs import Broken
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode
@@ -91,10 +92,10 @@ def test_a_member_that_is_paused_again_and_again_goes_on_when_the_last_pause_is_
     simulation = QuorumSimulation(options)
     with simulation.clock():
         simulation.begin()
-        simulation.repeat(options.fault_every_s, simulation.faults.inflict)
+        simulation.schedule.repeat(options.fault_every_s, simulation.faults.inflict)
         simulation.pass_time(options.seconds)
         assert simulation.counts["faults"] > 50
-        assert all(member.paused_s <= PAUSE_S_MAX for member in simulation.members.values())
+        assert all(member.process.paused_s <= PAUSE_S_MAX for member in simulation.members.values())
         simulation.heal()
 
 
@@ -141,7 +142,7 @@ def test_a_member_may_be_killed_at_every_change_of_its_disk(role: str) -> None:
         with simulation.clock():
             simulation.begin()
             assert simulation.pass_time(5.0, lambda s=simulation: s.ledger.acknowledged > 12)
-            leader = simulation.faults.leader()
+            leader = simulation.cluster.leader()
             assert leader is not None
             member = leader if role == "leader" else next(m for m in simulation.members.values() if m is not leader)
             if role == "far behind":
@@ -150,9 +151,9 @@ def test_a_member_may_be_killed_at_every_change_of_its_disk(role: str) -> None:
                 simulation.pass_time(0.6)
                 member.stays_down = False
                 member.start()
-            life = member.life
+            life = member.process.life
             member.cut_is_of_power, member.disk.cut_after = False, change
-            assert simulation.pass_time(3.0, lambda m=member, life=life: m.life > life), "it was killed"
+            assert simulation.pass_time(3.0, lambda m=member, life=life: m.process.life > life), "it was killed"
             assert simulation.pass_time(3.0, lambda m=member: m.is_up)
             simulation.pass_time(0.3)
             simulation.faults.cut_all_power()

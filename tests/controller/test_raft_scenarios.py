@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 from tidegate.chaos.sim.quorum.ablations import NO_PREVOTE, NO_TERMS_IN_ACKNOWLEDGEMENTS
+from tidegate.chaos.sim.quorum.member import Parts
 from tidegate.chaos.sim.quorum.options import QuorumOptions
-from tidegate.chaos.sim.quorum.simulation import Parts, QuorumSimulation
+from tidegate.chaos.sim.quorum.simulation import QuorumSimulation
 from tidegate.controller.raft.contract import Proposal
 from tidegate.controller.raft.core import LEADER, RaftCore
 from tidegate.controller.raft.failure import RaftFatal
@@ -56,12 +57,12 @@ def leader(simulation: QuorumSimulation) -> RaftCore:
 
 
 def others(simulation: QuorumSimulation, core: RaftCore) -> list[int]:
-    return [node_id for node_id in simulation.ids if node_id != core.selfNode.id]
+    return [node_id for node_id in simulation.members if node_id != core.selfNode.id]
 
 
 def cut_off(simulation: QuorumSimulation, node_id: int) -> None:
     simulation.network.isolate(node_id)
-    for other in simulation.ids:
+    for other in simulation.members:
         if other != node_id:
             simulation.network.reset(node_id, other)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from tidegate.chaos.sim.transactions.faults import TV1, Faults
-from tidegate.chaos.sim.transactions.producers import Client
 from tidegate.chaos.sim.transactions.world import World, batches_are_single
 from tidegate.coordinator.runtime import CoordinatorRuntime
 from tidegate.coordinator.transaction.events import SendMarkers, TransactionIdentity
@@ -27,7 +26,7 @@ from tidegate.wire.records import iterate_headers
 def test_tv2_keeps_every_promise_under_faults(seed: int) -> None:
     world = World(seed)
     assert world.run(1_500) == []
-    assert all(batches_are_single(node) for node in world.nodes)
+    assert all(batches_are_single(node) for node in world.coordinators.nodes)
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -41,9 +40,11 @@ def test_the_runs_are_worth_something() -> None:
     worlds = [World(seed) for seed in range(9)]
     for world in worlds:
         world.run(1_500)
-    outcomes = [transaction.outcome for world in worlds for transaction in world.transactions]
+    outcomes = [transaction.outcome for world in worlds for transaction in world.workload.transactions]
     assert outcomes.count("committed") > 50 and outcomes.count("aborted") > 30 and outcomes.count("unknown") > 1
-    assert sum(world.epoch for world in worlds) > 20 and sum(next(world.producer_ids) - 100 for world in worlds) > 30
+    coordinators = [world.coordinators for world in worlds]
+    assert sum(each.state.epoch for each in coordinators) > 20
+    assert sum(next(each.producer_ids) - 100 for each in coordinators) > 30
 
 
 def test_a_seed_is_one_history() -> None:
@@ -68,21 +69,21 @@ def replicate_partitions(world: World) -> None:
 def fast_failovers(skip_barrier: bool) -> World:
     """A appends PREPARE_COMMIT, B has it, C has not; A dies; B is elected and dies; C is elected."""
     world = World(0, QUIET_NETWORK if not skip_barrier else replace(QUIET_NETWORK, skip_barrier=True), clients=0)
-    a, b, c = world.nodes
+    a, b, c = world.coordinators.nodes
 
     def replicate(*followers: Any) -> None:
         for _ in range(6):
             for follower in followers:
-                world.fetch(follower)
+                world.coordinators.fetch(follower)
 
     def deliver() -> None:
         for _ in range(60):
-            while world.network:
-                world.network.pop(0)()
+            while world.environment.messages:
+                world.environment.messages.pop(0)()
             replicate_partitions(world)
-            replicate(*(node for node in (b, c) if node is not world.leader))
+            replicate(*(node for node in (b, c) if node is not world.coordinators.leader))
 
-    client = Client(world, "client")
+    client = world.client("client")
     client.step()
     deliver()
     client.begin()
@@ -95,27 +96,27 @@ def fast_failovers(skip_barrier: bool) -> World:
         deliver()
     client.phase, client.commit = "ending", True
     client.step()
-    while world.network:
-        world.network.pop(0)()
+    while world.environment.messages:
+        world.environment.messages.pop(0)()
     assert a.end > c.end, "PREPARE_COMMIT is in A's log"
-    world.fetch(b)
-    world.fetch(b)
+    world.coordinators.fetch(b)
+    world.coordinators.fetch(b)
     assert b.end == a.end > c.end and a.watermark == c.end, "B has it, C has not, it is not committed"
     world.random.choice = lambda nodes: nodes[0]  # type: ignore[method-assign]
-    world.kill(a)
-    world.in_sync.discard(0)
-    assert world.leader is b
+    world.coordinators.kill(a)
+    world.coordinators.state.in_sync.discard(0)
+    assert world.coordinators.leader is b
     b.send_markers()
-    if world.network:
-        world.network[0]()  # the marker for one partition arrives; then B dies, and the other is lost
-    world.network.clear()
-    world.kill(b)
-    assert world.leader is c
+    if world.environment.messages:
+        world.environment.messages[0]()  # the marker for one partition arrives; then B dies, and the other is lost
+    world.environment.messages.clear()
+    world.coordinators.kill(b)
+    assert world.coordinators.leader is c
     client.alive = False
-    world.restart(a)
-    world.restart(b)
-    world.in_sync |= {1}
-    world.now_ms += 10_000
+    world.coordinators.restart(a)
+    world.coordinators.restart(b)
+    world.coordinators.state.in_sync |= {1}
+    world.environment.now_ms += 10_000
     world.heal()
     return world
 
@@ -141,16 +142,16 @@ def commit_at_a_deposed_coordinator(shard: Callable[..., TransactionShard]) -> W
     world = World(0, replace(QUIET_NETWORK, transaction_version=1, shard=shard), clients=0)
     target = 0
     world.random.choice = lambda nodes: next((n for n in nodes if n.number == target), nodes[0])  # type: ignore[method-assign]
-    client = Client(world, "client")
+    client = world.client("client")
 
     def settle() -> None:
         for _ in range(20):
             client.step() if client.phase != "idle" and not client.waiting else None
-            while world.network:
-                world.network.pop(0)()
-            for node in world.nodes:
+            while world.environment.messages:
+                world.environment.messages.pop(0)()
+            for node in world.coordinators.nodes:
                 node.send_markers()
-                world.fetch(node)
+                world.coordinators.fetch(node)
             replicate_partitions(world)
 
     def one_record(value: int) -> None:
@@ -159,11 +160,11 @@ def commit_at_a_deposed_coordinator(shard: Callable[..., TransactionShard]) -> W
         client.transaction.values, client.todo = {value: 0}, [(value, 0)]
         while client.todo:
             client.step()
-            while world.network:
-                world.network.pop(0)()
+            while world.environment.messages:
+                world.environment.messages.pop(0)()
             replicate_partitions(world)
-            for node in (*world.nodes, *world.nodes):
-                world.fetch(node)
+            for node in (*world.coordinators.nodes, *world.coordinators.nodes):
+                world.coordinators.fetch(node)
         client.phase, client.commit = "ending", True
 
     settle()
@@ -171,14 +172,14 @@ def commit_at_a_deposed_coordinator(shard: Callable[..., TransactionShard]) -> W
     settle()
     assert client.transaction is not None and client.transaction.outcome == "committed" and not world.unfinished()
     target = 1
-    world.choose_leader(besides=world.nodes[0])
-    world.in_sync.discard(0)
+    world.coordinators.choose_leader(besides=world.coordinators.nodes[0])
+    world.coordinators.state.in_sync.discard(0)
     settle()
     one_record(2)
     target = 0
     settle()
     client.alive = False
-    world.now_ms += 10_000
+    world.environment.now_ms += 10_000
     world.heal()
     return world
 
@@ -338,7 +339,7 @@ def test_publishing_before_the_append_succeeds_is_found(monkeypatch: pytest.Monk
 def test_a_prepared_transaction_is_never_forgotten_by_a_stable_coordinator() -> None:
     world = World(3, Faults(kill=0, depose=0))
     world.run(400)
-    leader = world.leader
+    leader = world.coordinators.leader
     assert leader is not None
     ((_, _, shard),) = leader.runtime.shards()
     assert isinstance(shard, TransactionShard)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from tidegate.chaos.sim.steps import NOW_MS, Step
+from tidegate.chaos.sim.runs import Step
+from tidegate.chaos.sim.steps import NOW_MS
 from tidegate.chaos.sim.storage_history import ROOT, StorageHistory
 from tidegate.storage.inspection.directory import Manner, NotInspectable, verify
 from tidegate.storage.inspection.findings import Finding, Severity

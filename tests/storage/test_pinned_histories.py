@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from tidegate.chaos.sim.folders_history import FoldersHistory
-from tidegate.chaos.sim.steps import Step
+from tidegate.chaos.sim.runs import Step
 from tidegate.chaos.sim.storage_history import CUTTABLE, Shape, StorageHistory
 
 COMPACTED = Shape("compact", segment_bytes=500)

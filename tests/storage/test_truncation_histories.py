@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk, LyingFile
-from tidegate.chaos.sim.runs import Broken
-from tidegate.chaos.sim.steps import Step
+from tidegate.chaos.sim.runs import Broken, Step
 from tidegate.chaos.sim.storage_history import Shape, StorageHistory
 from tidegate.chaos.sim.truncation_history import TruncationHistory
 from tidegate.runtime.disk import Disk

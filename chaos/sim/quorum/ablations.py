@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ....controller.model import ApplyResult
 from ....controller.proposers import Outcome, ProposerTable
@@ -20,12 +20,12 @@ from ....controller.raft.messages import AppendEntries, AppendReply, Entry, Mess
 from ....controller.raft.snapshot_store import Snapshot, SnapshotStore
 from ....controller.state import ClusterState
 from ..disk import Lie
+from .ledger import Ledger
 from .machine import Answer, Machine
+from .member import Parts
 from .options import QuorumOptions
-from .simulation import Parts
-
-if TYPE_CHECKING:
-    from .member import Member
+from .process import Process
+from .schedule import Schedule
 
 # ---- the journal and the snapshot ---------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class _VotesForAnybody(RaftCore):
 
 
 class _StandsAtOnce(RaftCore):
-    """No PreVote: who hears nothing raises its term."""
+    """No PreVote: a voter that hears nothing raises its term."""
 
     def _SyncObj__connectedToAnyone(self) -> bool:
         return self._may_vote()
@@ -146,7 +146,7 @@ class _VotesWhileFresh(RaftCore):
         return True
 
 
-class _CountsEverybody(RaftCore):
+class _CountsEveryVoter(RaftCore):
     """As if the answers of a journal without a vote were like all others."""
 
     def _on_message(self, node: Any, message: Message) -> None:
@@ -203,7 +203,7 @@ def _with_membership(membership: type[Membership]) -> type[RaftCore]:
 
 
 class _ReadsByRole(Machine):
-    """Whoever believes that it leads answers reads from what it has."""
+    """A member that believes that it leads answers reads from what it has."""
 
     def read(self, answer: Answer) -> bool:
         if not self.status.active:
@@ -231,7 +231,7 @@ class _ChoosesWhileApplying(Machine):
     def turn(self) -> None:
         super().turn()
         if self.state.index > 20:
-            self.state.controller_id = self._member.node_id
+            self.state.controller_id = self._process.node_id
 
 
 class _WithoutProducerIds(ClusterState):
@@ -273,10 +273,12 @@ class _LooksAtNoLevel(ClusterState):
 class _OlderNode(Machine):
     """One voter of a version that does not look at a level which the others do look at."""
 
-    def __init__(self, member: Member, snapshots: SnapshotStore) -> None:
-        if member.node_id == 1:
+    def __init__(
+        self, process: Process, snapshots: SnapshotStore, ledger: Ledger, schedule: Schedule, options: QuorumOptions
+    ) -> None:
+        if process.node_id == 1:
             self.state_class = _LooksAtNoLevel
-        super().__init__(member, snapshots)
+        super().__init__(process, snapshots, ledger, schedule, options)
 
 
 def _with_state(state: type[ClusterState]) -> type[Machine]:
@@ -342,7 +344,7 @@ ABLATIONS: dict[str, Ablation] = {
     "vote for a log that is behind": Ablation(Parts(core_class=_VotesForAnybody)),
     "active before the no-op": Ablation(Parts(core_class=_ActiveWhenElected)),
     "vote of a fresh journal": Ablation(Parts(core_class=_VotesWhileFresh), _disks),
-    "acknowledgement of a fresh journal": Ablation(Parts(core_class=_CountsEverybody), _worst_disks),
+    "acknowledgement of a fresh journal": Ablation(Parts(core_class=_CountsEveryVoter), _worst_disks),
     "formation by a majority": Ablation(Parts(core_class=_with_membership(_MajorityForms)), _disks),
     "formation around survivors": Ablation(Parts(core_class=_with_membership(_FormsAroundSurvivors)), _disks),
     "return when proposed": Ablation(Parts(core_class=_ReturnsWhenProposed), _worst_disks),

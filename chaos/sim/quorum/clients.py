@@ -1,24 +1,22 @@
-"""Who uses the metadata: named commands, repeated when nobody can say what became of them, and reads behind the barrier.
+"""Clients of the metadata: named commands, repeated when their outcome is unknown, and reads behind the barrier.
 
-A client asks whoever it believes to lead, which may be a node that only believes so itself.  Many commands give out blocks of
+A client asks a member that it believes to lead, which may only believe so itself.  Many commands give out blocks of
 producer ids: given twice, or lost, it shows.  The others are of every kind (`commands`), with a name or, as the controller's own,
 without one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ....controller.model import NO_BROKER_EPOCH, ApplyResult
 from ....controller.raft.core import LEADER
 from ....proto import metadata_pb2 as pb
+from .cluster import Cluster
 from .commands import Commands
-
-if TYPE_CHECKING:
-    from .machine import Machine
-    from .member import Member
-    from .simulation import QuorumSimulation
+from .machine import Machine
+from .member import Member
 
 PROPOSERS = 3
 BROKER = 1
@@ -39,15 +37,16 @@ class Command:
 
 
 class Clients:
-    """All of them."""
+    """All of them.  `acknowledged` is called after each command that was acknowledged."""
 
-    def __init__(self, simulation: QuorumSimulation) -> None:
-        self._simulation = simulation
+    def __init__(self, cluster: Cluster, acknowledged: Callable[[], None]) -> None:
+        self._members, self._ledger, self._acknowledged = cluster.members, cluster.ledger, acknowledged
+        self._random = cluster.schedule.random
         self._sequences = [0] * PROPOSERS
         self._recent: list[list[Command]] = [[] for _ in range(PROPOSERS)]
         self._blocks: dict[object, tuple[str, int]] = {}
         self._rest = False
-        self._commands = Commands(simulation.random)
+        self._commands = Commands(self._random)
 
     def rest(self) -> None:
         """No operation from now on."""
@@ -57,8 +56,8 @@ class Clients:
         """One operation."""
         if self._rest:
             return
-        random = self._simulation.random
-        believed = [member for member in self._simulation.members.values() if self._may_lead(member)]
+        random = self._random
+        believed = [member for member in self._members.values() if self._may_lead(member)]
         if not believed:
             return
         machine = random.choice(believed).machine
@@ -86,7 +85,7 @@ class Clients:
         return member.machine is not None and member.machine.status.role == LEADER
 
     def _read(self, machine: Machine) -> None:
-        ledger = self._simulation.ledger
+        ledger = self._ledger
         asked_after = ledger.acknowledged_index
 
         def answer(result: ApplyResult | None) -> None:
@@ -96,7 +95,7 @@ class Clients:
         machine.read(answer)
 
     def _next_command(self, proposer: int, machine: Machine) -> Command:
-        random, state = self._simulation.random, machine.state
+        random, state = self._random, machine.state
         broker = state.brokers.get(BROKER)
         gives_ids = broker is not None and random.random() < ALLOCATIONS
         if broker is not None and gives_ids:
@@ -111,12 +110,12 @@ class Clients:
         if gives_ids or random.random() < NAMED:
             self._sequences[proposer] += 1
             name = command.proposer, command.sequence = f"client {proposer}", self._sequences[proposer]
-        made = Command(name, command.SerializeToString(), gives_ids, self._simulation.ledger.acknowledged_index)
+        made = Command(name, command.SerializeToString(), gives_ids, self._ledger.acknowledged_index)
         self._recent[proposer] = [*self._recent[proposer][-REPEATABLE:], made]
         return made
 
     def _propose(self, machine: Machine, command: Command) -> None:
-        ledger, name = self._simulation.ledger, command.name
+        ledger, name = self._ledger, command.name
 
         def answer(result: ApplyResult | None) -> None:
             if result is None:
@@ -127,6 +126,6 @@ class Clients:
                 owner = self._blocks.setdefault(result.value, name)
                 if owner != name:
                     ledger.broken(f"the producer id {result.value} was given to {owner} and to {name}")
-            self._simulation.acknowledged()
+            self._acknowledged()
 
         machine.propose(command.payload, answer)

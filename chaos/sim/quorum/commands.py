@@ -200,7 +200,7 @@ class Commands:
         plan: Plan = plan_update(state, rpc.UpdateFeaturesRequest(updates=[update]), {1: SUPPORTED})
         return plan.operations
 
-    # ---- as nobody would ------------------------------------------------------------------------------------------------------
+    # ---- as no controller plans -----------------------------------------------------------------------------------------------
 
     def _any(self, state: ClusterState) -> pb.Operation:
         """One operation of any kind; rarely none at all, as of a newer version."""

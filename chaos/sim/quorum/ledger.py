@@ -16,20 +16,19 @@ A promise that does not hold raises Broken, with what repeats it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from collections import Counter
+from collections.abc import Mapping
+from typing import NoReturn
 
 from ....controller.model import ApplyResult
-from ....controller.raft.core import LEADER
+from ....controller.raft.core import LEADER, RaftCore
 from ....controller.raft.messages import Entry
 from ....controller.state import ClusterState
 from ....wire.errors import ErrorCode
 from ..runs import Broken
+from .options import QuorumOptions
 from .promises import Promises
-
-if TYPE_CHECKING:
-    from ....controller.raft.core import RaftCore
-    from .member import Member
-    from .simulation import QuorumSimulation
+from .schedule import Schedule
 
 
 class _Look:
@@ -48,8 +47,10 @@ class _Look:
 class Ledger:
     """Of one simulation."""
 
-    def __init__(self, simulation: QuorumSimulation) -> None:
-        self._simulation = simulation
+    def __init__(self, options: QuorumOptions, schedule: Schedule) -> None:
+        self._options, self._schedule = options, schedule
+        self.counts: Counter[str] = Counter()
+        """What happened in this run, by name."""
         self.leaders: dict[int, int] = {}
         self.history: dict[int, tuple[bytes, int]] = {}
         self.last_index = 1
@@ -65,69 +66,57 @@ class Ledger:
         self._hashes: dict[int, str] = {}
         self._outcomes: dict[tuple[str, int], tuple[object, object]] = {}
         self._looks: dict[int, _Look] = {}
-        self.promises: dict[int, Promises] = {node_id: Promises() for node_id in simulation.ids}
-        self._without_disk: set[int] = set()
+        self.promises: dict[int, Promises] = {node_id: Promises() for node_id in options.ids}
 
     def broken(self, what: str) -> NoReturn:
-        options = self._simulation.options
-        raise Broken(f"seed {options.seed}, {options.voters} voters, at {self._simulation.now:.3f} s: {what}")
+        raise Broken(f"seed {self._options.seed}, {self._options.voters} voters, at {self._schedule.now:.3f} s: {what}")
 
     # ---- members --------------------------------------------------------------------------------------------------------------
 
-    def started(self, member: Member) -> None:
-        assert member.core is not None
-        self._looks[member.node_id] = _Look()
-        missing = self.promises[member.node_id].missing_in(member.core._journal)
+    def started(self, node_id: int, core: RaftCore) -> None:
+        self._looks[node_id] = _Look()
+        missing = self.promises[node_id].missing_in(core._journal)
         if missing:
-            self.broken(f"node {member.node_id} starts again: {missing}")
-        self.promises[member.node_id].watch(member.core._journal)
-        self.observe(member)
+            self.broken(f"node {node_id} starts again: {missing}")
+        self.promises[node_id].watch(core._journal)
+        self.observe(node_id, core)
 
     def disk_lost(self, node_id: int) -> None:
-        self._without_disk.add(node_id)
         self.promises[node_id] = Promises()
-        self._simulation.counts["disks lost"] += 1
+        self.counts["disks lost"] += 1
 
-    def without_vote(self) -> set[int]:
-        """Whose disk was lost, and who has not got the vote back yet."""
-        for node_id, member in self._simulation.members.items():
-            if member.core is not None and member.core._journal.voting:
-                self._without_disk.discard(node_id)
-        return self._without_disk
-
-    def observe(self, member: Member) -> None:
+    def observe(self, node_id: int, core: RaftCore) -> None:
         """After anything that a member did."""
-        core, look = member.core, self._looks[member.node_id]
-        assert core is not None
-        self.promises[member.node_id].of_journal(core._journal)
-        self._look_at_log(member, core, look)
+        look = self._looks[node_id]
+        self.promises[node_id].of_journal(core._journal)
+        self._look_at_log(node_id, core, look)
         commit_index = core.commit_index
         if not look.commit_index <= commit_index or not core.applied_index <= commit_index <= core.last_index:
             state = f"{look.commit_index} to {commit_index}, applied {core.applied_index}, last {core.last_index}"
-            self.broken(f"the commit index of node {member.node_id} went from {state}")
+            self.broken(f"the commit index of node {node_id} went from {state}")
         look.commit_index = commit_index
         if core.role != LEADER:
             return
         if look.led_term != core.term:
             look.led_term = core.term
-            self._leads(member, core)
+            self._leads(node_id, core)
         if core.active and look.active_term != core.term:
             look.active_term = core.term
             known = max((index for term, index in self._acknowledged_in.items() if term < core.term), default=0)
             if core.applied_index < known:
-                self.broken(f"node {member.node_id} is active in term {core.term} without entry {known}, which was acknowledged")
+                self.broken(f"node {node_id} is active in term {core.term} without entry {known}, which was acknowledged")
 
-    def _leads(self, member: Member, core: RaftCore) -> None:
-        if self.leaders.setdefault(core.term, member.node_id) != member.node_id:
-            self.broken(f"nodes {member.node_id} and {self.leaders[core.term]} both lead in term {core.term}")
+    def _leads(self, node_id: int, core: RaftCore) -> None:
+        if self.leaders.setdefault(core.term, node_id) != node_id:
+            self.broken(f"nodes {node_id} and {self.leaders[core.term]} both lead in term {core.term}")
         journal = core._journal
         first, last = journal[0][1], journal[-1][1]
         for index in range(self.last_index, first, -1):
             if self._committed_in[index] < core.term:
                 if index > last or journal[index - first][2] != self.history[index][1]:
-                    self.broken(f"node {member.node_id} leads in term {core.term} without committed entry {index}")
+                    self.broken(f"node {node_id} leads in term {core.term} without committed entry {index}")
 
-    def _look_at_log(self, member: Member, core: RaftCore, look: _Look) -> None:
+    def _look_at_log(self, node_id: int, core: RaftCore, look: _Look) -> None:
         journal = core._journal
         tail, length = journal[-1], len(journal)
         if look.tail is not None and look.tail[0] is tail and look.tail[1] == length:
@@ -142,47 +131,45 @@ class Ledger:
             before = journal[position - 1]
             known = self._entries.setdefault((index, term), (command, before[2]))
             if before[1] != index - 1 or known != (command, before[2]):
-                here = f"on node {member.node_id} {command!r} after term {before[2]}"
+                here = f"on node {node_id} {command!r} after term {before[2]}"
                 self.broken(f"entry {index} of term {term} is {known[0]!r} after term {known[1]}, {here}")
 
     # ---- commands -------------------------------------------------------------------------------------------------------------
 
-    def committed(self, member: Member, entries: list[Entry]) -> None:
-        """On the Raft thread of this member."""
-        core = member.core
+    def committed(self, node_id: int, core: RaftCore | None, entries: list[Entry]) -> None:
+        """On the Raft thread of this member; without a core while that is being opened."""
         for command, index, term in entries:
             known = self.history.setdefault(index, (command, term))
             if known != (command, term):
-                self.broken(f"committed entry {index} is {known}, and on node {member.node_id} {(command, term)}")
+                self.broken(f"committed entry {index} is {known}, and on node {node_id} {(command, term)}")
             if core is not None:
                 self._committed_in[index] = min(self._committed_in.get(index, core.term), core.term)
             if index > self.last_index + 1:
-                self.broken(f"entry {index} is applied on node {member.node_id}, and nobody has seen entry {self.last_index + 1}")
+                self.broken(f"entry {index} is applied on node {node_id}, and no member has seen entry {self.last_index + 1}")
             self.last_index = max(self.last_index, index)
 
-    def applied(self, member: Member, index: int, result: ApplyResult) -> None:
+    def applied(self, node_id: int, index: int, result: ApplyResult) -> None:
         """On the loop of this member."""
         known = self._results.setdefault(index, result)
         if known is result:
             return
         if known != result:
-            self.broken(f"entry {index} came to {known}, and on node {member.node_id} to {result}")
+            self.broken(f"entry {index} came to {known}, and on node {node_id} to {result}")
 
-    def state_is(self, member: Member, index: int, state_hash: str) -> None:
+    def state_is(self, node_id: int, index: int, state_hash: str) -> None:
         if self._hashes.setdefault(index, state_hash) != state_hash:
-            self.broken(f"the state after entry {index} is another one on node {member.node_id}")
+            self.broken(f"the state after entry {index} is another one on node {node_id}")
 
-    def compare_states(self) -> None:
-        """Everybody has applied the same, each in its own way: from the log, from snapshots, over restarts.  Once more from the
-        log, and the bytes of each state must be the same."""
+    def compare_states(self, states: Mapping[int, ClusterState]) -> None:
+        """Every member has applied the same, each in its own way: from the log, from snapshots, over restarts.  Once more from
+        the log, and the bytes of each member's state must be the same."""
         replayed = ClusterState()
         for index in sorted(self.history):
             command, term = self.history[index]
             replayed.apply(index, term, command)
         wanted = replayed.encode()
-        for node_id, member in self._simulation.members.items():
-            assert member.machine is not None
-            if member.machine.state.encode() != wanted:
+        for node_id, state in states.items():
+            if state.encode() != wanted:
                 self.broken(f"the state of node {node_id} is not what the log leads to")
         restored = ClusterState()
         restored.restore(wanted)
@@ -195,9 +182,9 @@ class Ledger:
     def answered(
         self, asked_after: int, result: ApplyResult, name: tuple[str, int] | None, *, is_read: bool = False
     ) -> None:
-        """Somebody got this result; when it was asked for, everything up to `asked_after` had been acknowledged."""
+        """A client got this result; when it was asked for, everything up to `asked_after` had been acknowledged."""
         if result.index <= asked_after:
-            self.broken(f"an answer as of entry {result.index} to who came after entry {asked_after} was acknowledged")
+            self.broken(f"an answer as of entry {result.index} to a request sent after entry {asked_after} was acknowledged")
         if result.index not in self.history:
             self.broken(f"entry {result.index} was acknowledged and is not committed")
         self.acknowledged_index = max(self.acknowledged_index, result.index)

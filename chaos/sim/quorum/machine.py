@@ -1,12 +1,11 @@
 """The event loop's side of a member, as `controller/metadata_log.py` has it: what the Raft thread decided crosses over in order,
-is applied to the real `ClusterState`, and only then answers whoever proposed it.
+is applied to the real `ClusterState`, and only then answers its proposer.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ....controller.model import ApplyResult
 from ....controller.raft.contract import Proposal, QuorumStatus
@@ -15,13 +14,14 @@ from ....controller.raft.messages import Entry
 from ....controller.raft.snapshot_store import Snapshot, SnapshotStore
 from ....controller.raft.thread import SnapshotStored
 from ....controller.state import ClusterState
-
-if TYPE_CHECKING:
-    from .member import Member
+from .ledger import Ledger
+from .options import QuorumOptions
+from .process import Process
+from .schedule import Schedule
 
 HASH_EVERY = 16
 Answer = Callable[[ApplyResult | None], None]
-"""Called with the result, or with None: not applied, or nobody can say."""
+"""Called with the result, or with None: not applied, or it is unknown whether it was."""
 
 
 class Machine:
@@ -29,9 +29,11 @@ class Machine:
 
     state_class: type[ClusterState] = ClusterState
 
-    def __init__(self, member: Member, snapshots: SnapshotStore) -> None:
-        self._member, self._snapshots = member, snapshots
-        self._ledger = member.simulation.ledger
+    def __init__(
+        self, process: Process, snapshots: SnapshotStore, ledger: Ledger, schedule: Schedule, options: QuorumOptions
+    ) -> None:
+        self._process, self._snapshots, self._ledger = process, snapshots, ledger
+        self._random, self._lag_s = schedule.random, options.lag_s
         self.state = self.state_class()
         self.status = QuorumStatus(FOLLOWER, 0, -1, False, 0, 0)
         self._crossing: deque[Callable[[], None]] = deque()
@@ -40,7 +42,7 @@ class Machine:
     # ---- called on the Raft thread --------------------------------------------------------------------------------------------
 
     def applied(self, entries: list[Entry]) -> None:
-        self._ledger.committed(self._member, entries)
+        self._ledger.committed(self._process.node_id, self._process.core, entries)
         self._cross(lambda: self._apply(entries))
 
     def installed(self, snapshot: Snapshot) -> None:
@@ -54,7 +56,7 @@ class Machine:
 
     def _cross(self, event: Callable[[], None]) -> None:
         self._crossing.append(event)
-        self._member.loop_runs()
+        self._process.later(self._lag_s * self._random.random(), self.turn)
 
     # ---- on the loop ----------------------------------------------------------------------------------------------------------
 
@@ -73,7 +75,7 @@ class Machine:
         def accepted(index: int, term: int) -> None:
             self._cross(lambda: wait(index, term))
 
-        self._member.post(Proposal(command, accepted, lambda reason: self._cross(lambda: answer(None))))
+        self._process.post(Proposal(command, accepted, lambda reason: self._cross(lambda: answer(None))))
         return True
 
     def read(self, answer: Answer) -> bool:
@@ -87,9 +89,9 @@ class Machine:
         for command, index, term in entries:
             assert index == self.state.index + 1, f"entry {index} came after {self.state.index}"
             result = self.state.apply(index, term, command)
-            self._ledger.applied(self._member, index, result)
+            self._ledger.applied(self._process.node_id, index, result)
             if index % HASH_EVERY == 0:
-                self._ledger.state_is(self._member, index, self.state.state_hash())
+                self._ledger.state_is(self._process.node_id, index, self.state.state_hash())
             waiting = self._waiting.pop(index, None)
             if waiting is not None:
                 waiting[1](result if waiting[0] == term else None)
@@ -97,17 +99,17 @@ class Machine:
     def _install(self, snapshot: Snapshot) -> None:
         self.state.restore(bytes(snapshot.state))
         assert self.state.index == snapshot.index, f"the snapshot of entry {snapshot.index} holds entry {self.state.index}"
-        self._ledger.state_is(self._member, snapshot.index, self.state.state_hash())
+        self._ledger.state_is(self._process.node_id, snapshot.index, self.state.state_hash())
         for index in [index for index in self._waiting if index <= snapshot.index]:
             self._waiting.pop(index)[1](None)
 
     def _make_snapshot(self) -> None:
         """Frozen now, encoded and stored a little later on another thread, and again later the Raft thread hears of it."""
         index, term, encode = self.state.index, self.state.term, self.state.freeze()
-        random = self._member.simulation.random
+        process, random = self._process, self._random
 
         def store() -> None:
             self._snapshots.store(Snapshot.make(index, term, encode()))
-            self._member.later(random.random() * 0.02, lambda: self._member.post(SnapshotStored(index)))
+            process.later(random.random() * 0.02, lambda: process.post(SnapshotStored(index)))
 
-        self._member.later(random.random() ** 3 * 0.5, store)
+        process.later(random.random() ** 3 * 0.5, store)

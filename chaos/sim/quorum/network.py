@@ -8,14 +8,14 @@ Every frame is encoded and decoded, as on a wire.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ....controller.raft.messages import AppendReply, Message, decode, encode
 from ....controller.raft.transport import PeerDown, PeerEvent, PeerUp, Received
-
-if TYPE_CHECKING:
-    from .simulation import QuorumSimulation
+from .options import QuorumOptions
+from .process import Process
+from .schedule import Schedule
 
 LOSS, DOUBLE, SLOW, LATE = 0.03, 0.02, 0.05, 0.3
 GIVEN_UP_S = 3.5
@@ -26,12 +26,11 @@ Way = tuple[int, int]
 class Network:
     """All connections of a simulation."""
 
-    def __init__(self, simulation: QuorumSimulation) -> None:
-        self._simulation = simulation
-        self._options = simulation.options
+    def __init__(self, processes: Mapping[int, Process], schedule: Schedule, options: QuorumOptions) -> None:
+        self._processes, self._schedule, self._options = processes, schedule, options
         self.cuts: set[Way] = set()  # in one direction each
         self._numbers: dict[frozenset[int], int] = {}
-        self._up: dict[Way, int] = {}  # (who, to whom): the connection on which it may send
+        self._up: dict[Way, int] = {}  # (sender, receiver): the connection on which it may send
         self._next_number = 1
         self._free_at: dict[Way, float] = defaultdict(float)
         self._held: dict[Way, list[tuple[int, PeerEvent]]] = defaultdict(list)
@@ -41,15 +40,14 @@ class Network:
 
     def dial(self) -> None:
         """Every pair tries again and again."""
-        simulation = self._simulation
-        for a in simulation.ids:
-            for b in simulation.ids:
-                if a < b and frozenset((a, b)) not in self._numbers and simulation.random.random() < 0.6:
+        for a in self._processes:
+            for b in self._processes:
+                if a < b and frozenset((a, b)) not in self._numbers and self._schedule.random.random() < 0.6:
                     self.connect(a, b)
 
     def connect(self, a: int, b: int) -> None:
-        members = self._simulation.members
-        if {(a, b), (b, a)} & self.cuts or not (members[a].is_up and members[b].is_up) or frozenset((a, b)) in self._numbers:
+        both_up = self._processes[a].is_up and self._processes[b].is_up
+        if {(a, b), (b, a)} & self.cuts or not both_up or frozenset((a, b)) in self._numbers:
             return
         number, self._next_number = self._next_number, self._next_number + 1
         self._numbers[frozenset((a, b))] = number
@@ -61,17 +59,17 @@ class Network:
         number = self._numbers.pop(frozenset((a, b)), None)
         if number is None:
             return
-        random = self._simulation.random
+        random = self._schedule.random
         for way in ((a, b), (b, a)):
             self._held[way].clear()
             if self._up.get(way) == number:
                 del self._up[way]
             news_in = random.random() * (1.0 if silently else 2 * self._options.delay_s)
-            self._simulation.after(news_in, partial(self._arrive, way, PeerDown(way[0], number), number, 0))
+            self._schedule.after(news_in, partial(self._arrive, way, PeerDown(way[0], number), number, 0))
 
     def lose(self, node_id: int, *, silently: bool = False) -> None:
         """This voter's process is gone."""
-        for other in self._simulation.ids:
+        for other in self._processes:
             if other != node_id:
                 self.reset(node_id, other, silently=silently)
 
@@ -81,7 +79,7 @@ class Network:
 
     def cut(self, *ways: Way) -> None:
         """Nothing passes this way any more; after a while the connection is given up."""
-        simulation = self._simulation
+        schedule = self._schedule
         for way in ways:
             self.cuts.add(way)
             number = self._numbers.get(frozenset(way))
@@ -90,10 +88,10 @@ class Network:
                 if way in self.cuts and self._numbers.get(frozenset(way)) == number:
                     self.reset(*way)
 
-            simulation.after(simulation.random.random() * GIVEN_UP_S, give_up)
+            schedule.after(schedule.random.random() * GIVEN_UP_S, give_up)
 
     def isolate(self, node_id: int) -> None:
-        for other in self._simulation.ids:
+        for other in self._processes:
             if other != node_id:
                 self.cut((node_id, other), (other, node_id))
 
@@ -115,7 +113,7 @@ class Network:
             return
         frame = decode(encode(message))
         assert frame == message, f"{message} became {frame} on the wire"
-        random, options = self._simulation.random, self._options
+        random, options = self._schedule.random, self._options
         event = Received(source, number, message)
         if not options.datagrams:
             self._travel((source, target), event, number)
@@ -127,20 +125,20 @@ class Network:
             self._travel((source, target), event, number, extra_s=4 * random.random() if late else 0.0)
 
     def _travel(self, way: Way, event: PeerEvent, number: int, extra_s: float = 0.0) -> None:
-        simulation, options = self._simulation, self._options
-        slow = 10 if simulation.random.random() < SLOW else 1
-        due = simulation.now + simulation.random.random() * options.delay_s * slow + extra_s
+        schedule, options = self._schedule, self._options
+        slow = 10 if schedule.random.random() < SLOW else 1
+        due = schedule.now + schedule.random.random() * options.delay_s * slow + extra_s
         if not options.datagrams or isinstance(event, PeerUp):
             due = self._free_at[way] = max(due, self._free_at[way])
-        simulation.at(due, partial(self._arrive, way, event, number, self._wiped[way[0]]))
+        schedule.at(due, partial(self._arrive, way, event, number, self._wiped[way[0]]))
 
     def _arrive(self, way: Way, event: PeerEvent, number: int, wiped: int) -> None:
         source, target = way
-        member = self._simulation.members[target]
+        process = self._processes[target]
         if isinstance(event, PeerDown):
             if self._up.get((target, source)) == number:
                 del self._up[target, source]
-            member.post(event)
+            process.post(event)
             return
         if wiped != self._wiped[source]:
             return
@@ -154,4 +152,4 @@ class Network:
             self._up[target, source] = number
         elif isinstance(event, Received) and self._options.late_replies:  # as if frames of replaced connections were heeded
             event = Received(source, self._up.get((target, source), number), event.message)
-        member.post(event)
+        process.post(event)

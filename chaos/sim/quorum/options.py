@@ -35,6 +35,11 @@ class QuorumOptions:
     fault_every_s: float  # 0: none
     faults: tuple[tuple[str, float], ...]
 
+    @property
+    def ids(self) -> range:
+        """Of the voters."""
+        return range(1, self.voters + 1)
+
     @classmethod
     def draw(cls, seed: int, voters: int = 0, seconds: float = SECONDS) -> QuorumOptions:
         """`voters` 0: drawn as well."""

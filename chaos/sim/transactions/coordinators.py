@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import Any
 
 from ....coordinator.runtime import CoordinatorRuntime, RuntimeConfig
 from ....coordinator.transaction.events import SendMarkers, TransactionConfig
 from ....coordinator.transaction.markers import MarkerBatch
+from ....coordinator.transaction.shard import TransactionShard
 from ....coordinator.transaction.state import TransactionPartition
 from ....wire.errors import ErrorCode, KafkaError
 from ....wire.records import assign_in_place
+from .environment import Environment
+from .partitions import DataPartition
 
-if TYPE_CHECKING:
-    from .world import World
+
+@dataclass
+class StatePartition:
+    """What the cluster knows of the state partition; a node may not know it yet."""
+
+    leader: int | None = None  # the number of its node
+    epoch: int = 0
+    in_sync: set[int] = field(default_factory=lambda: {0, 1, 2})
+    committed: int = 0  # the highest high watermark that any leader has reached
 
 
 @dataclass
@@ -22,7 +34,11 @@ class Node:
     """One replica of the state partition, with the coordinator that runs on it when it leads."""
 
     number: int
-    world: World
+    environment: Environment
+    state: StatePartition
+    partitions: Sequence[DataPartition]
+    make_shard: Callable[[int], TransactionShard]
+    """Of a leader epoch."""
     entries: list[tuple[int, bytes]] = field(default_factory=list)  # (leader epoch, batch)
     watermark: int = 0
     leads: int = 0  # the epoch it believes to lead in; 0: it follows
@@ -35,28 +51,24 @@ class Node:
 
     def boot(self) -> None:
         """A process starts: its memory is empty, its log is what it was."""
-        world = self.world
         self.incarnation += 1
         self.leads = 0
-        config = TransactionConfig(
-            max_producer_epoch=world.faults.max_epoch, timeout_scan_interval_ms=100, completion_wait_ms=world.completion_wait_ms
-        )
         self.runtime: CoordinatorRuntime[Any, Any, Any] = CoordinatorRuntime(
             "__transaction_state",
-            lambda partition, epoch: world.faults.shard(config, lambda: next(world.producer_ids), epoch),
+            lambda partition, epoch: self.make_shard(epoch),
             self,
             self.execute,
             config=RuntimeConfig(parked_timeout_ms=500),
-            now_ms=world.now_ms,
+            now_ms=self.environment.now_ms,
         )
-        self.queue = world.faults.queue(lambda partition: partition.partition, retry_backoff_ms=10)
+        self.queue = self.environment.faults.queue(lambda partition: partition.partition, retry_backoff_ms=10)
 
     # StateLog
     def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
         if self.leads != leader_epoch:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "deposed")
-        refused = not self.world.healing and self.world.random.random() < self.world.faults.refuse
-        if refused or (self.world.leader is self and len(self.world.in_sync) < 2):
+        refused = self.environment.inflicts(self.environment.faults.refuse)
+        if refused or (self.state.leader == self.number and len(self.state.in_sync) < 2):
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "alone")
         copy = bytearray(batch)
         assign_in_place(memoryview(copy), 0, self.end, leader_epoch)
@@ -76,7 +88,7 @@ class Node:
         self.runtime.begin_load(0, epoch, self.end)
         self.runtime.load_batches(0, epoch, b"".join(batch for _, batch in self.entries))
         self.runtime.finish_load(0, epoch)
-        if self.world.faults.skip_barrier:
+        if self.environment.faults.skip_barrier:
             self.runtime.on_high_watermark(0, epoch, self.end)
 
     def follow(self) -> None:
@@ -87,23 +99,25 @@ class Node:
 
     def execute(self, partition: int, epoch: int, effect: Any) -> None:
         if isinstance(effect, SendMarkers):
-            self.world.note_markers(effect)
+            if effect.identity.prepare_offset >= self.state.committed:
+                self.environment.violations.append(f"markers of {effect.transactional_id} before its PREPARE is committed")
             self.finish(self.queue.add(0, effect))
 
     def finish(self, result: Any) -> None:
         for partition, event in result.written:
-            self.runtime.submit(partition, event, None, self.world.now_ms)
+            self.runtime.submit(partition, event, None, self.environment.now_ms)
 
     def send_markers(self) -> None:
-        for batch in self.queue.take(self.world.now_ms):
+        for batch in self.queue.take(self.environment.now_ms):
             self.post_markers(batch, self.incarnation)
 
     def post_markers(self, batch: MarkerBatch, incarnation: int) -> None:
         """A late request is one that the sender still waits for; meanwhile the coordinator may have moved."""
-        if not self.world.healing and self.world.random.random() < self.world.faults.late_markers:
-            self.world.postpone(lambda: self.deliver_markers(batch, incarnation))
+        if self.environment.inflicts(self.environment.faults.late_markers):
+            self.environment.postpone(lambda: self.deliver_markers(batch, incarnation))
         else:
-            self.world.post(lambda: self.deliver_markers(batch, incarnation), on_lost=lambda: self.lost(batch, incarnation))
+            lost = partial(self.lost, batch, incarnation)
+            self.environment.post(lambda: self.deliver_markers(batch, incarnation), on_lost=lost)
 
     def deliver_markers(self, batch: MarkerBatch, incarnation: int) -> None:
         """Answered when all of them are committed, or refused."""
@@ -113,15 +127,87 @@ class Node:
         def note(send: SendMarkers, partition: TransactionPartition, code: ErrorCode) -> None:
             errors[send.producer_id, partition.topic, partition.partition] = code
             if len(errors) == len(wanted):
-                self.world.post(lambda: self.answered(batch, errors, incarnation), on_lost=lambda: self.lost(batch, incarnation))
+                lost = partial(self.lost, batch, incarnation)
+                self.environment.post(lambda: self.answered(batch, errors, incarnation), on_lost=lost)
 
         for send, partition in wanted:
-            self.world.partitions[partition.partition].mark(send, partial(note, send, partition))
+            self.partitions[partition.partition].mark(send, partial(note, send, partition))
 
     def answered(self, batch: MarkerBatch, errors: dict[tuple[int, str, int], ErrorCode], incarnation: int) -> None:
         if self.alive and self.incarnation == incarnation:
-            self.finish(self.queue.complete(batch, errors, self.world.now_ms))
+            self.finish(self.queue.complete(batch, errors, self.environment.now_ms))
 
     def lost(self, batch: MarkerBatch, incarnation: int) -> None:
         if self.alive and self.incarnation == incarnation:
-            self.finish(self.queue.failed(batch, self.world.now_ms))
+            self.finish(self.queue.failed(batch, self.environment.now_ms))
+
+
+class Coordinators:
+    """All nodes, and which of them leads the state partition."""
+
+    def __init__(self, environment: Environment, partitions: Sequence[DataPartition], completion_wait_ms: int) -> None:
+        self._environment = environment
+        self.state = StatePartition()
+        self.producer_ids = count(100)
+        config = TransactionConfig(
+            max_producer_epoch=environment.faults.max_epoch, timeout_scan_interval_ms=100, completion_wait_ms=completion_wait_ms
+        )
+
+        def make_shard(epoch: int) -> TransactionShard:
+            return environment.faults.shard(config, lambda: next(self.producer_ids), epoch)
+
+        self.nodes = [Node(number, environment, self.state, partitions, make_shard) for number in range(3)]
+        self.elect(self.nodes[0])
+
+    @property
+    def leader(self) -> Node | None:
+        return None if self.state.leader is None else self.nodes[self.state.leader]
+
+    def elect(self, node: Node) -> None:
+        self.state.epoch += 1
+        self.state.leader = node.number
+        node.lead(self.state.epoch)
+
+    def choose_leader(self, *, besides: Node) -> None:
+        in_sync = [node for node in self.nodes if node.number in self.state.in_sync]
+        able = [node for node in in_sync if node.alive and node is not besides and not node.leads]
+        self.state.leader = None
+        if able:
+            self.elect(self._environment.random.choice(able))
+
+    def fetch(self, node: Node) -> None:
+        """A follower fetches from the true leader: truncates what differs, acknowledges, takes a batch or two."""
+        leader = self.leader
+        if leader is None or not node.alive or node is leader or node.leads:
+            return
+        common = 0
+        while common < min(node.end, leader.end) and node.entries[common] == leader.entries[common]:
+            common += 1
+        del node.entries[common:]
+        leader.follower_ends[node.number] = node.end
+        if node.number not in self.state.in_sync and node.end >= leader.end:
+            self.state.in_sync.add(node.number)
+        self.advance_watermark(leader)
+        node.entries += leader.entries[node.end : node.end + self._environment.random.randint(1, 2)]
+        node.watermark = max(node.watermark, min(leader.watermark, node.end))
+
+    def advance_watermark(self, leader: Node) -> None:
+        if len(self.state.in_sync) < 2 or leader.number not in self.state.in_sync:
+            return
+        ends = [leader.end if number == leader.number else leader.follower_ends.get(number, 0) for number in self.state.in_sync]
+        if min(ends) > leader.watermark:
+            leader.watermark = min(ends)
+            self.state.committed = max(self.state.committed, leader.watermark)
+            leader.runtime.on_high_watermark(0, leader.leads, leader.watermark)
+
+    def kill(self, node: Node) -> None:
+        node.alive = False
+        node.leads = 0
+        if self.leader is node:
+            self.choose_leader(besides=node)
+
+    def restart(self, node: Node) -> None:
+        node.alive = True
+        node.boot()
+        if self.leader is None and node.number in self.state.in_sync:
+            self.elect(node)

@@ -20,6 +20,9 @@ from ....wire.errors import ErrorCode, KafkaError
 from ....wire.records import ControlType, decode_batch, decode_marker, encode_marker, iterate_headers
 from ..disk import LyingDisk
 
+DATA_PARTITIONS: Final = 3
+OFFSETS: Final = DATA_PARTITIONS
+"""The partition where a record is an offset that a consumer group has reached."""
 REPLICAS: Final = 3
 NOW_MS: Final = 1_700_000_000_000
 _CONFIG: Final = LogConfig(index_interval_bytes=400, segment_bytes=4000)
@@ -110,7 +113,7 @@ class DataPartition:
             reply(ErrorCode.NONE)
 
     def move(self, to: int) -> None:
-        """Another replica leads; the others cut what it does not have, and whoever waits asks again."""
+        """Another replica leads; the others truncate what it does not have, and producers whose request waits send it again."""
         self.leader, self.epoch, self._stable = to, self.epoch + 1, 0
         self.moves += 1
         leader = self.log

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import Any
 
 from ....coordinator.transaction.events import AddPartitions, EndTxn, InitProducerId, PartitionsReply, ProducerReply
 from ....wire.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from .world import World
+from .environment import Environment
+from .partitions import DATA_PARTITIONS, OFFSETS
+from .requests import Requests
 
 TIMEOUT_MS = 2_000
-DATA_PARTITIONS = 3
-OFFSETS = DATA_PARTITIONS
-"""The partition where a record is an offset that a consumer group has reached."""
 RETRIABLE = {
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.NOT_COORDINATOR,
@@ -35,13 +33,22 @@ class Transaction:
     outcome: str = "aborted"
 
 
+@dataclass
+class Workload:
+    """What all producers of a history did, and the numbers that their records carry."""
+
+    transactions: list[Transaction] = field(default_factory=list)
+    values: Iterator[int] = field(default_factory=lambda: count(1))
+
+
 class Client:
     """A producer that follows the protocol, one request at a time."""
 
-    def __init__(self, world: World, transactional_id: str) -> None:
-        self.world = world
+    def __init__(self, environment: Environment, requests: Requests, workload: Workload, transactional_id: str) -> None:
+        self._environment, self._random = environment, environment.random
+        self._requests, self._workload = requests, workload
         self.id = transactional_id
-        self.version = world.faults.transaction_version
+        self.version = environment.faults.transaction_version
         self.alive = True
         self.identity = (-1, -1)
         self.phase = "init"
@@ -58,7 +65,7 @@ class Client:
 
     def step(self) -> None:
         if self.waiting:
-            if self.resend is not None and self.world.random.random() < self.world.faults.resend:
+            if self.resend is not None and self._random.random() < self._environment.faults.resend:
                 self.resend()
             return
         if self.phase == "init":
@@ -70,26 +77,26 @@ class Client:
         else:
             assert self.transaction is not None
             if self.phase == "sending":
-                self.commit = self.world.random.random() < 0.7
+                self.commit = self._random.random() < 0.7
                 self.phase = "ending"
             if self.commit:
                 self.transaction.outcome = "unknown"
             self.ask(EndTxn(self.id, *self.identity, self.commit, self.version), self.ended)
 
     def begin(self) -> None:
-        if self.world.healing:
+        if self._environment.healing:
             return
         self.transaction = Transaction()
-        self.world.transactions.append(self.transaction)
-        for _ in range(self.world.random.randint(1, 3)):
-            self._add(self.world.random.randrange(DATA_PARTITIONS))
-        if self.world.random.random() < 0.5:
+        self._workload.transactions.append(self.transaction)
+        for _ in range(self._random.randint(1, 3)):
+            self._add(self._random.randrange(DATA_PARTITIONS))
+        if self._random.random() < 0.5:
             self._add(OFFSETS)
         self.phase, self.in_doubt = "sending", False
         self.enlisted = set()
 
     def _add(self, place: int) -> None:
-        value = next(self.world.values)
+        value = next(self._workload.values)
         assert self.transaction is not None
         self.transaction.values[value] = place
         self.todo.append((value, place))
@@ -103,12 +110,12 @@ class Client:
                 self.waiting = False
                 then(value)
 
-        self.resend = lambda: self.world.to_coordinator(event, reply)
+        self.resend = lambda: self._requests.to_coordinator(event, reply)
         self.resend()
 
     def send(self, value: Any, place: int) -> None:
         if self.version < 2 and place not in self.enlisted:
-            add = AddPartitions(self.id, *self.identity, (self.world.partitions[place].name,), 1)
+            add = AddPartitions(self.id, *self.identity, (self._requests.partitions[place].name,), 1)
             self.ask(add, lambda reply: self.added(place, reply))
             return
         self.request += 1
@@ -121,12 +128,12 @@ class Client:
                 if code is ErrorCode.NONE:
                     self.sequences[place] = sequence + 1
                     self.todo.pop(0)
-                elif code is ErrorCode.NETWORK_EXCEPTION and self.world.random.random() < 0.3:
+                elif code is ErrorCode.NETWORK_EXCEPTION and self._random.random() < 0.3:
                     self._give_up()
                 else:
                     self.fail(code)
 
-        self.resend = lambda: self.world.produce(self, place, pid, epoch, sequence, value, reply)
+        self.resend = lambda: self._requests.produce(self.id, self.version, place, pid, epoch, sequence, value, reply)
         self.resend()
 
     def _give_up(self) -> None:
@@ -154,10 +161,14 @@ class Client:
             if (reply.producer_id, reply.producer_epoch) != self.identity:
                 self.sequences = {}
             self.identity, self.expected = (reply.producer_id, reply.producer_epoch), (-1, -1)
-            self.world.note_identity(self.identity)
+            self._check_identity()
             self.phase = "idle"
         else:
             self.fail(reply.code)
+
+    def _check_identity(self) -> None:
+        if not 0 <= self.identity[1] < self._environment.faults.max_epoch:
+            self._environment.violations.append(f"a client was given {self.identity}")
 
     def ended(self, reply: Any) -> None:
         assert self.transaction is not None
@@ -165,18 +176,18 @@ class Client:
             self.transaction.outcome = "committed" if self.commit else "aborted"
             if self.version >= 2:
                 self.identity, self.sequences = (reply.producer_id, reply.producer_epoch), {}
-                self.world.note_identity(self.identity)
+                self._check_identity()
             self.phase = "idle"
             if self.in_doubt and self.version < 2:
                 self.phase, self.expected = "init", self.identity
-        elif reply.code is ErrorCode.NETWORK_EXCEPTION and self.world.random.random() < (0.3 if self.version >= 2 else 1.0):
+        elif reply.code is ErrorCode.NETWORK_EXCEPTION and self._random.random() < (0.3 if self.version >= 2 else 1.0):
             self._outcome_is_unknown()
         else:
             self.fail(reply.code)
 
     def _outcome_is_unknown(self) -> None:
         """A late copy of this EndTxn could end the next transaction, unless that has another epoch (KAFKA-17754)."""
-        if self.world.faults.initialises_after_unknown_end:
+        if self._environment.faults.initialises_after_unknown_end:
             self.phase, self.expected = "init", self.identity
         else:
             self.phase = "idle"
