@@ -24,7 +24,7 @@ PROGRESS_S_MAX = 6.0
 """After healing: a command that is proposed then is acknowledged, every member has the vote and the same state, within this time.
 The rest of a pause (`faults.PAUSE_S_MAX`) is part of it."""
 PROGRESS_DELAYS_MAX = 50
-"""And so many delays of a frame more: hundreds of entries that wait may each be a frame, sixteen of them under way."""
+"""And so many delays of a frame more: hundreds of entries that wait may each be a frame, sixteen of them in flight."""
 FIRST_START_S_MAX = 2.0
 CHECK_EVERY_S = 0.25
 EVENTS_MAX = 400_000

@@ -1,4 +1,4 @@
-"""Producers that follow the protocol, one request at a time, and what they were told became of their transactions."""
+"""Producers that follow the protocol, one request at a time, and the outcomes of their transactions as they know them."""
 
 from __future__ import annotations
 
