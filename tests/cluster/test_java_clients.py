@@ -97,6 +97,12 @@ class TestGroups:
     def test_nothing_is_lost_while_members_come_and_go(self, saw: dict[str, Any]) -> None:
         assert saw["lost"] == [] and saw["sent"] > 200
 
+    def test_a_group_moves_between_the_protocols_member_by_member(self, saw: dict[str, Any]) -> None:
+        """KIP-848's online migration there and back, under load: a partition never has two owners, no record is passed over."""
+        for strategy, assignor in (("eager", "range"), ("cooperative", "cooperative-sticky")):
+            assert saw[strategy]["wrong"] == [] and saw[strategy]["sent"] > 200
+            assert saw[strategy]["assignors"] == [assignor, "uniform", assignor]
+
     def test_nothing_is_doubled_while_members_come_and_go(self, saw: dict[str, Any]) -> None:
         """Transactions with offsets; one member stood still inside one until the group had gone on without it."""
         assert saw["lost"] == [] and saw["read"] == saw["sent"] > 200 and saw["aborted"] > 0

@@ -1,4 +1,5 @@
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -158,6 +159,55 @@ final class Groups {
         return Map.of("sent", sent.size(), "lost", missing(sent, handled));
     }
 
+    public static Object aGroupMovesBetweenTheProtocolsMemberByMember(Cluster cluster) throws Exception {
+        return Map.of(
+            "eager", movedThereAndBack(cluster, RangeAssignor.class),
+            "cooperative", movedThereAndBack(cluster, CooperativeStickyAssignor.class));
+    }
+
+    /** KIP-848's online migration, both ways, while a feeder writes: no partition has two owners, no offset is passed over. */
+    private static Object movedThereAndBack(Cluster cluster, Class<?> assignor) throws Exception {
+        String topic = cluster.topic(6);
+        String group = Cluster.fresh("group");
+        Ownership ownership = new Ownership();
+        Object[] classic = {"group.id", group, "session.timeout.ms", "6000", "partition.assignment.strategy", assignor.getName()};
+        NewMember old = () -> new Member(cluster.consumer(classic), topic, ownership, ownership);
+        NewMember upgraded = () -> new Member(cluster.consumer(and(NEW_PROTOCOL, "group.id", group)), topic, ownership, ownership);
+        List<String> assignors = new ArrayList<>();
+        int sent;
+        try (Feeder feeder = new Feeder(cluster, topic, 6)) {
+            Member one = old.member();
+            Member two = old.member();
+            Member.untilTheyShare(6, one, two);
+            assignors.add(assignorOf(cluster, group));
+            Member three = upgraded.member();
+            Member.untilTheyShare(6, one, two, three);
+            assignors.add(assignorOf(cluster, group));
+            one.close();
+            Member.untilTheyShare(6, two, three);
+            Member four = upgraded.member();
+            Member.untilTheyShare(6, two, three, four);
+            two.close();
+            Member.untilTheyShare(6, three, four);
+            Member five = old.member();
+            Member.untilTheyShare(6, three, four, five);
+            three.close();
+            Member.untilTheyShare(6, four, five);
+            Member six = old.member();
+            Member.untilTheyShare(6, four, five, six);
+            four.close();
+            Member.untilTheyShare(6, five, six);
+            assignors.add(assignorOf(cluster, group));
+            feeder.stop();
+            sent = feeder.acknowledged.size();
+            Cluster.until("every record is handled and committed", () ->
+                ownership.handled() == sent && committed(cluster, group) == sent);
+            five.close();
+            six.close();
+        }
+        return Map.of("sent", sent, "wrong", ownership.wrong, "assignors", assignors);
+    }
+
     public static Object nothingIsDoubledWhileMembersComeAndGo(Cluster cluster) throws Exception {
         return doubledWhileMembersComeAndGo(cluster, COOPERATIVE);
     }
@@ -266,6 +316,51 @@ final class Groups {
 
     private static List<String> missing(List<String> wanted, Set<String> found) {
         return wanted.stream().filter(each -> !found.contains(each)).limit(10).toList();
+    }
+
+    /** Who owns each partition, and how far it was handled; commits what was handled. */
+    private static final class Ownership implements Member.Work, Member.Watch {
+        private final Map<TopicPartition, Member> owners = new HashMap<>();
+        private final Map<TopicPartition, Long> next = new HashMap<>();
+        final List<String> wrong = Collections.synchronizedList(new ArrayList<>());
+
+        @Override
+        public synchronized void changed(Member who, boolean owned, Collection<TopicPartition> partitions) {
+            for (TopicPartition each : partitions) {
+                if (owned && owners.containsKey(each)) {
+                    wrong.add(each.partition() + " has two owners");
+                } else if (!owned && owners.get(each) != who) {
+                    wrong.add(each.partition() + " is given up by another than its owner");
+                }
+                if (owned) {
+                    owners.put(each, who);
+                } else {
+                    owners.remove(each);
+                }
+            }
+        }
+
+        @Override
+        public void on(ConsumerRecords<String, String> records, KafkaConsumer<String, String> from) {
+            records.forEach(each -> handle(new TopicPartition(each.topic(), each.partition()), each.offset()));
+            try {
+                from.commitSync();
+            } catch (CommitFailedException | RebalanceInProgressException moved) {
+                // whoever has these partitions next reads these records again
+            }
+        }
+
+        private synchronized void handle(TopicPartition partition, long offset) {
+            long expected = next.getOrDefault(partition, 0L);
+            if (offset > expected) {
+                wrong.add(partition.partition() + " goes on at " + offset + " after " + expected);
+            }
+            next.put(partition, Math.max(expected, offset + 1));
+        }
+
+        synchronized long handled() {
+            return next.values().stream().mapToLong(Long::longValue).sum();
+        }
     }
 
     interface NewMember {

@@ -13,6 +13,7 @@ import org.apache.kafka.common.TopicPartition;
 final class Member implements AutoCloseable {
     private final KafkaConsumer<String, String> consumer;
     private final Work work;
+    private final Watch watch;
     private final Thread thread;
     private volatile boolean running = true;
 
@@ -23,12 +24,17 @@ final class Member implements AutoCloseable {
     final List<String> events = new ArrayList<>();
 
     /** Takes ownership of the consumer. */
-    Member(KafkaConsumer<String, String> consumer, String topic, Work work) {
+    Member(KafkaConsumer<String, String> consumer, String topic, Work work, Watch watch) {
         this.consumer = consumer;
         this.work = work;
+        this.watch = watch;
         this.thread = new Thread(() -> live(topic));
         thread.setDaemon(true);
         thread.start();
+    }
+
+    Member(KafkaConsumer<String, String> consumer, String topic, Work work) {
+        this(consumer, topic, work, (who, owned, partitions) -> { });
     }
 
     Member(KafkaConsumer<String, String> consumer, String topic) {
@@ -68,6 +74,7 @@ final class Member implements AutoCloseable {
     }
 
     private void note(String sign, Collection<TopicPartition> partitions) {
+        watch.changed(this, sign.equals("+"), partitions);
         if (!partitions.isEmpty()) {
             synchronized (events) {
                 events.add(sign + String.join(",", numbers(partitions).stream().map(String::valueOf).toList()));
@@ -120,6 +127,11 @@ final class Member implements AutoCloseable {
     public void close() throws InterruptedException {
         running = false;
         thread.join(Cluster.PATIENCE.toMillis());
+    }
+
+    /** Hears what a member owns from now on, or no more. */
+    interface Watch {
+        void changed(Member who, boolean owned, Collection<TopicPartition> partitions);
     }
 
     interface Work {
