@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ..wire.errors import ErrorCode, KafkaError
 
@@ -17,9 +17,6 @@ ReplyT = TypeVar("ReplyT")
 EffectT = TypeVar("EffectT")
 
 NO_TOKEN = 0
-BATCH_BYTES_MAX: Final = 1_000_000
-"""What a shard may write at once where it has a choice: below the 1,048,588 bytes of `max.message.bytes`, which the log takes."""
-_RECORD_EXTRA_BYTES: Final = 24
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,11 +30,6 @@ class CoordinatorRecord:
     key: bytes
     value: bytes | None
     decoded: object | None = field(default=None, compare=False, repr=False)
-
-
-def batch_bytes(written: Sequence[CoordinatorRecord]) -> int:
-    """No less than the batch of these records has."""
-    return sum(len(record.key) + len(record.value or b"") + _RECORD_EXTRA_BYTES for record in written)
 
 
 @dataclass(slots=True, frozen=True)
@@ -75,7 +67,7 @@ class Context:
 
 @dataclass(slots=True, frozen=True)
 class Outcome(Generic[ReplyT, EffectT]):
-    """What one event leads to.  All records form one atomic batch.
+    """What one event leads to.  All records form one atomic batch.  `further`, of `activated` alone: batches that follow it.
 
     `deferred` answers tokens kept from earlier events.  `again`: events whose callers wait, with their tokens, to be handled anew
     once the records are in the log.  `guard` is handed to the append unseen (KIP-890 part 1).
@@ -89,6 +81,7 @@ class Outcome(Generic[ReplyT, EffectT]):
     defer: bool = False
     producer: ProducerIdentity | None = None
     guard: object | None = None
+    further: Sequence[Sequence[CoordinatorRecord]] = ()
 
 
 class Shard(Protocol[EventT, ReplyT, EffectT]):

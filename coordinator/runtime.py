@@ -324,6 +324,8 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         state.phase = Phase.ACTIVE
         log.debug("coordinator_active", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch)
         self._carry_out(state, outcome, None, NO_TOKEN)
+        for records in outcome.further:
+            self._carry_out(state, Outcome(records=records), None, NO_TOKEN)
 
     def _context(self, state: _ShardState[EventT, ReplyT, EffectT], token: int) -> Context:
         return Context(self._now_ms, state.position, state.leader_epoch, token)

@@ -170,7 +170,7 @@ def assemble(
     finding = Finding(cluster, membership, reached_by, ask_over_kafka(frame_bytes_max), clock, fail_stop)
     application = MetadataApplication(
         cluster, settings, membership, replicas, directory, groups, clock,
-        on_brokers_changed=finding.brokers_changed, on_settings=on_settings,
+        on_brokers_changed=finding.brokers_changed, on_settings=on_settings, on_failure=fail_stop,
     )  # fmt: skip
     broker = Broker(
         configuration=configuration,

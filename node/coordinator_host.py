@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, TypeVar
 
+from ..coordinator.batches import BATCH_BYTES_MAX, BATCH_HEADER_BYTES
 from ..coordinator.runtime import CoordinatorLoadError, CoordinatorRuntime, Phase
 from ..replication.manager import ReplicaManager
 from ..runtime import logs
@@ -58,6 +59,14 @@ class ReplicatedStateLog:
 
     def high_watermark(self, partition: int) -> int:
         return self._replicas.leader_log(self._topic, partition).high_watermark
+
+    def batch_bytes_max(self, partition: int) -> int:
+        """Of the records in one batch that the log takes now: its topic's `max.message.bytes`, without the batch's header."""
+        try:
+            limit = self._replicas.leader_log(self._topic, partition).config.max_message_bytes
+        except KafkaError:
+            return BATCH_BYTES_MAX  # it is led elsewhere by now, and takes nothing
+        return max(1, limit - BATCH_HEADER_BYTES)
 
 
 class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):

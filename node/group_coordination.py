@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 from ..controller.model import GROUP_VERSION, RESOURCES_LEVEL, metadata_level
@@ -185,10 +186,14 @@ class GroupCoordination:
             ),
         )
         self._topics = ClusterTopics(cluster, self._patterns_in_use, clock.monotonic)
+        state_log = ReplicatedStateLog(CONSUMER_OFFSETS, replicas)
         runtime: CoordinatorRuntime[GroupEvent, GroupReply, None] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
-            lambda _partition, _epoch: GroupShard(self._config, self._topics, self._knows_classic_members, self._own_times),
-            ReplicatedStateLog(CONSUMER_OFFSETS, replicas),
+            lambda partition, _epoch: GroupShard(
+                self._config, self._topics, self._knows_classic_members, self._own_times,
+                partial(state_log.batch_bytes_max, partition),
+            ),
+            state_log,
             lambda _partition, _epoch, _effect: None,  # groups have no effects outside their log
             config=RuntimeConfig(),
             on_failed=lambda partition, leader_epoch, reason: self._host.on_failed(partition, leader_epoch, reason),

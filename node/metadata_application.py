@@ -5,11 +5,11 @@ And the other way round: which replicas of this node cannot be served, as its he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from ..controller.features import check_known
-from ..controller.model import ApplyResult
+from ..controller.model import ApplyResult, TopicState
 from ..controller.state import ClusterState
 from ..replication.assignment import Assignment
 from ..replication.manager import ReplicaManager
@@ -19,6 +19,7 @@ from ..storage.data_folders import DataFolders
 from ..wire.errors import KafkaError
 from .cluster_view import ClusterView
 from .group_coordination import GroupCoordination
+from .inherited_settings import InheritedSettings
 from .membership import Membership
 from .run_time_settings import RunTimeSettings
 
@@ -27,6 +28,10 @@ log = logs.get(__name__)
 # Replicas that could not be opened (a full disk) are tried again, ever more rarely.
 OPEN_PAUSE_FIRST_S: Final = 2.0
 OPEN_PAUSE_MAX_S: Final = 300.0
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 class MetadataApplication:
@@ -44,7 +49,9 @@ class MetadataApplication:
         *,
         on_brokers_changed: Callable[[], None] = lambda: None,
         on_settings: Callable[[RunTimeSettings], None] = lambda _settings: None,
+        on_failure: Callable[[BaseException], None] = _raise,
     ) -> None:
+        """`on_failure`: this node no longer does what the metadata say."""
         self._cluster = cluster
         self._settings = settings
         self._membership = membership
@@ -54,6 +61,7 @@ class MetadataApplication:
         self._clock = clock
         self._on_brokers_changed = on_brokers_changed
         self._on_settings = on_settings
+        self._inherited = InheritedSettings(self._apply_again, clock.monotonic, on_failure)
         self._unopened: set[tuple[str, int]] = set()
         self._open_pause_s = OPEN_PAUSE_FIRST_S
         self._open_again_at_s = 0.0
@@ -91,11 +99,24 @@ class MetadataApplication:
             if found is not None:
                 changed.update((name, partition) for partition in found.partitions)
         if topics_inherit_anew:
-            changed.update((topic.name, partition) for topic in state.topics.values() for partition in topic.partitions)
+            self._inherited.take_up(self._held_here(list(state.topics.values())))
         if changed:
             self._replicas.apply(self._assignments(state, sorted(changed)))
         if result.changed_brokers or result.from_snapshot:
             self._replicas.brokers_changed(state.brokers if result.from_snapshot else result.changed_brokers)
+
+    def stop(self) -> None:
+        """From now on nothing is applied here."""
+        self._inherited.stop()
+
+    def _held_here(self, topics: Iterable[TopicState]) -> Iterator[tuple[str, int]]:
+        for topic in topics:
+            for number, partition in topic.partitions.items():
+                if self._cluster.node_id in partition.replicas:
+                    yield topic.name, number
+
+    def _apply_again(self, key: tuple[str, int]) -> None:
+        self._replicas.apply(self._assignments(self._cluster.state, (key,)))
 
     def _take_up_settings(self, state: ClusterState) -> bool:
         """What was changed at run time; True when topics inherit something else from now on."""

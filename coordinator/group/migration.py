@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...wire.errors import ErrorCode, KafkaError
+from ..batches import batch_bytes
 from ..fields import RecordFormatError
-from ..outcome import BATCH_BYTES_MAX, CoordinatorRecord, batch_bytes
+from ..outcome import CoordinatorRecord
 from .consumer.classic_members import by_id, by_name, metadata_of
 from .consumer.events import TopicCatalog
 from .consumer.group import ConsumerGroup, Draft
@@ -86,9 +87,9 @@ def _cannot(group: ClassicGroup, why: str) -> KafkaError:
     return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
 
-def check_upgrade_fits(group: ClassicGroup, written: Sequence[CoordinatorRecord]) -> None:
+def check_upgrade_fits(group: ClassicGroup, written: Sequence[CoordinatorRecord], bytes_max: int) -> None:
     """Raises GROUP_ID_NOT_FOUND where the log would refuse what the upgrade writes."""
-    if batch_bytes(written) > BATCH_BYTES_MAX:
+    if batch_bytes(written) > bytes_max:
         raise _cannot(group, "the group is too large for one batch of records")
 
 
@@ -102,9 +103,9 @@ def downgrade_bytes_min(group: ConsumerGroup) -> int:
     )
 
 
-def may_downgrade(config: GroupConfig, group: ConsumerGroup) -> bool:
+def may_downgrade(config: GroupConfig, group: ConsumerGroup, bytes_max: int) -> bool:
     """Whether a consumer group of classic members may become a classic group, as far as is known before it is tried."""
-    small = len(group.members) <= config.classic.max_size and downgrade_bytes_min(group) <= BATCH_BYTES_MAX
+    small = len(group.members) <= config.classic.max_size and downgrade_bytes_min(group) <= bytes_max
     return small and config.migration_policy.goes_down
 
 

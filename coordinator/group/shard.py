@@ -19,7 +19,8 @@ from itertools import islice
 from typing import Final
 
 from ...wire.errors import ErrorCode, KafkaError
-from ..outcome import BATCH_BYTES_MAX, Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord, batch_bytes
+from ..batches import BATCH_BYTES_MAX, batch_bytes, in_batches
+from ..outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
 from . import migration, rebalance, records, silence, views
 from .classic_events import Acknowledged, Heartbeat, JoinGroup, LeaveGroup, LeaveReply, SyncGroup
 from .consumer import classic_members
@@ -56,8 +57,6 @@ from .state import RULES, GroupAction, GroupRequest, GroupState
 
 GroupOutcome = Outcome[GroupReply, None]
 
-TOMBSTONES_BYTES_MAX: Final = 500_000
-"""Of keys in one batch: with what every record adds, well below the 1 MiB of `max.message.bytes`."""
 TOPIC_NAME_MAX: Final = 249
 
 
@@ -70,10 +69,12 @@ class GroupShard:
         catalog: TopicCatalog | None = None,
         knows_classic_members: Callable[[], bool] = lambda: True,
         own_times: OwnTimes = lambda _group_id: (None, None),
+        batch_bytes_max: Callable[[], int] = lambda: BATCH_BYTES_MAX,
     ) -> None:
         """`catalog` knows the topics at least as of this election; without one there are none, and none is taken for deleted.
         `knows_classic_members()`: every node that may coordinate knows of classic members in consumer groups.  `own_times`: see
-        `ConsumerGroups`."""
+        `ConsumerGroups`.  `batch_bytes_max()`: of the records that the log takes at once now."""
+        self._batch_bytes_max = batch_bytes_max
         self._knows_classic_members = knows_classic_members
         self.config = config
         self._catalog = catalog
@@ -126,9 +127,8 @@ class GroupShard:
 
     def activated(self, context: Context) -> GroupOutcome:
         self._is_live = True
-        written: list[CoordinatorRecord] = []
-        for group in list(self.groups.values()):
-            written += self._take_over(group, context.now_ms)
+        units = [self._take_over(group, context.now_ms) for group in list(self.groups.values())]
+        batches = in_batches(units, self._batch_bytes_max())
         self._next_expiration_scan_ms = context.now_ms + self.config.offsets_retention_check_interval_ms
         self.consumers.activated(context.now_ms, self.silences)
         if self._catalog is not None:
@@ -136,7 +136,7 @@ class GroupShard:
             # committed these offsets had seen no newer metadata than this election, so a topic missing now was deleted.
             topics = {topic for group_id in self.offsets.groups() for topic, _ in self.offsets.newest_of_group(group_id)}
             self._deleted_topics.update(dict.fromkeys(topics - self._catalog.shapes(topics).keys(), context.now_ms))
-        return Outcome(records=written)
+        return Outcome(further=batches)
 
     def _take_over(self, group: ClassicGroup, now_ms: int) -> list[CoordinatorRecord]:
         """Everybody has a full session to find this coordinator; whoever left under the last one is removed, and the others join
@@ -303,7 +303,8 @@ class GroupShard:
         left, or (joined) became a classic one and nobody has to move."""
         group, group_id = draft.group, draft.group.group_id
         written = draft.records
-        if written and group.is_all_classic and (group.is_settled or not joined) and migration.may_downgrade(self.config, group):
+        may = written and group.is_all_classic and (group.is_settled or not joined)
+        if may and migration.may_downgrade(self.config, group, self._batch_bytes_max()):
             present = self.consumers.groups[group_id]
             made = migration.downgraded(group, group.epoch if joined else present.epoch, now_ms)
             value = CoordinatorRecord(records.encode_group_key(group_id), records.encode_group_value(made.to_value(now_ms, None)))
@@ -311,7 +312,7 @@ class GroupShard:
             if not joined:  # the next coordinator, should there be one soon, finds by the notes that the others must join again
                 notes += self.silences.left(group_id, present.members.keys() - made.members.keys(), now_ms)
             instead = [*self.consumers.tombstones(group_id), value, *notes]
-            if batch_bytes(instead) <= BATCH_BYTES_MAX:  # otherwise it stays what it is: the log takes no half of it
+            if batch_bytes(instead) <= self._batch_bytes_max():  # otherwise it stays what it is: the log takes no half of it
                 if not joined:
                     rebalance.prepare(made, now_ms, self.config.classic, Change())
                 self._downgrades[group_id] = made
@@ -334,7 +335,7 @@ class GroupShard:
                 classic = False
         draft, reply = self.consumers.heartbeat(event, context, classic=classic, converted=converted)
         if converted is not None and group is not None:
-            migration.check_upgrade_fits(group, draft.records)
+            migration.check_upgrade_fits(group, draft.records, self._batch_bytes_max())
             rebalance.dissolve(group, change)
             for member_id in group.members:
                 if member_id in draft.group.members:
@@ -473,7 +474,7 @@ class GroupShard:
     def _room(self, group_id: str) -> int:
         """How many tombstones of its offsets one batch may hold, for it must not be larger than any that the log takes."""
         key_bytes = len(group_id.encode()) + TOPIC_NAME_MAX
-        return max(1, min(self.config.expiration_batch_max, TOMBSTONES_BYTES_MAX // key_bytes))
+        return max(1, min(self.config.expiration_batch_max, self._batch_bytes_max() // (2 * key_bytes)))
 
     def _delete_group(self, group_id: str, token: int) -> GroupOutcome:
         """A bounded number of tombstones at a time, like `_topics_deleted`; the caller is answered after the last."""

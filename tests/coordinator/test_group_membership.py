@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from coordinator_doubles import Driver, MemoryLog, code_of
+from tidegate.coordinator.batches import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, in_batches
 from tidegate.coordinator.group.classic_events import (
     Acknowledged,
     ClassicGroupConfig,
@@ -31,11 +32,19 @@ from tidegate.coordinator.group.events import (
     TxnOffsetCommit,
 )
 from tidegate.coordinator.group.membership import ClassicGroup
-from tidegate.coordinator.group.records import OffsetKey, OffsetValue, decode_key, encode_offset_key, encode_offset_value
+from tidegate.coordinator.group.records import (
+    OffsetKey,
+    OffsetValue,
+    decode_key,
+    encode_group_key,
+    encode_offset_key,
+    encode_offset_value,
+)
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.group.state import RULES, VALID_PREVIOUS, GroupRequest, GroupState
-from tidegate.coordinator.outcome import Context, ReplayedRecord
+from tidegate.coordinator.outcome import Context, CoordinatorRecord, ReplayedRecord
 from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.records import iterate_headers
 
 G = "readers"
 R, S = GroupRequest, GroupState
@@ -49,7 +58,10 @@ class Groups(Driver):
 
     def __init__(self, *, log: MemoryLog | None = None, now_ms: int = 1_000_000, **config: Any) -> None:
         settings = GroupConfig(classic=ClassicGroupConfig(**({"initial_rebalance_delay_ms": 0} | config)))
-        super().__init__(lambda partition, epoch: GroupShard(settings), log=log, now_ms=now_ms)
+        self.batch_bytes_max = BATCH_BYTES_MAX
+        super().__init__(
+            lambda partition, epoch: GroupShard(settings, batch_bytes_max=lambda: self.batch_bytes_max), log=log, now_ms=now_ms
+        )
         self.numbers = count(1)
 
     def join(self, label: str, member_id: str = "", instance: str | None = None, **changes: Any) -> Any:
@@ -560,3 +572,40 @@ def test_a_deleted_group_is_gone_for_good(groups: Groups) -> None:
     after = Groups(log=groups.log)
     after.load(epoch=2)
     assert after.state is S.DEAD
+
+
+# --- what the log takes at once ----------------------------------------------------------------------------------------------
+
+
+def test_a_take_over_of_many_groups_is_written_in_batches_that_the_log_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic's max.message.bytes may be small; what one group needs stays together."""
+    before = Groups()
+    before.load()
+    names = [f"group-{number:02}" for number in range(20)]
+    for name in names:
+        member = before.join(name, group_id=name).member_id
+        before.submit(name, SyncGroup(name, 1, member, None, "consumer", "range", ((member, b"share"),)))
+        before.commit()
+
+    def two_records(shard: GroupShard, group: ClassicGroup, now_ms: int) -> list[CoordinatorRecord]:
+        offset = encode_offset_key(group.group_id, "t" * 100, 0)
+        return [CoordinatorRecord(encode_group_key(group.group_id), None), CoordinatorRecord(offset, None)]
+
+    monkeypatch.setattr(GroupShard, "_take_over", two_records)
+    begin = len(before.log.data[0])
+    after = Groups(log=before.log)
+    after.batch_bytes_max = 1000
+    after.load(epoch=before.log.epochs[0] + 1)
+    batches = [header for _, header in iterate_headers(bytes(before.log.data[0][begin:]))]
+    assert len(batches) > 3 and sum(each.record_count for each in batches) == 2 * len(names)
+    assert all(each.record_count % 2 == 0 and each.size_bytes <= 1000 + BATCH_HEADER_BYTES for each in batches)
+    assert not after.shard.groups and after.failures == []
+
+
+def test_records_are_packed_into_batches_without_tearing_a_unit() -> None:
+    def unit(*sizes: int) -> list[CoordinatorRecord]:
+        return [CoordinatorRecord(b"k" * (size - 24), b"") for size in sizes]
+
+    packed = in_batches([unit(50), unit(), unit(30, 30), unit(100), unit(60, 60), unit(40)], 100)
+    assert [[len(record.key) + 24 for record in batch] for batch in packed] == [[50], [30, 30], [100], [60, 60], [40]]
+    assert in_batches([], 100) == in_batches([unit()], 100) == []

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from consumer_group_driver import SESSION_MS, Consumers, G, numbers, owned
 from coordinator_doubles import Catalog, MemoryLog, code_of
+from tidegate.coordinator.batches import BATCH_BYTES_MAX
 from tidegate.coordinator.fields import FieldWriter
 from tidegate.coordinator.group import migration
 from tidegate.coordinator.group.classic_events import (
@@ -59,6 +60,8 @@ def share(*partitions: int) -> bytes:
 class Mixed(Consumers):
     """Asks as members of both protocols do."""
 
+    batch_bytes_max = BATCH_BYTES_MAX
+
     def __init__(self, *, policy: str = "bidirectional", knows: bool = True, log: MemoryLog | None = None, **kept: Any) -> None:
         self.policy, self.knows, self.labels = policy, knows, 0
         super().__init__(kept.pop("catalog", None), log=log, **kept)
@@ -69,7 +72,7 @@ class Mixed(Consumers):
             consumer=settings.consumer,
             migration_policy=MigrationPolicy(self.policy),
         )
-        return GroupShard(settings, self.catalog, lambda: self.knows)
+        return GroupShard(settings, self.catalog, lambda: self.knows, batch_bytes_max=lambda: self.batch_bytes_max)
 
     def classic(self, member_id: str = "m", owns: tuple[int, ...] = (), **fields: Any) -> Any:
         """JoinGroup; an answer, or the label under which it will be."""
@@ -443,14 +446,14 @@ def test_a_group_too_large_to_be_a_classic_one_loses_its_last_consumer_and_goes_
     assert groups.kind() == "classic PreparingRebalance", "now it fits"
 
 
-def test_a_group_too_large_to_be_a_consumer_group_stays_a_classic_one(groups: Mixed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_too_large_to_be_a_consumer_group_stays_a_classic_one(groups: Mixed) -> None:
     groups.stable_classic()
     waiting = groups.classic("", new_member_id="second")
-    monkeypatch.setattr(migration, "BATCH_BYTES_MAX", 200)
+    groups.batch_bytes_max = 200  # what the log takes, for it is set smaller, or larger, at any time
     refused = groups.join("c")
     assert code_of(refused) is ErrorCode.GROUP_ID_NOT_FOUND and "too large" in refused.message
     assert waiting not in groups.replies and groups.kind() == "classic PreparingRebalance"
-    monkeypatch.undo()
+    groups.batch_bytes_max = BATCH_BYTES_MAX
     assert groups.join("c").member_epoch == 2
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 from tidegate.controller.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
-from tidegate.controller.model import ApplyResult
+from tidegate.controller.model import ApplyResult, PartitionState, TopicState
 from tidegate.controller.state import ALL_NODES, ClusterState
 from tidegate.node.cluster_view import ClusterView
+from tidegate.node.inherited_settings import SLICE_S, InheritedSettings
 from tidegate.node.metadata_application import MetadataApplication
 from tidegate.node.run_time_settings import RunTimeSettings
+from tidegate.replication.assignment import Assignment
 from tidegate.runtime.clock import ManualClock
 
 from .test_configuration import loaded
@@ -41,3 +45,57 @@ def test_what_is_set_at_run_time_holds_at_once_and_the_file_again_afterwards() -
     applied({ALL_NODES: {CATCH_UP_SETTING: "100"}, 1: {CATCH_UP_SETTING: "5"}, 2: {CATCH_UP_SETTING: "6"}})
     applied({})
     assert limits == [9, 100, 5, 9] and settings.number(CLEANER_SETTING) == 32 << 20
+
+
+async def test_a_new_default_for_all_topics_is_taken_up_in_slices_of_the_loops_time() -> None:
+    """Here each partition takes 0.5 ms.  What comes meanwhile is applied at once, and a newer default begins anew."""
+    clock, taken = ManualClock(), dict[tuple[str, int], str]()
+    state = ClusterState()
+    for name in ("a", "b"):
+        partitions = dict.fromkeys(range(1000), PartitionState((1,), (1,), leader=1))
+        state._topics[name] = TopicState(name, UUID(int=ord(name)), {}, partitions, {})
+    def apply(assignments: list[Assignment]) -> None:
+        for each in assignments:
+            clock.advance(0.0005)
+            taken[each.topic, each.partition] = each.config.get("retention.ms", "")
+
+    cluster = ClusterView(1, cast(Any, SimpleNamespace(state=state)), cast(Any, None), clock)
+    replicas = SimpleNamespace(change_limits=lambda _new: None, apply=apply)
+    directory, groups = SimpleNamespace(expect=list, topic_ids={}), SimpleNamespace(topics_changed=lambda: None)
+    parts: list[Any] = [SimpleNamespace(broker_epoch=1), replicas, directory, groups]
+    application = MetadataApplication(cluster, RunTimeSettings(loaded()), *parts, clock)
+
+    def applied(retention_ms: str = "", *, changed: tuple[tuple[str, int], ...] = ()) -> None:
+        state.index += 1
+        if retention_ms:
+            state.node_configs = {ALL_NODES: {"log.retention.ms": retention_ms}}
+        taken.clear()
+        application.apply(state, ApplyResult(state.index, 1, changed_partitions=frozenset(changed)))
+
+    applied()
+    applied("1000")
+    in_a_slice = len(taken)
+    assert 1 <= in_a_slice <= 1 + SLICE_S / 0.0005
+    await asyncio.sleep(0)
+    assert in_a_slice < len(taken) <= 2 * (1 + SLICE_S / 0.0005)
+    applied(changed=(("b", 999),))
+    assert taken == {("b", 999): "1000"}
+    applied("2000")
+    for _ in range(5000):
+        await asyncio.sleep(0)
+    assert taken == {(name, number): "2000" for name in ("a", "b") for number in range(1000)}
+    applied("3000")
+    application.stop()
+    await asyncio.sleep(0)
+    assert len(taken) <= 1 + SLICE_S / 0.0005, "nothing more is taken up by a node that stops"
+
+
+def test_a_node_that_cannot_take_a_default_up_fails() -> None:
+    failures: list[BaseException] = []
+    error = OSError("the disk")
+
+    def refuse(_key: tuple[str, int]) -> None:
+        raise error
+
+    InheritedSettings(refuse, ManualClock().monotonic, failures.append).take_up(iter([("a", 0)]))
+    assert failures == [error]
