@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install foreign-clients foreign-systems foreign-tools rolling-upgrade test lint demo proto clean
+.PHONY: help install foreign-clients foreign-systems foreign-tools rolling-upgrade test lint sizes demo proto clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ lint: install ## ruff and strict mypy
 	$(BIN)/ruff check .
 	mkdir -p .link && ln -sfn .. .link/tidegate
 	$(BIN)/mypy
+
+sizes: install ## report the largest files, classes and functions
+	$(BIN)/python -m tests.sizes
 
 proto: ## generate the protobuf modules again after a change in proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py --quiet build_py

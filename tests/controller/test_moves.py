@@ -230,7 +230,9 @@ def test_nothing_moves_before_every_node_knows_of_moves(office: Office) -> None:
     assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION and "tidegate features upgrade" in refused.value.message
     change = pb.PartitionChange(partition=0, leader=1, isr=[1, 2, 3], replicas=[1, 2, 3, 4], adding=[4], target=[4, 2, 3])
     topic = office.state.topics["t"]
-    assert partition_changes.changed_partition(office.state, topic, office.partition(), change) is ErrorCode.UNSUPPORTED_VERSION
+    assert partition_changes.changed_partition(
+        office.state.brokers, office.state.features, topic, office.partition(), change
+    ) is ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_a_change_that_lost_its_race_is_told(office: Office) -> None:
@@ -262,7 +264,9 @@ UNSOUND = [
 def test_an_assignment_that_makes_no_sense_is_refused_by_the_state_itself(office: Office, fields: dict[str, list[int]]) -> None:
     office.topic()
     change = pb.PartitionChange(partition=0, leader=1, isr=[1, 2, 3], last_known_leader=1, **fields)
-    found = partition_changes.changed_partition(office.state, office.state.topics["t"], office.partition(), change)
+    found = partition_changes.changed_partition(
+        office.state.brokers, office.state.features, office.state.topics["t"], office.partition(), change
+    )
     assert found is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 

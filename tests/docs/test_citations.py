@@ -44,7 +44,7 @@ WITHIN_A_PAGE = re.compile(rf"\(({NUMBERS})\)")
 PAGE_NAMED = re.compile(r"docs/(semantics|raft|hot-path)\.md|\((semantics|raft|hot-path)\.md")
 MARKDOWN_FILE = re.compile(r"(?<![\w/.-])[\w./-]*\w\.md\b")
 FOREIGN = re.compile(
-    r"\b(?:SEMANTICS|HOTPATH|KAFKA-WIRE)\b|\b(?:DESIGN|PLATFORM|STYLE)(?:\.md|,? (?:section )?\d)|/work/"
+    r"\b(?:SEMANTICS|HOTPATH|KAFKA-WIRE)\b|\b(?:DESIGN|PLATFORM|STYLE)(?:\.md|,? (?:section )?\d)"
     r"|\b[Rr]ules? \d"
 )
 """Documents that stood beside the repository once, and the numbers of their rules."""
@@ -379,7 +379,7 @@ def test_the_pages_of_rules_cite_one_another_without_a_word() -> None:
     assert faults_of_citations({"node/some.py": "a list (T9)"}, rules) == []
 
 
-@pytest.mark.parametrize("text", ["(SEMANTICS 3.1 4)", "HOTPATH 7", "DESIGN 4", "as NOTHING.md says", "(rule 9)", "/work/x"])
+@pytest.mark.parametrize("text", ["(SEMANTICS 3.1 4)", "HOTPATH 7", "DESIGN 4", "as NOTHING.md says", "(rule 9)"])
 def test_a_document_that_is_not_here_is_found(text: str) -> None:
     assert foreign_documents({"node/some.py": text}) != []
 

@@ -14,14 +14,6 @@ import pytest
 
 from .source_tree import ROOT, product_modules, project_files, pyproject
 
-FILE_LINES_MAX = 600
-FUNCTION_LINES_MAX = 70
-# Known to be too long, with what is to be done about it; nothing may join, and neither may grow.
-LONG_FILES: dict[str, int] = {}
-LONG_FUNCTIONS = {
-    "wire/records.py: _decode_records": 80,  # the loop of every consumer: varints are read inline, a call each would double it
-}
-
 # Put together from pieces, or this file would contain what it forbids.
 MACHINE_PATH = re.compile(r"(?<![\w.}/:-])/(?:" + "|".join(("work", "root", "home")) + r")(?![\w-])")
 REGISTRY_HOSTS = tuple(
@@ -105,37 +97,6 @@ def test_every_package_is_listed_for_the_wheel() -> None:
     assert len(listed) == len(set(listed))
     missing = [str(folder) for folder in folders if folder / "__init__.py" not in project_files()]
     assert missing == [], "folders without __init__.py"
-
-
-def test_files_stay_short_enough_to_be_read() -> None:
-    lengths = {str(path): len((ROOT / path).read_text().splitlines()) for path in product_modules()}
-    assert {path: lines for path, lines in lengths.items() if lines > LONG_FILES.get(path, FILE_LINES_MAX)} == {}
-
-
-def test_functions_stay_short_enough_to_be_understood() -> None:
-    too_long = []
-    for path in product_modules():
-        for name, lines in functions((ROOT / path).read_text()):
-            if lines > LONG_FUNCTIONS.get(f"{path}: {name}", FUNCTION_LINES_MAX):
-                too_long.append(f"{path}: {name} has {lines} lines")
-    assert too_long == []
-
-
-def functions(source: str) -> Iterator[tuple[str, int]]:
-    """Name and length of every function, its docstring not counted."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno is not None
-            lines = node.end_lineno - node.lineno + 1
-            first = node.body[0]
-            if ast.get_docstring(node) is not None and first.end_lineno is not None:
-                lines -= first.end_lineno - first.lineno + 1
-            yield node.name, lines
-
-
-def test_function_lengths_are_measured_without_the_docstring() -> None:
-    source = 'def f():\n    """One.\n\n    Two."""\n    return 1\n\n\nasync def g():\n    pass\n'
-    assert list(functions(source)) == [("f", 2), ("g", 2)]
 
 
 def test_every_product_module_says_what_it_is() -> None:
