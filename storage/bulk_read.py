@@ -67,6 +67,25 @@ def begin_bulk_read(log: Log, offset: int, max_bytes: int, upper_offset: int) ->
             ErrorCode.OFFSET_OUT_OF_RANGE,
             f"offset {offset} of {log.name} is outside [{log.log_start_offset}, {min(upper_offset, log.log_end_offset)})",
         )
+    return _place_of(log, offset, max_bytes, upper_offset)
+
+
+def begin_copy(log: Log, offset: int, max_bytes: int) -> BulkRead:
+    """The same for a copy of the log: also of what lies below the log start, and up to the log's end.  There have to be batches
+    from `offset` on."""
+    return _place_of(log, offset, max_bytes, log.log_end_offset)
+
+
+def bytes_from(log: Log, offset: int) -> int:
+    """How many bytes of batches there are from the one that holds `offset`, or follows it.  Raises OSError, InvalidBatch."""
+    first, *others = log.segments.starting_at(offset)
+    rest = sum(segment.size_bytes for segment in others)
+    if offset <= first.base_offset:
+        return rest + first.size_bytes
+    return rest if offset >= first.next_offset else rest + first.size_bytes - first.position_of(offset)
+
+
+def _place_of(log: Log, offset: int, max_bytes: int, upper_offset: int) -> BulkRead:
     following = [segment for segment in log.segments.starting_at(offset) if segment.size_bytes]
     if offset >= following[0].next_offset:
         following.pop(0)  # a gap between two segments

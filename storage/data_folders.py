@@ -7,7 +7,11 @@
   to the other folders.  It takes a restart to use the folder again.  A full disk is not a failed one: what a folder has is
   opened and read (`recovery`).
 * A folder of another node or cluster is refused, and so is a start without any folder, or without the `essential` one.
-* A log that is found in two folders is refused: nobody can say which one is right.
+* A log that is found in two folders, and was not about to move from one to the other, is refused: nobody can say which one is
+  right.
+* A log moves to another folder of the node by `move_to` (KIP-113): a future replica is filled there, and takes its place
+  (`moving`).  What a crash leaves of both, `_judge_twins` puts in order.  A folder that is asked for before the log is there is
+  remembered for as long as the node runs.
 * The identity that the node tells the cluster (`directory_id`) is that of its first folder, until a folder that belonged to it
   is missing: then it is a new one, and counts as a replaced disk.  Each folder knows the ids of all (`data-folders`).
 
@@ -19,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -31,11 +36,15 @@ from .eraser import Eraser
 from .folder_notes import PartitionKey
 from .log import CorruptLog, Log, LogConfig
 from .log_directory import DirectoryRefused, LogDirectory, OpenReport, parse_name
+from .moving.future_replica import FutureReplica
+from .moving.standing import Standing, TwinLogs, Verdict, judge, read_standing, write_standing
 from .open_files import OPEN_FILES_MAX
 from .opening_progress import OpeningProgress
 from .set_aside import DamagedRetention, remove_old_damaged
 
 DATA_FOLDERS = "data-folders"
+PREFERRED_MAX = 100_000
+"""Logs that are not there, of which it is remembered where they are to be made."""
 _NODE, _MEMBER = "node", "member"
 log = logs.get(__name__)
 
@@ -107,6 +116,10 @@ class DataFolders:
             folder.on_corrupt = self._log_damaged
             folder.make_room = lambda path: self.make_room(path)
             folder.progress = self.progress
+            folder.on_cut = partial(self._cut, folder)
+        self.futures: dict[PartitionKey, FutureReplica] = {}
+        """Of the logs that are on their way to another folder."""
+        self._preferred: dict[PartitionKey, LogDirectory] = {}
         self.directory_id = ""
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
         self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None
@@ -117,7 +130,7 @@ class DataFolders:
 
     def open_all(self, config_of: Callable[[str], LogConfig] | None = None, *, now_ms: int) -> OpenReport:
         """Opens every folder and every log in it.  Raises DirectoryRefused, OSError; then all are closed."""
-        self._refuse_twins()
+        self._judge_twins()
         report = OpenReport(clean=True)
         opened: list[LogDirectory] = []
         try:
@@ -133,6 +146,7 @@ class DataFolders:
                 report.cut_bytes += part.cut_bytes
                 report.failed |= part.failed
             self._settle_identity(opened)
+            self._take_up_moves()
         except BaseException:
             for folder in opened:
                 folder.close(clean=False)
@@ -163,8 +177,9 @@ class DataFolders:
         if self._failed:
             self._lost = {key for key in assigned if self.folder_of(*key) is None}
 
-    def _refuse_twins(self) -> None:
-        places: dict[PartitionKey, Path] = {}
+    def _judge_twins(self) -> None:
+        """What has a place in several folders, or is marked as moving, and what becomes of it (`moving.standing`)."""
+        places: dict[PartitionKey, list[LogDirectory]] = {}
         seen: set[Path] = set()
         for folder in self.folders:
             if folder.path in seen:
@@ -175,17 +190,48 @@ class DataFolders:
             except OSError as error:
                 self._failed[folder.path] = error
                 continue
-            for name in names:
-                key = parse_name(name)
-                if key is None:
-                    continue
-                if key in places:
-                    raise DirectoryRefused(
-                        f"the log {name} is in {places[key]} and in {folder.path}: which one is right cannot be known here. "
-                        "Move one of them away."
-                    )
-                places[key] = folder.path
+            for key in filter(None, map(parse_name, names)):
+                places.setdefault(key, []).append(folder)
         self.progress.found = len(places)
+        standings = {key: self._standings(key, folders) for key, folders in places.items()}
+        for key, found in standings.items():
+            if not found or (len(found) == 1 and Standing.CURRENT in found.values()):
+                continue
+            try:
+                verdicts = judge(found, some_failed=bool(self._failed))
+            except TwinLogs:
+                where = [folder.path for folder in places[key]]
+                raise DirectoryRefused(
+                    f"the log {key[0]}-{key[1]} is in {where[0]} and in {where[1]}: which one is right cannot be known here. "
+                    "Move one of them away."
+                ) from None
+            for folder in places[key]:
+                if folder.path in verdicts:
+                    folder.verdicts[key] = verdicts[folder.path]
+
+    def _standings(self, key: PartitionKey, folders: Sequence[LogDirectory]) -> dict[Path, Standing]:
+        found = {}
+        for folder in folders:
+            if folder.path not in self._failed:
+                try:
+                    found[folder.path] = read_standing(self._disk, folder.path_of(key))
+                except OSError as error:
+                    self._failed[folder.path] = error
+        return found
+
+    def _take_up_moves(self) -> None:
+        """What is settled now loses its mark, and moves that were interrupted go on.  Raises OSError."""
+        for folder in self.folders:
+            for key, verdict in folder.verdicts.items():
+                if verdict is Verdict.USE_PLAIN and not self._failed and not folder.is_offline:
+                    write_standing(self._disk, folder.path_of(key), Standing.CURRENT)
+            folder.verdicts.clear()
+            for key in folder.futures_found:
+                origin = self.folder_of(*key)
+                topic_id = None if origin is None else origin.topic_ids.get(key)
+                if origin is not None and topic_id is not None and not folder.is_offline:
+                    # What the copy has above the end of the log, the log has lost: others may come in its place.
+                    self._begin_move(key, topic_id, origin, folder).source_cut(origin.logs[key].log_end_offset)
 
     def _settle_identity(self, opened: Sequence[LogDirectory]) -> None:
         """The node's identity by the rule of the module's text; every folder is told of all when that changed."""
@@ -275,10 +321,73 @@ class DataFolders:
                 return folder
         return None
 
+    # --------------------------------------------------------------------------------------------- moves between the folders
+
+    def move_to(self, topic: str, partition: int, path: Path) -> FutureReplica | None:
+        """The log is to be in this folder: a move to it begins, or goes on, and one to another folder ends.  None when the log is
+        there.  Raises LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR; REPLICA_NOT_AVAILABLE for a log that is to be made there."""
+        key = (topic, partition)
+        target = next((folder for folder in self.folders if folder.path.absolute() == path), None)
+        if target is None:
+            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is no data folder of this node")
+        if target.is_offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the data folder {path} is offline")
+        future = self.futures.get(key)
+        if future is not None and future.target is target:
+            return future
+        if future is not None:
+            self.end_move(key)
+        origin = self.folder_of(topic, partition)
+        if origin is None:
+            self._preferred.pop(key, None)
+            self._preferred[key] = target
+            if len(self._preferred) > PREFERRED_MAX:
+                del self._preferred[next(iter(self._preferred))]
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{topic}-{partition} is not here: it will be made in {path}")
+        if origin is target:
+            return None
+        if key not in origin.logs or origin.logs[key].is_offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is offline")
+        self._make_place(key, origin, target)
+        return self._begin_move(key, origin.topic_ids[key], origin, target)
+
+    def _make_place(self, key: PartitionKey, origin: LogDirectory, target: LogDirectory) -> None:
+        try:
+            if read_standing(self._disk, origin.path_of(key)) is Standing.STAYED:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"a move of {key[0]}-{key[1]} failed: restart the node first")
+            if self._disk.exists(target.path_of(key)):  # as far as this node knows there is nothing; a start says what it is
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{target.path_of(key)} is in the way until a restart")
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key[0]}-{key[1]} cannot be moved: {error}") from error
+
+    def _begin_move(self, key: PartitionKey, topic_id: UUID, origin: LogDirectory, target: LogDirectory) -> FutureReplica:
+        def ended() -> None:
+            if self.futures.get(key) is future:
+                del self.futures[key]
+
+        future = self.futures[key] = FutureReplica(self._disk, key, topic_id, origin, target, ended)
+        return future
+
+    def end_move(self, key: PartitionKey) -> None:
+        """The log stays where it is.  Waits for the disk.  Raises KAFKA_STORAGE_ERROR."""
+        future = self.futures.get(key)
+        if future is not None:
+            try:
+                future.cancel()
+            except OSError as error:
+                future.target.disk_failed(error)
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the move of {future.name} cannot be undone: {error}") from error
+
+    def _cut(self, folder: LogDirectory, key: PartitionKey, offset: int) -> None:
+        future = self.futures.get(key)
+        if future is not None and future.origin is folder:
+            future.source_cut(offset)
+
     # ------------------------------------------------------------------------------------------------- partitions come and go
 
     def create(self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int = 0) -> Log:
         """The log of this topic, made in the folder with the fewest when there is none.  Raises KAFKA_STORAGE_ERROR."""
+        self._end_move_of_other(topic, partition, topic_id)
         folder = self._place_of((topic, partition), {})
         return folder.create(topic, topic_id, partition, config, now_ms=now_ms)
 
@@ -289,6 +398,7 @@ class DataFolders:
         creation = CreationInFolders()
         for new in wanted:
             try:
+                self._end_move_of_other(new.topic, new.partition, new.topic_id)
                 shares.setdefault(self._place_of(new.key, counts), []).append(new)
             except KafkaError as error:
                 creation.refused[new.key] = error
@@ -298,6 +408,12 @@ class DataFolders:
             except KafkaError as error:
                 creation.refused.update((new.key, error) for new in share)
         return creation
+
+    def _end_move_of_other(self, topic: str, partition: int, topic_id: UUID) -> None:
+        """A log of another topic of this name is about to be removed."""
+        future = self.futures.get((topic, partition))
+        if future is not None and future.topic_id != topic_id:
+            self.end_move(future.key)
 
     def _place_of(self, key: PartitionKey, counts: dict[LogDirectory, int]) -> LogDirectory:
         """Where a log is, or goes; `counts` of the logs in each folder, as far as they are known.  Raises KAFKA_STORAGE_ERROR."""
@@ -310,6 +426,9 @@ class DataFolders:
         usable = [folder for folder in self.folders if not folder.is_offline]
         if not usable:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data folder is offline")
+        preferred = self._preferred.pop(key, None)
+        if preferred in usable:
+            return preferred
         for folder in usable:
             if folder not in counts:
                 counts[folder] = folder.log_count
@@ -323,12 +442,18 @@ class DataFolders:
         return None if folder is None else folder.topic_id_of(topic, partition)
 
     def delete(self, topic: str, partition: int) -> None:
+        """First the future replica, if there is one: alone it would be nothing."""
+        try:
+            self.end_move((topic, partition))
+        except KafkaError as error:  # its folder is offline now, and a start removes what is left there
+            log.warning("future_replica_not_removed", log=f"{topic}-{partition}", reason=error)
         folder = self.folder_of(topic, partition)
         if folder is not None:
             folder.delete(topic, partition)
 
     def set_aside(self, topic: str, partition: int, *, now_ms: int = 0) -> None:
         """See `LogDirectory.set_aside`."""
+        self.end_move((topic, partition))
         folder = self.folder_of(topic, partition)
         assert folder is not None
         folder.set_aside(topic, partition, now_ms=now_ms)
@@ -360,6 +485,8 @@ class DataFolders:
             raise failure
 
     def _folder_failed(self, folder: LogDirectory, error: OSError) -> None:
+        for future in [each for each in self.futures.values() if folder in (each.target, each.origin)]:
+            future.close()
         if self.on_offline is not None:
             self.on_offline(folder, error)
 
@@ -372,6 +499,8 @@ class DataFolders:
         if self._eraser is not None:
             self._eraser.close()
         failure: KafkaError | OSError | None = None
+        for future in list(self.futures.values()):
+            future.close()
         for folder in self.folders:
             try:
                 folder.close(clean=clean, broker_epoch=broker_epoch)

@@ -7,6 +7,7 @@
     flush-notes             what was flushed since (`folder_notes`)
     <topic>-<partition>/    a log, with what it says of itself (`found_logs`)
     <n>-delete/             a log on its way out
+    <n>-future/             a log's future replica that is being made (`moving`)
     <n>-damaged/            a damaged log, kept for a while (`set_aside`); the partition was fetched again from its leader
 
 Order at opening: lock, check meta.properties, read clean-shutdown **and remove it durably**, then open logs: a crash from here on
@@ -40,9 +41,10 @@ from .found_logs import DAMAGED, FoundLog, UnusableLog, look_at_log, parse_name
 from .health import DISK_FAILED, ReadErrors, unreadable
 from .late_opening import LateOpening
 from .log import CorruptLog, Log, LogConfig
+from .moving.standing import Verdict
+from .nameless import DELETE_SUFFIX, FUTURE_SUFFIX, Nameless
 from .open_files import OPEN_FILES_MAX, OpenFiles
 from .opening_progress import OpeningProgress
-from .removal import Removal
 from .set_aside import DAMAGED_SUFFIX, note_set_aside
 from .stored_config import LOG_CONFIG, encode_config
 
@@ -51,7 +53,6 @@ __all__ = [
 ]  # fmt: skip
 
 CLEAN_SHUTDOWN = "clean-shutdown"
-_DELETE_SUFFIX = "-delete"
 log = logs.get(__name__)
 
 
@@ -101,18 +102,22 @@ class LogDirectory:
         self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
         self.make_room: Callable[[Path], None] = lambda _folder: None  # see `DataFolders`
         self.progress = OpeningProgress()
+        self.verdicts: dict[PartitionKey, Verdict] = {}  # of `DataFolders`, for what is not simply a log (`moving`)
+        self.futures_found: list[PartitionKey] = []
+        self.on_cut: Callable[[PartitionKey, int], None] = lambda _key, _offset: None  # a log is about to be cut
+        self.after_flush: dict[PartitionKey, Callable[[], None]] = {}  # to be called once, when no flush of the log runs
         self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None  # one log is damaged, and offline; the others are not
         self._disk = disk
-        self._files = OpenFiles(disk, files_max)
+        self.files = OpenFiles(disk, files_max)
         self._lock: FileLock | None = None
         self._offline: OSError | None = None
-        self._notes = FolderNotes(disk, path, self.disk_failed)
+        self.notes = FolderNotes(disk, path, self.disk_failed)
         self._recovery_threads, self._recovery_pool = recovery_threads, recovery_pool
         self._configs_due: dict[PartitionKey, LogConfig] = {}
-        self._eraser = eraser
+        self.nameless = Nameless(disk, path, self.notes, eraser, lambda: self.make_room(self.path))
         self._being_made: set[PartitionKey] = set()
         self._read_errors = ReadErrors(now_s)
-        self._late = LateOpening(partial(self._load_found, clean=False), self._notes.lower)
+        self._late = LateOpening(partial(self._load_found, clean=False), self.notes.lower)
 
     # ----------------------------------------------------------------------------------------------------------- opening
 
@@ -132,13 +137,13 @@ class LogDirectory:
             report = OpenReport()
             self.previous_broker_epoch = self._take_clean_mark()
             report.clean = self.previous_broker_epoch is not None
-            self._notes.read()
+            self.notes.read()
             names = self._disk.list_names(self.path)
             found = [entry for name in names if (entry := self._find_entry(name, config_of, report)) is not None]
             if len(self._disk.list_names(self.path)) < len(names):
                 self._disk.sync_directory(self.path)  # what was half made or half deleted is gone, for all later lives
             self._open_found(found, report)
-            self._notes.begin(self._identities_here())
+            self.notes.begin(self._identities_here())
         except BaseException:
             self._release()
             raise
@@ -150,7 +155,7 @@ class LogDirectory:
         """Whose flushes may be noted; all that are known when a log is here of which nobody knows whose it is."""
         here = {**self.topic_ids, **self.damaged}
         known = [identity_of(topic_id, key[1]) for key, topic_id in here.items() if topic_id is not None]
-        return [*known, *self._late.identities()] if len(known) == len(here) else self._notes.claims
+        return [*known, *self._late.identities()] if len(known) == len(here) else self.notes.claims
 
     def _take_lock(self) -> None:
         try:
@@ -172,11 +177,11 @@ class LogDirectory:
         return epoch
 
     def _find_entry(self, name: str, config_of: Callable[[str], LogConfig] | None, report: OpenReport) -> FoundLog | None:
-        if name.endswith(_DELETE_SUFFIX):
+        if name.endswith((DELETE_SUFFIX, FUTURE_SUFFIX)):
             self._disk.remove_tree(self.path / name)
             return None
         key = parse_name(name)
-        if key is None:
+        if key is None or not self._is_log(key, report):
             return None
         found = look_at_log(self._disk, self.path / name, key, config_of)
         if found is None:
@@ -190,6 +195,20 @@ class LogDirectory:
             self._not_opened(key, found.reason, report)
             return None
         return found
+
+    def _is_log(self, key: PartitionKey, report: OpenReport) -> bool:
+        """Not, for example, the future replica of one in another folder (`moving`)."""
+        match self.verdicts.get(key):
+            case Verdict.REMOVE:
+                self._disk.remove_tree(self.nameless.take_name_away(key, None, DELETE_SUFFIX))
+            case Verdict.FUTURE:
+                self.futures_found.append(key)
+            case Verdict.HOLD:
+                why = "it was about to move to another data folder, or from it, and that one is not here"
+                self._not_opened(key, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path_of(key)}: {why}"), report)
+            case _:
+                return True
+        return False
 
     def _not_opened(self, key: PartitionKey, error: KafkaError, report: OpenReport) -> None:
         report.failed[key] = error
@@ -216,7 +235,7 @@ class LogDirectory:
             if isinstance(result, Log):
                 result = self._late.lower_noted_start(entry, result)
             if isinstance(result, Log):
-                self._adopt(entry.key, entry.topic_id, result)
+                self.adopt(entry.key, entry.topic_id, result)
                 report.opened += 1
                 report.cut_bytes += result.recovered_bytes_cut
                 if result.recovered:
@@ -230,11 +249,11 @@ class LogDirectory:
 
     def _load_found(self, found: FoundLog, *, clean: bool) -> Log:
         """Any thread.  Raises KafkaError, OSError."""
-        flushed_end = self._notes.claims.get(identity_of(found.topic_id, found.key[1]), 0)
+        flushed_end = self.notes.claims.get(identity_of(found.topic_id, found.key[1]), 0)
         try:
             return self._load(found.key, found.config, clean=clean, flushed_end=flushed_end)
         except ReadFailed as error:
-            raise unreadable(error, self._log_path(found.key)) from error
+            raise unreadable(error, self.path_of(found.key)) from error
 
     def _open_late(self, key: PartitionKey, topic_id: UUID) -> Log:
         """Raises KAFKA_STORAGE_ERROR."""
@@ -242,22 +261,22 @@ class LogDirectory:
             opened = self._late.open(key)
         except OSError as error:
             self.disk_failed(error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._log_path(key)} could not be opened: {error}") from error
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path_of(key)} could not be opened: {error}") from error
         except CorruptLog as error:
             self._late.forget(key)
             self.unusable[key] = str(error)
             self._note_damage(key, topic_id, error)
             raise
         del self.unusable[key]
-        self._adopt(key, topic_id, opened)
+        self.adopt(key, topic_id, opened)
         return opened
 
     def _load(self, key: PartitionKey, config: LogConfig, *, clean: bool, flushed_end: int = 0) -> Log:
-        known = self._notes.get(key)
+        known = self.notes.get(key)
         noted = known or PartitionCheckpoint(0, 0, 0)
         return Log.open(
             self._disk,
-            self._log_path(key),
+            self.path_of(key),
             topic=key[0],
             partition=key[1],
             config=config,
@@ -266,26 +285,33 @@ class LogDirectory:
             flushed_end=flushed_end,
             log_start_offset=noted.log_start_offset,
             high_watermark=noted.high_watermark,
-            files=self._files,
+            files=self.files,
         )
 
-    def _adopt(self, key: PartitionKey, topic_id: UUID, opened: Log) -> None:
+    def adopt(self, key: PartitionKey, topic_id: UUID, opened: Log) -> None:
+        """The log is in use here from now on."""
         identity = identity_of(topic_id, key[1])
         opened.on_offline = self._log_failed
         opened.before_cut = lambda _log, offset: self._before_cut(identity, key, offset)
         opened.on_config = self._note_config
         opened.start_note.make_room = lambda: self.make_room(self.path)
-        opened.removals.in_background = partial(self._remove_in_background, opened)
-        opened.on_flushed = partial(self._note_flush, identity)
+        opened.removals.in_background = partial(self.nameless.remove_in_background, opened)
+        opened.on_flushed = partial(self._note_flush, identity, key)
         self.logs[key] = opened
         self.topic_ids[key] = topic_id
-        self._notes.open(identity, key)
+        self.notes.open(identity, key)
+
+    def release(self, key: PartitionKey) -> None:
+        """The log is not this folder's any more; its files are, as long as they have their name."""
+        del self.logs[key], self.topic_ids[key]
+        self._configs_due.pop(key, None)
 
     def _before_cut(self, identity: Identity, key: PartitionKey, offset: int) -> None:
         self.make_room(self.path)
-        self._notes.before_cut(identity, key, offset)
+        self.on_cut(key, offset)
+        self.notes.before_cut(identity, key, offset)
 
-    def _log_path(self, key: PartitionKey) -> Path:
+    def path_of(self, key: PartitionKey) -> Path:
         return self.path / f"{key[0]}-{key[1]}"
 
     # ------------------------------------------------------------------------------------------------- partitions come and go
@@ -314,7 +340,7 @@ class LogDirectory:
         try:
             for new in missing:
                 # Of a log of this name that was deleted on a full disk, or of this one, when somebody has moved its folder away.
-                self._notes.forget(new.key, identity_of(new.topic_id, new.partition))
+                self.notes.forget(new.key, identity_of(new.topic_id, new.partition))
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log can be created in {self.path}: {error}") from error
         self._being_made |= {new.key for new in missing}
@@ -326,7 +352,7 @@ class LogDirectory:
 
     def _existing(self, new: NewLog) -> Log | None:
         """Raises KAFKA_STORAGE_ERROR when something else stands in its place."""
-        path = self._log_path(new.key)
+        path = self.path_of(new.key)
         if self.topic_id_of(*new.key) not in (None, new.topic_id):
             self.delete(*new.key)
         if new.key in self._late:
@@ -351,7 +377,7 @@ class LogDirectory:
                 made.close(clean=False)
                 creation.results[new.key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} is offline: {self._offline}")
             else:
-                self._adopt(new.key, new.topic_id, made)
+                self.adopt(new.key, new.topic_id, made)
                 made.recovered = False
 
     def topic_id_of(self, topic: str, partition: int) -> UUID | None:
@@ -377,12 +403,12 @@ class LogDirectory:
         self._configs_due.pop(key, None)
         if known is not None:
             known.close(clean=False)
-        path = self._log_path(key)
+        path = self.path_of(key)
         if not self._disk.exists(path):
             return
         try:
-            self._remove_tree(self._take_name_away(key, topic_id, _DELETE_SUFFIX))
-            self._notes.forget_if_room(key, None)
+            self.nameless.delete(key, topic_id)
+            self.notes.forget_if_room(key, None)
         except OSError as error:
             self.disk_failed(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} could not be deleted: {error}") from error
@@ -394,9 +420,9 @@ class LogDirectory:
         key = (topic, partition)
         assert key in self.damaged
         try:
-            if self._disk.exists(self._log_path(key)):  # or else somebody has moved it away
-                note_set_aside(self._disk, self._log_path(key), now_ms, key)
-                kept = self._take_name_away(key, self.damaged[key], DAMAGED_SUFFIX)
+            if self._disk.exists(self.path_of(key)):  # or else somebody has moved it away
+                note_set_aside(self._disk, self.path_of(key), now_ms, key)
+                kept = self.nameless.take_name_away(key, self.damaged[key], DAMAGED_SUFFIX)
                 log.warning("damaged_log_set_aside", log=f"{topic}-{partition}", path=kept)
         except OSError as error:
             self.disk_failed(error)
@@ -408,46 +434,19 @@ class LogDirectory:
         if known is not None:
             known.close(clean=False)
 
-    def _take_name_away(self, key: PartitionKey, topic_id: UUID | None, suffix: str) -> Path:
-        """Gives the folder a short name (the topic's may already be as long as the file system allows), durably.  Raises
-        OSError."""
-        self.make_room(self.path)
-        taken = set(self._disk.list_names(self.path))
-        target = self.path / next(name for n in range(len(taken) + 1) if (name := f"{n}{suffix}") not in taken)
-        self._disk.rename(self._log_path(key), target)
-        self._disk.sync_directory(self.path)
-        # Only now: a crash in between would leave a log without its recovery point, whose damage then passes for a torn tail.
-        self._notes.forget_if_room(key, identity_of(topic_id, key[1]) if topic_id is not None else None)
-        return target
-
-    def _remove_tree(self, path: Path) -> None:
-        """A folder that has lost its name.  Raises OSError when there is no eraser."""
-
-        def done(error: Exception | None) -> None:
-            if error is not None:
-                log.warning("deleted_log_not_removed", path=path, reason=error, consequence="it goes at the next start")
-
-        if self._eraser is None or not self._eraser.submit(lambda: self._disk.remove_tree(path), done):
-            self._disk.remove_tree(path)
-
-    def _remove_in_background(self, owner: Log, removal: Removal) -> bool:
-        def work() -> None:
-            removal.run()
-            removal.erase()
-
-        return self._eraser is not None and self._eraser.submit(work, lambda error: owner.removals.finish(removal, error))
-
-    def _note_flush(self, identity: Identity, end_offset: int) -> None:
+    def _note_flush(self, identity: Identity, key: PartitionKey, end_offset: int) -> None:
         if self._offline is None:
             try:
-                self._notes.note_flush(identity, end_offset)
+                self.notes.note_flush(identity, end_offset)
             except OSError as error:
                 self.go_offline(error)
+        if key in self.after_flush:
+            self.after_flush.pop(key)()
 
     def sync_notes(self) -> None:
         """Makes durable what was noted of flushes; any thread.  Raises OSError, which `disk_failed` has to be told of."""
         if self._offline is None:
-            self._notes.sync()
+            self.notes.sync()
 
     def _note_config(self, changed: Log, config: LogConfig) -> LogConfig:
         """Writes a log's new configuration beside it; when that fails, again with the next checkpoint.  Returns what may hold
@@ -468,7 +467,7 @@ class LogDirectory:
         for key, config in tuple(self._configs_due.items()):
             known = self.logs.get(key)
             if known is not None:
-                self._disk.write_atomic(self._log_path(key) / LOG_CONFIG, encode_config(config))
+                self._disk.write_atomic(self.path_of(key) / LOG_CONFIG, encode_config(config))
                 known.config = config
             del self._configs_due[key]
 
@@ -482,7 +481,7 @@ class LogDirectory:
         for each in self.logs.values():
             if each.recovery_point < each.flushed_end_offset and not each.is_offline:
                 each.tell_flushed()  # a roll has brought the recovery point down: the checkpoint will know less than the last
-        self._notes.write(
+        self.notes.write(
             {
                 key: PartitionCheckpoint(each.recovery_point, each.high_watermark, each.log_start_offset)
                 for key, each in self.logs.items()
@@ -514,10 +513,10 @@ class LogDirectory:
         """It may be more than damage of this log: then the folder goes offline."""
         self.damaged[key] = topic_id
         try:
-            self._disk.write_atomic(self._log_path(key) / DAMAGED, str(error).encode())
+            self._disk.write_atomic(self.path_of(key) / DAMAGED, str(error).encode())
         except OSError as second:
-            log.error("damage_not_noted", path=self._log_path(key), reason=second)
-            moved_away = not self._disk.exists(self._log_path(key)) and self._disk.exists(self.path / META_PROPERTIES)
+            log.error("damage_not_noted", path=self.path_of(key), reason=second)
+            moved_away = not self._disk.exists(self.path_of(key)) and self._disk.exists(self.path / META_PROPERTIES)
             if second.errno not in OUT_OF_SPACE and not moved_away:
                 self.go_offline(second)
         self._count_read_error(key, error)
@@ -590,7 +589,7 @@ class LogDirectory:
     def _release(self) -> None:
         for each in self.logs.values():
             each.close(clean=False)
-        self._notes.close()
+        self.notes.close()
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.release()

@@ -51,6 +51,10 @@ class LogStart:
     def is_due(self) -> bool:
         return self._wanted > self.noted
 
+    @property
+    def wanted(self) -> int:
+        return self._wanted
+
     def begin(self, offset: int, first_base_offset: int) -> None:
         """The log was opened, or begun anew: it starts at `offset`, its first segment at `first_base_offset`.  Raises OSError."""
         if self._written > offset:

@@ -12,7 +12,7 @@ Everything follows from the steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -42,9 +42,9 @@ _PRODUCE = ("append", "idempotent", "transaction", "commit", "abort", "follow", 
 CUTTABLE = ("produce", "flush", "cut_front", "checkpoint", "create", "delete", "recreate", "delete", "recreate", "close")
 
 
-def random_steps(seed: int, length: int) -> list[Step]:
+def random_steps(seed: int, length: int, weights: Mapping[str, int] = WEIGHTS) -> list[Step]:
     random = Random(seed)
-    names = random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=length)
+    names = random.choices(list(weights), list(weights.values()), k=length)
     return [(name, random.randrange(1 << 20), random.randrange(1 << 20)) for name in names]
 
 
@@ -57,12 +57,19 @@ class Life(AppendSteps):
         self.topic_id = topic_id
         self.place: Path | None = None
         """The data folder that it is in, once it is known to exist."""
+        self.may_be: set[Path] = set()
+        """Where it may be after a restart, besides."""
         self.flushed = 0
         self.start_noted = self.start_most = 0
 
     def learn(self) -> None:
         if not self.log.is_offline:
-            self.flushed = max(self.flushed, self.log.flushed_end_offset)
+            self.flushed = max(self.flushed, self.end_of_batches(self.log.flushed_end_offset))
+
+    def end_of_batches(self, offset: int) -> int:
+        """Where the last batch ends that ends at or below `offset`: of a hole behind it, a restart knows nothing."""
+        ends = (batch.header.next_offset for batch in reversed(self.model.batches))
+        return next((end for end in ends if end <= offset), 0)
 
     def came_back(self) -> None:
         """After a restart: what is there must be what may be there."""
@@ -79,12 +86,14 @@ class FoldersHistory:
     """See the module's text.  Subclass and override steps to switch a safeguard off."""
 
     CUT = CUTTABLE
+    WEIGHTS = WEIGHTS
+    FOLDERS_MIN = 1
 
     def __init__(self, seed: int = 0, *, lies: Lie = Lie.NONE, steps: Sequence[Step] | None = None, length: int = 25) -> None:
         self.seed = seed
         random = Random(~seed)
-        self.steps = random_steps(seed, length) if steps is None else list(steps)
-        self.paths = [Path(f"/disk-{name}") for name in "abc"[: random.randrange(1, 4)]]
+        self.steps = random_steps(seed, length, self.WEIGHTS) if steps is None else list(steps)
+        self.paths = [Path(f"/disk-{name}") for name in "abc"[: random.randrange(self.FOLDERS_MIN, 4)]]
         self.disk = Mounts({path: LyingDisk() for path in self.paths})
         for each in self.disk.disks.values():
             each.failed_sync_keeps_cache = random.random() < 0.5
@@ -219,7 +228,7 @@ class FoldersHistory:
     def _place(self, life: Life) -> None:
         folder = self.folders.folder_of(*life.key)
         assert folder is not None
-        assert life.place in (None, folder.path), f"{life.key} was in {life.place} and is in {folder.path}"
+        assert life.place in (None, folder.path) or folder.path in life.may_be, f"{life.key}: {life.place}, now {folder.path}"
         life.place = folder.path
 
     # ------------------------------------------------------------------------------------------------------------- faults
@@ -291,7 +300,7 @@ class FoldersHistory:
             self.disk.kill()
         else:
             for life in self.lives.values():
-                life.flushed = life.log.log_end_offset
+                life.flushed = life.end_of_batches(life.log.log_end_offset)
                 life.start_noted = life.log.log_start_offset
             self.disk.kill()
         self._restarted(a, b)

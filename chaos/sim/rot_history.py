@@ -92,7 +92,7 @@ class RotHistory(StorageHistory):
                 known = max((int(row[2]) for row in decode_checkpoint(self.disk.read(path), 5)), default=0)
             except CheckpointInvalid:
                 return 0
-        folder = self.directory._log_path((TOPIC, PARTITION))
+        folder = self.directory.path_of((TOPIC, PARTITION))
         names = self.disk.list_names(folder) if self.disk.exists(folder) else []
         snapshots = [int(name[:-9]) for name in names if name.endswith(".snapshot")]
         return max(known, *snapshots) if known and snapshots else known
@@ -121,7 +121,7 @@ class RotHistory(StorageHistory):
 
     def _has_lost_its_beginning(self) -> bool:
         """Then only snapshots know producers of what was removed."""
-        folder = self.directory._log_path((TOPIC, PARTITION))
+        folder = self.directory.path_of((TOPIC, PARTITION))
         return min(int(name[:-4]) for name in self.disk.list_names(folder) if name.endswith(".log")) > 0
 
     def _check_batches(self, known: int, before: bytes) -> None:

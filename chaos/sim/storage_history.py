@@ -482,7 +482,7 @@ class StorageHistory(AppendSteps):
     def _open(self, *, clean: bool, full: bool = False) -> None:
         self.ticket = None
         self.directory = LogDirectory(self.disk, ROOT, "cluster", 1, files_max=self.shape.files_max)
-        self.directory._files.index_bytes_max = self.shape.index_bytes_max
+        self.directory.files.index_bytes_max = self.shape.index_bytes_max
         report = self.directory.open_all(lambda _topic: self.config, now_ms=NOW_MS)
         if full and report.failed:
             assert not self.directory.damaged and not self.directory.is_offline

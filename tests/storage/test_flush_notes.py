@@ -150,7 +150,7 @@ def test_after_a_crash_what_was_flushed_is_there_or_said_to_be_damaged(steps: li
                 case "cut":
                     log.truncate_to(random.randrange(log.log_end_offset + 1))
                     sure = min(sure, log.log_end_offset)
-        directory._notes.note_flush(B, 1)  # a flush of another log: what a cut has emptied is written again
+        directory.notes.note_flush(B, 1)  # a flush of another log: what a cut has emptied is written again
         flushed = log.flushed_end_offset
         places = [place for place in batches_of(log) if place[2] < flushed]
         if damage and not places:
@@ -382,7 +382,7 @@ def test_a_failing_disk_takes_the_folder_offline() -> None:
     def fails(*_args: object) -> None:
         raise OSError(5, "no")
 
-    directory._notes.note_flush = fails  # type: ignore[method-assign]
+    directory.notes.note_flush = fails  # type: ignore[method-assign]
     append(log, batch(1))
     log.flush_now()
     assert directory.is_offline and log.is_offline

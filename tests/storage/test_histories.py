@@ -26,6 +26,7 @@ from tidegate.storage.cleaning.compaction import Compaction
 from tidegate.storage.flush import Durability, FlushTicket
 from tidegate.storage.folder_notes import FolderNotes
 from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.nameless import Nameless
 from tidegate.storage.producer_state import ProducerEntry, ProducerState
 from tidegate.storage.segment import Segment
 from tidegate.storage.segment_swap import SEGMENT_SUFFIXES
@@ -232,7 +233,7 @@ def test_ablation_without_the_folder_sync_partitions_vanish_or_come_back() -> No
 
 def test_ablation_a_deletion_that_does_not_take_the_name_away_first_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of a folder that was being emptied passes for a log that has lost its data."""
-    monkeypatch.setattr(LogDirectory, "_take_name_away", lambda self, key, topic_id, suffix: self._log_path(key))
+    monkeypatch.setattr(Nameless, "take_name_away", lambda self, key, _topic_id, _suffix: self._folder / f"{key[0]}-{key[1]}")
     assert folders_broken() is not None
 
 

@@ -75,7 +75,7 @@ def unreadable(folder: Folder, log: Log) -> None:
 
 def gone(folder: Folder, log: Log) -> None:
     path = log.segments[1].path("log")
-    folder.directory._files.forget(path)
+    folder.directory.files.forget(path)
     folder.disk.remove(path)
 
 
@@ -181,7 +181,7 @@ def test_a_full_disk_is_not_one_and_the_log_goes_offline_alone() -> None:
 def test_a_folder_of_a_log_that_somebody_has_moved_away_is_damage_of_that_log_and_it_is_made_anew() -> None:
     folder = Folder()
     folder.disk.rename(DATA / "t-3", DATA / "elsewhere")
-    folder.directory._files.forget(folder.logs[3].segments[1].path("log"))
+    folder.directory.files.forget(folder.logs[3].segments[1].path("log"))
     folder.read(3)
     assert folder.logs[3].is_offline and not folder.directory.is_offline
     folder.directory.set_aside("t", 3)
@@ -191,7 +191,7 @@ def test_a_folder_of_a_log_that_somebody_has_moved_away_is_damage_of_that_log_an
 def test_too_many_open_files_refuse_a_read_and_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder()
     log = folder.logs[0]
-    folder.directory._files.forget(log.segments[1].path("log"))
+    folder.directory.files.forget(log.segments[1].path("log"))
     with monkeypatch.context() as patch:
         patch.setattr(folder.disk, "open", lambda *_args, **_options: _raise(OSError(errno.EMFILE, "too many open files")))
         folder.read(0)

@@ -1,0 +1,380 @@
+"""A log's future replica in another data folder of the node (KIP-113): made, filled, flushed, and put into the log's place.
+
+    work = future.turn()        on the loop: what comes next (`plan`); a swap is made at once
+    work()                      any thread: waits for the disk
+    future.refused(error)       on the loop, when it raised
+
+The future replica is a `Log` of its own, which nobody but this object knows: a thread may use it, and whoever ends the move waits
+for what the thread is at, which is bounded.  What becomes of both folders in a crash says `standing`.
+
+Order of the swap, on the loop, so that nothing is appended meanwhile: the rest is copied and flushed; `future` beside the new log
+goes, durably, which decides; the old folder loses its name, durably; then the log is the one in the new folder (`exchange`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+from ...runtime import faults, logs
+from ...runtime.disk import Disk
+from ...wire.errors import ErrorCode, KafkaError
+from ..batch_scan import InvalidBatch
+from ..bulk_read import BulkRead, begin_copy, bytes_from
+from ..checkpoint import encode_checkpoint
+from ..creation import PARTITION_METADATA
+from ..flush_notes import identity_of
+from ..folder_notes import PartitionKey
+from ..found_logs import FoundLog, look_at_log
+from ..log import Log
+from ..log_directory import LogDirectory
+from ..segment import segment_path
+from ..stored_config import LOG_CONFIG, encode_config
+from ..topic_config import LogConfig
+from .exchange import epochs_of, exchange, is_durable, is_flushing, reach_end, settle, take_over_start
+from .plan import Epochs, Step, View, agreeing_end, next_step
+from .standing import Standing, write_standing
+
+SLICE_BYTES = 512 * 1024
+FLUSH_BYTES = 32 * 1024 * 1024
+"""Of the copy, flushed on the way: so that the flush before the swap has little to do."""
+log = logs.get(__name__)
+
+Work = Callable[[], int]
+"""Returns the bytes that were copied.  Raises KafkaError, OSError."""
+
+
+class SourceFailed(KafkaError):
+    """It is the log that cannot be read, or the disk that it is on that cannot be written (`written`)."""
+
+    def __init__(self, error: Exception, *, written: bool) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"the log cannot be moved: {error}")
+        self.written = written
+
+
+@contextmanager
+def _of_source(*, written: bool = False) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, InvalidBatch) as error:
+        raise SourceFailed(error, written=written) from error
+
+
+class FutureReplica:
+    """See the module's text."""
+
+    def __init__(
+        self, disk: Disk, key: PartitionKey, topic_id: UUID, origin: LogDirectory, target: LogDirectory, ended: Callable[[], None]
+    ) -> None:
+        """`ended` is called when there is no move any more."""
+        self.key = key
+        self.topic_id = topic_id
+        self.origin = origin
+        self.target = target
+        self.is_over = False
+        self._disk = disk
+        self._ended = ended
+        self._path = target.path_of(key)
+        self._log: Log | None = None
+        self._lock = threading.RLock()
+        self._cut_to: int | None = None
+        self._cutting: int | None = None
+        self._read_from = -1
+        """Behind the last batch that was copied, where the log has a hole there."""
+        self._unflushed_bytes = 0
+        self._is_marked = False
+
+    # ------------------------------------------------------------------------------------------------------------ views
+
+    @property
+    def name(self) -> str:
+        return f"{self.key[0]}-{self.key[1]}"
+
+    @property
+    def source(self) -> Log | None:
+        """The log, as long as it can be used."""
+        found = self.origin.logs.get(self.key)
+        return None if found is None or found.is_offline or self.origin.topic_ids.get(self.key) != self.topic_id else found
+
+    @property
+    def is_made(self) -> bool:
+        return self._log is not None
+
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self._log is None else self._log.size_bytes
+
+    @property
+    def log_end_offset(self) -> int:
+        return 0 if self._log is None else self._log.log_end_offset
+
+    # -------------------------------------------------------------------------------------------------- what comes next
+
+    def source_cut(self, offset: int) -> None:
+        """The log is about to be cut."""
+        self._cut_to = offset if self._cut_to is None else min(self._cut_to, offset)
+
+    def turn(self, slice_bytes: int = SLICE_BYTES) -> Work | None:
+        """On the loop.  None: nothing can be done now, or it is over.  Raises KafkaError, OSError."""
+        source = self.source
+        if self.is_over or source is None or self.target.is_offline:
+            return None
+        if self._log is None:
+            return self._opening(source)
+        if self._cut_to is not None and self._cut_to >= self._log.log_end_offset:
+            self._cut_to, self._read_from = None, -1  # nothing of that was copied
+        self._cutting = None
+        match self._next(source, self._log):
+            case Step.BEGIN:
+                self._discard()
+                return self._making(source)
+            case Step.TRUNCATE:
+                self._cutting, self._cut_to, self._read_from = self._cut_to, None, -1
+                return self._in_thread(partial(self._log.truncate_to, self._cutting or 0))
+            case Step.COPY:
+                with _of_source():
+                    read = begin_copy(source, max(self._log.log_end_offset, self._read_from), slice_bytes)
+                return self._in_thread(partial(self._copy, source, self._log, read))
+            case Step.FLUSH:
+                return self._in_thread(partial(self._prepare, source, self._log))
+            case Step.SWAP:
+                self.try_to_swap()
+                return None
+
+    def _next(self, source: Log, future: Log) -> Step:
+        first, end = future.segments[0].base_offset, future.log_end_offset
+        with _of_source():
+            left = bytes_from(source, max(end, self._read_from))
+        flushed = self._is_marked and is_durable(future)
+        return next_step(View(source.segments[0].base_offset, left, first, end, self._cut_to, flushed))
+
+    def _in_thread(self, work: Callable[[], int | None]) -> Work:
+        def locked() -> int:
+            with self._lock:
+                return 0 if self.is_over else work() or 0
+
+        return locked
+
+    def refused(self, error: KafkaError | OSError) -> None:
+        """On the loop: `turn`, or its work, raised.  Another turn tries again.  Raises OSError."""
+        if self._cutting is not None:
+            self.source_cut(self._cutting)
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(error, SourceFailed):
+            if error.written and isinstance(cause, OSError):
+                self.origin.disk_failed(cause)
+            return  # it cannot be read, or was cut, closed or deleted meanwhile: nothing of the copy
+        if self.is_over or self.source is None:
+            return
+        if isinstance(cause, OSError):
+            self.target.disk_failed(cause)
+        elif self._cut_to is not None:
+            return  # half of what was read is of another history
+        if not self.target.is_offline and (self._log is None or self._log.is_offline):
+            self._discard()  # what is there cannot be used: it begins anew
+
+    # ------------------------------------------------------------------------------------------------------- beginning
+
+    def _opening(self, source: Log) -> Work:
+        """It may be there from an earlier life."""
+        if not self._disk.exists(self._path):
+            return self._making(source)
+        epochs, end = epochs_of(source), source.log_end_offset
+        return self._in_thread(lambda: self._open(epochs, end))
+
+    def _open(self, epochs: Epochs, end: int) -> None:
+        """What was copied before this node stopped.  The log may have lost its end then, or the copy, or both."""
+        found = look_at_log(self._disk, self._path, self.key, None)
+        if not isinstance(found, FoundLog):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._path} cannot be used: {found}")
+        opened = self._open_log(found.config)
+        agreed = agreeing_end(epochs_of(opened), opened.log_end_offset, epochs, end)
+        try:
+            if agreed < opened.log_end_offset:
+                opened.truncate_to(agreed)
+        except BaseException:
+            opened.close(clean=False)
+            raise
+        self._log = opened
+
+    def _open_log(self, config: LogConfig) -> Log:
+        return Log.open(
+            self._disk, self._path, topic=self.key[0], partition=self.key[1], config=config, clean=False, recovery_point=0,
+            files=self.target.files,
+        )  # fmt: skip
+
+    def _making(self, source: Log) -> Work:
+        """Empty, and from where the log's first segment begins, with what was known of producers there."""
+        settle(source)  # a removal may have yet to write that snapshot
+        first = source.segments[0].base_offset
+        snapshot = segment_path(source.directory, first, "snapshot")
+        with _of_source():
+            known = self._disk.read(snapshot) if self._disk.exists(snapshot) else None
+        config = replace(source.config, was_compacted=True) if source.config.may_have_holes else source.config
+        self.target.notes.forget(self.key, identity_of(self.topic_id, self.key[1]))
+        self.target.make_room(self.target.path)
+        staging = self.target.nameless.fresh_path()
+        return self._in_thread(lambda: self._make(staging, config, first, known))
+
+    def _make(self, staging: Path, config: LogConfig, first: int, snapshot: bytes | None) -> None:
+        disk = self._disk
+        try:
+            disk.make_directory(staging, durable=False)
+            disk.write_atomic(staging / LOG_CONFIG, encode_config(config))
+            if snapshot is not None:
+                disk.write_atomic(segment_path(staging, first, "snapshot"), snapshot)
+            disk.open(segment_path(staging, first, "log"), create=True).close()
+            disk.write_atomic(staging / PARTITION_METADATA, encode_checkpoint([[self.topic_id]]))
+            write_standing(disk, staging, Standing.FUTURE)
+            disk.sync_directory(staging)
+            disk.rename(staging, self._path)
+            disk.sync_directory(self.target.path)
+        except OSError:
+            self._remove_quietly(staging)
+            raise
+        self._cut_to, self._read_from = None, -1
+        self._log = self._open_log(config)
+
+    def _remove_quietly(self, staging: Path) -> None:
+        try:
+            if self._disk.exists(staging):
+                self._disk.remove_tree(staging)
+        except OSError as error:
+            log.warning("half_made_replica_not_removed", path=staging, reason=error, consequence="it goes at the next start")
+
+    # ------------------------------------------------------------------------------------------------------ in a thread
+
+    def _copy(self, source: Log, future: Log, read: BulkRead) -> int:
+        with _of_source():
+            data, read_from = read.run()
+        if source.config != future.config:  # its segments are to be of the size, and its holes no damage
+            self._disk.write_atomic(self._path / LOG_CONFIG, encode_config(source.config))
+            future.update_config(source.config)
+        if data:
+            future.append_follower(data)
+        self._read_from = max(read_from, future.log_end_offset)
+        self._unflushed_bytes += len(data)
+        if self._unflushed_bytes >= FLUSH_BYTES:
+            self._unflushed_bytes = 0
+            future.flush_now()
+        return len(data)
+
+    def _prepare(self, source: Log, future: Log) -> None:
+        """All that is there becomes durable, so that the swap has little to do; and from here on the log may be leaving."""
+        take_over_start(source, future)
+        future.flush_now()
+        if not self._is_marked:
+            with _of_source(written=True):
+                write_standing(self._disk, source.directory, Standing.LEAVING)
+            self._is_marked = True
+
+    # ---------------------------------------------------------------------------------------------------------- the swap
+
+    def try_to_swap(self) -> bool:
+        """On the loop; False when something is under way, or was appended.  Raises KafkaError, OSError: the log is as before."""
+        self.origin.after_flush.pop(self.key, None)
+        source, future = self.source, self._log
+        if self.is_over or source is None or future is None or self.target.is_offline:
+            return False
+        if is_flushing(source):
+            self.origin.after_flush[self.key] = self._after_flush
+            return False
+        with self._lock:
+            if self._next(source, future) is not Step.SWAP:
+                return False
+            settle(source)
+            while data := self._rest(source, future):
+                future.append_follower(data)
+            reach_end(source, future)
+            take_over_start(source, future)
+            if not is_durable(future):
+                future.flush_now()
+            if future.needs_flush or future.log_end_offset != source.log_end_offset or self._cut_to is not None:
+                return False
+            self._decide()
+            self._leave(source, future)
+        return True
+
+    def _rest(self, source: Log, future: Log) -> bytes:
+        with _of_source():
+            start = max(future.log_end_offset, self._read_from)
+            if not (left := bytes_from(source, start)):
+                return b""
+            data, self._read_from = begin_copy(source, start, left).run()
+            return data or self._rest(source, future)
+
+    def _after_flush(self) -> None:
+        """In the moment in which a flush is over: of a busy log the next one begins at once."""
+        try:
+            self.try_to_swap()
+        except (KafkaError, OSError) as error:
+            log.warning("replica_not_swapped", log=self.name, reason=error)
+            self.refused(error)
+
+    def _decide(self) -> None:
+        """Raises OSError: the log stays where it is, and the target is out of use."""
+        faults.point("move.undecided", topic=self.key[0], partition=self.key[1])
+        try:
+            write_standing(self._disk, self._path, Standing.CURRENT)
+        except OSError as error:  # perhaps the new log passes for the log now, to all later starts
+            try:
+                write_standing(self._disk, self.origin.path_of(self.key), Standing.STAYED)
+            except OSError as second:
+                self.origin.go_offline(second)
+            self._over()
+            self.target.go_offline(error)
+            raise
+        faults.point("move.decided", topic=self.key[0], partition=self.key[1])
+
+    def _leave(self, source: Log, future: Log) -> None:
+        self._over()
+        self.origin.release(self.key)
+        exchange(source, future)
+        future.close(clean=False)
+        try:
+            self.origin.nameless.delete(self.key, self.topic_id)
+        except OSError as error:  # as long as it has its name, nothing may be acknowledged that only the new log has
+            self.origin.go_offline(error)
+        self.target.adopt(self.key, self.topic_id, source)
+        source.tell_flushed()
+        log.info("replica_moved", log=source.name, path=source.directory, log_end_offset=source.log_end_offset)
+
+    # ------------------------------------------------------------------------------------------------------------- ends
+
+    def cancel(self) -> None:
+        """The log stays where it is.  Waits for what a thread is at.  Raises OSError."""
+        self.close()
+        if self._disk.exists(self._path) and not self.target.is_offline:
+            self._discard()
+        source = self.source
+        if self._is_marked and source is not None:
+            write_standing(self._disk, source.directory, Standing.CURRENT)
+
+    def close(self) -> None:
+        """The files stay: the next start finds them."""
+        with self._lock:
+            self.is_over = True
+        if self._log is not None:
+            self._log.close(clean=False)
+            self._log = None
+        self._over()
+
+    def _over(self) -> None:
+        self.is_over = True
+        self.origin.after_flush.pop(self.key, None)
+        self._ended()
+
+    def _discard(self) -> None:
+        """Raises OSError."""
+        with self._lock:
+            if self._log is not None:
+                self._log.close(clean=False)
+            self._log, self._cut_to, self._read_from = None, None, -1
+        if self._disk.exists(self._path):
+            self.target.nameless.delete(self.key, self.topic_id)
+

@@ -1,0 +1,82 @@
+"""What the move of one replica to another data folder does next, from where the two logs stand (KIP-113).  Pure.
+
+The future replica is a follower of the log on the same node: it takes batches as they are, is cut where the log is cut, and
+begins anew when the log begins above its end.  It takes the log's place when what is left to copy fits into a turn of the loop.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+SWAP_BYTES_MAX = 64 * 1024
+"""What a swap copies and flushes on the loop, while nothing else is appended."""
+
+
+class Step(enum.Enum):
+    """What comes next."""
+
+    BEGIN = "begin"
+    """The future replica is made anew, empty, from where the log begins."""
+    TRUNCATE = "truncate"
+    COPY = "copy"
+    FLUSH = "flush"
+    """All it has becomes durable, and then the word beside the log says that it may leave (`standing`)."""
+    SWAP = "swap"
+
+
+class View(NamedTuple):
+    """Where both stand.  Offsets of the future replica are -1 before it is there."""
+
+    source_first: int
+    """Where the log's first segment begins: below its log start there may be what transactions and producers still need."""
+    bytes_left: int
+    """Of the log, from the future replica's end on."""
+    future_first: int
+    future_end: int
+    cut_to: int | None
+    """The log was cut to here since the future replica was last in order."""
+    is_flushed: bool
+
+
+def next_step(view: View) -> Step:
+    """See `Step`."""
+    if view.future_end < view.source_first or view.future_first > view.source_first:
+        return Step.BEGIN
+    if view.cut_to is not None and view.cut_to < view.future_end:
+        return Step.BEGIN if view.cut_to <= view.future_first else Step.TRUNCATE
+    if view.bytes_left > SWAP_BYTES_MAX:
+        return Step.COPY
+    return Step.SWAP if view.is_flushed else Step.FLUSH
+
+
+Epochs = Sequence[tuple[int, int]]
+
+
+def agreeing_end(mine: Epochs, my_end: int, theirs: Epochs, their_end: int) -> int:
+    """Up to where two logs were written by the same leader epochs, and so hold the same batches (KIP-101, KIP-279).
+
+    Of what lies before the first epoch that either knows nothing is said against it.
+    """
+    end = min(my_end, their_end)
+    if not mine or not theirs:
+        return end if not mine and not theirs else min(end, max(_start(mine, end), _start(theirs, end)))
+    first = max(mine[0][1], theirs[0][1])
+    places = sorted({first, *(start for _epoch, start in (*mine, *theirs) if first < start < end)})
+    for place in places:
+        if place < end and _epoch_at(mine, place) != _epoch_at(theirs, place):
+            return place
+    return end
+
+
+def _start(epochs: Epochs, otherwise: int) -> int:
+    return epochs[0][1] if epochs else otherwise
+
+
+def _epoch_at(epochs: Epochs, offset: int) -> int:
+    for (epoch, _start_offset), (_next, following) in pairwise(epochs):
+        if offset < following:
+            return epoch
+    return epochs[-1][0]
