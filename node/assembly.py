@@ -47,6 +47,7 @@ from .peers import Peer, PeerFetchTransport, Peers
 from .producer_ids import ProducerIds
 from .reachability import ReachedBy
 from .refused_batches import RefusedBatches
+from .replica_moves import ReplicaMoves
 from .run_time_settings import RunTimeSettings
 from .topic_creation import TopicCreation
 from .transaction_coordination import TransactionCoordination
@@ -64,6 +65,7 @@ class Parts:
     application: MetadataApplication
     group_commit: GroupCommit
     upkeep: LogUpkeep
+    moves: ReplicaMoves
     peers: Peers
     grpc: grpc.aio.Server
     data_service: DataService
@@ -172,6 +174,7 @@ def assemble(
         cluster, settings, membership, replicas, directory, groups, clock,
         on_brokers_changed=finding.brokers_changed, on_settings=on_settings, on_failure=fail_stop,
     )  # fmt: skip
+    moves = ReplicaMoves(directory, clock, settings.log_dirs_rate, reserves.given_up_at)
     broker = Broker(
         configuration=configuration,
         settings=settings,
@@ -181,6 +184,7 @@ def assemble(
         topics=topics,
         replicas=replicas,
         directory=directory,
+        moves=moves,
         reserves=reserves,
         transactions=transactions,
         groups=groups,
@@ -203,6 +207,7 @@ def assemble(
         application=application,
         group_commit=group_commit,
         upkeep=LogUpkeep(configuration, disk, clock, lambda: replicas.replicas, group_commit.request, settings.number),
+        moves=moves,
         peers=peers,
         grpc=grpc_server(),
         data_service=DataService(replicas, lambda: cluster.state, group_commit.request, broker.batch_threads),

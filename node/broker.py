@@ -23,6 +23,7 @@ from .membership import Membership
 from .metrics import Metrics
 from .producer_ids import ProducerIds
 from .refused_batches import RefusedBatches
+from .replica_moves import ReplicaMoves
 from .run_time_settings import RunTimeSettings
 from .topic_creation import TopicCreation
 from .transaction_coordination import TransactionCoordination
@@ -43,6 +44,7 @@ class Broker:
     topics: TopicCreation
     replicas: ReplicaManager
     directory: DataFolders
+    moves: ReplicaMoves
     reserves: DiskReserves
     transactions: TransactionCoordination
     groups: GroupCoordination

@@ -54,6 +54,8 @@ class NodeView:
     upkeep: UpkeepView = field(default_factory=UpkeepView)
     offline_replicas: int = 0
     offline_data_folders: int = 0
+    moving_replicas: int = 0
+    move_copied_bytes: int = 0
     under_min_isr: int = 0
     shards: list[ShardView] = field(default_factory=list)
 
@@ -125,6 +127,7 @@ class _StateCollector(Collector):
             ("under_replicated_partitions", "Partitions led here whose ISR is short.", _count_short(view)),
             ("offline_replicas", "Replicas hosted here that a failed disk or damage keeps out of use.", view.offline_replicas),
             ("offline_data_folders", "Data folders whose disk failed.", view.offline_data_folders),
+            ("moving_replicas", "Replicas on their way to another data folder of this node.", view.moving_replicas),
             ("under_min_isr_partitions", "Partitions led here that refuse acks=all writes.", view.under_min_isr),
             ("leader_partitions", "Partitions led here.", sum(p.is_leader for p in view.partitions)),
             ("partitions", "Partitions hosted here.", len(view.partitions)),
@@ -142,6 +145,8 @@ class _StateCollector(Collector):
             yield GaugeMetricFamily(f"tidegate_{name}", text, value=value)
         text = "Transactions whose markers were given up: a newer coordinator had fenced this one."
         yield CounterMetricFamily("tidegate_markers_cancelled", text, value=view.markers_cancelled)
+        text = "Bytes copied from one data folder of this node to another."
+        yield CounterMetricFamily("tidegate_replica_move_copied_bytes", text, value=view.move_copied_bytes)
         yield from _upkeep(view.upkeep)
         yield from _shard_gauges(view.shards)
         yield from _shard_counters(view.shards)

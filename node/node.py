@@ -204,6 +204,7 @@ class Node:
         self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
         self._housekeeping.add_done_callback(self._housekeeping_ended)
         self._parts.upkeep.start()
+        self._parts.moves.start()
         await self._until_stopped(broker.membership.unfenced.wait())
 
     def _bind_folders(self, metadata_id: str) -> None:
@@ -334,6 +335,7 @@ class Node:
         if self._housekeeping is not None:
             self._housekeeping.cancel()
         await self._parts.upkeep.stop()
+        await self._parts.moves.stop()
         if self._listener is not None:
             await self._listener.close()
         await broker.transactions.stop()
@@ -394,6 +396,7 @@ class Node:
         await self._parts.metadata.stop()
         self._parts.application.stop()
         await self._parts.upkeep.stop()
+        await self._parts.moves.stop()
         await broker.replicas.shutdown(clean=False)
         self._parts.group_commit.close()
         if broker.membership.broker_epoch < 0 and previous_epoch is not None:

@@ -27,6 +27,8 @@ def node_view(
         under_min_isr=broker.replicas.under_min_isr_count,
         offline_replicas=offline_replicas,
         offline_data_folders=len(broker.directory.offline_folders),
+        moving_replicas=broker.moves.count,
+        move_copied_bytes=broker.moves.copied_bytes,
         shards=[*broker.transactions.views(), *broker.groups.views()],
     )
 

@@ -12,6 +12,7 @@ from ..controller.broker_settings import (
     CONNECTIONS_SETTING,
     FOLLOWER_THROTTLE_SETTING,
     LEADER_THROTTLE_SETTING,
+    LOG_DIRS_THROTTLE_SETTING,
     PRODUCER_ID_EXPIRATION_SETTING,
     connection_overrides,
 )
@@ -79,6 +80,10 @@ class RunTimeSettings:
             follower_throttled_bytes_per_s=self._rate(FOLLOWER_THROTTLE_SETTING),
             producer_id_expiration_ms=self.number(PRODUCER_ID_EXPIRATION_SETTING),
         )
+
+    def log_dirs_rate(self) -> int | None:
+        """Bytes a second of all replicas that move between data folders; None: no limit."""
+        return self._rate(LOG_DIRS_THROTTLE_SETTING)
 
     def _rate(self, name: str) -> int | None:
         """Without a value there is no limit; 0 lets nothing through, as in Kafka."""

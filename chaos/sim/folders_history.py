@@ -85,7 +85,7 @@ class Life(AppendSteps):
 class FoldersHistory:
     """See the module's text.  Subclass and override steps to switch a safeguard off."""
 
-    CUT = CUTTABLE
+    CUT: Sequence[str] = CUTTABLE
     WEIGHTS = WEIGHTS
     FOLDERS_MIN = 1
 

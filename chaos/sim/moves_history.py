@@ -73,6 +73,7 @@ class MovesHistory(FoldersHistory):
         """As the node does."""
         life = self.lives[future.key]
         life.may_be.add(future.target.path)
+        future.swap_bytes_max = 150
         for _ in range(turns):
             try:
                 work = future.turn(300)

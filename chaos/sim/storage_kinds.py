@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from .folders_history import FoldersHistory
+from .moves_history import MovesHistory
 from .rot_history import RotHistory
 from .runs import Broken, Step
 from .shrink import shrink
@@ -36,10 +37,10 @@ class HistoryType(Protocol):
 
 
 KINDS: dict[str, HistoryType] = {
-    "log": StorageHistory, "truncations": TruncationHistory, "folders": FoldersHistory, "rot": RotHistory,
+    "log": StorageHistory, "truncations": TruncationHistory, "folders": FoldersHistory, "moves": MovesHistory, "rot": RotHistory,
 }  # fmt: skip
-"""Of one log; of one that is mostly cut; of several data folders with partitions that come and go; of one log in whose folder a
-bit flips at the end."""
+"""Of one log; of one that is mostly cut; of several data folders with partitions that come and go; of such whose logs move from
+one to another; of one log in whose folder a bit flips at the end."""
 
 
 def history_of(kind: str, length: int) -> Callable[[int], Mapping[str, int]]:

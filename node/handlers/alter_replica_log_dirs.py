@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs (34): which of this node's data folders is to hold a replica (KIP-113).
 
-Answered as Kafka does for a folder that there is not, one whose disk failed, a replica that is not here, and one that lies there
-already.  A replica does not move between the folders of one node: POLICY_VIOLATION.  It may move to another node and back.
+Answered when the future replica is there; DescribeLogDirs tells how far it is.  The folder where the log lies already ends a move
+that is under way.  A replica that is not here yet is REPLICA_NOT_AVAILABLE, and is made in that folder when it comes.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ...wire.errors import ErrorCode
+from ...runtime import logs
+from ...wire.errors import ErrorCode, KafkaError
 from ..broker import Broker
 from ..requests import Fields, RequestContext
+
+log = logs.get(__name__)
 
 
 async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
@@ -20,7 +23,7 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
         for topic in wanted.topics:
             found = answers.setdefault(topic.name, {})
             for partition in topic.partitions:
-                found[partition] = _outcome(broker, wanted.path, topic.name, partition)
+                found[partition] = await _outcome(broker, Path(wanted.path), topic.name, partition)
     results = [
         {
             "topic_name": name,
@@ -31,15 +34,18 @@ async def handle(broker: Broker, context: RequestContext, request: Any) -> Field
     return {"throttle_time": 0, "results": results}
 
 
-def _outcome(broker: Broker, path: str, topic: str, partition: int) -> ErrorCode:
-    wanted = next((folder for folder in broker.configuration.data_dirs if folder.absolute() == Path(path)), None)
-    if wanted is None:
+async def _outcome(broker: Broker, path: Path, topic: str, partition: int) -> ErrorCode:
+    folder = next((each for each in broker.directory.folders if each.path.absolute() == path), None)
+    if folder is None:
         return ErrorCode.LOG_DIR_NOT_FOUND
-    if wanted in broker.directory.offline_folders:
+    if folder.is_offline:
         return ErrorCode.KAFKA_STORAGE_ERROR
     if broker.state.partition(topic, partition) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    present = broker.directory.folder_of(topic, partition)
-    if present is None:
-        return ErrorCode.REPLICA_NOT_AVAILABLE
-    return ErrorCode.NONE if present.path == wanted else ErrorCode.POLICY_VIOLATION
+    try:
+        await broker.moves.move_to(topic, partition, path)
+    except KafkaError as error:
+        if error.code is not ErrorCode.REPLICA_NOT_AVAILABLE:
+            log.warning("replica_not_moved", topic=topic, partition=partition, path=path, error=error)
+        return error.code
+    return ErrorCode.NONE

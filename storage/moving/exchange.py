@@ -39,7 +39,8 @@ def take_over_start(log: Log, future: Log) -> None:
     """The log start, and one that is wanted and not yet noted (`log_start`).  Raises KAFKA_STORAGE_ERROR, OSError."""
     future.set_high_watermark(log.high_watermark)
     future.advance_log_start(min(log.log_start_offset, future.high_watermark))
-    future.start_note.want(min(max(log.start_note.wanted, log.noted_start_offset), future.log_end_offset))
+    # Also one that only a checkpoint of the old folder has noted.
+    future.start_note.want(min(max(log.start_note.wanted, log.log_start_offset), future.log_end_offset))
     future.start_note.write()
 
 

@@ -37,7 +37,7 @@ from ..segment import segment_path
 from ..stored_config import LOG_CONFIG, encode_config
 from ..topic_config import LogConfig
 from .exchange import epochs_of, exchange, is_durable, is_flushing, reach_end, settle, take_over_start
-from .plan import Epochs, Step, View, agreeing_end, next_step
+from .plan import SWAP_BYTES_MAX, Epochs, Step, View, agreeing_end, next_step
 from .standing import Standing, write_standing
 
 SLICE_BYTES = 512 * 1024
@@ -77,6 +77,7 @@ class FutureReplica:
         self.origin = origin
         self.target = target
         self.is_over = False
+        self.swap_bytes_max = SWAP_BYTES_MAX
         self._disk = disk
         self._ended = ended
         self._path = target.path_of(key)
@@ -110,8 +111,12 @@ class FutureReplica:
         return 0 if self._log is None else self._log.size_bytes
 
     @property
-    def log_end_offset(self) -> int:
-        return 0 if self._log is None else self._log.log_end_offset
+    def offset_lag(self) -> int:
+        """How far it is behind the log's end."""
+        source = self.source
+        if source is None:
+            return 0
+        return max(0, source.log_end_offset - (source.log_start_offset if self._log is None else self._log.log_end_offset))
 
     # -------------------------------------------------------------------------------------------------- what comes next
 
@@ -151,7 +156,7 @@ class FutureReplica:
         with _of_source():
             left = bytes_from(source, max(end, self._read_from))
         flushed = self._is_marked and is_durable(future)
-        return next_step(View(source.segments[0].base_offset, left, first, end, self._cut_to, flushed))
+        return next_step(View(source.segments[0].base_offset, left, first, end, self._cut_to, flushed), self.swap_bytes_max)
 
     def _in_thread(self, work: Callable[[], int | None]) -> Work:
         def locked() -> int:

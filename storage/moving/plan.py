@@ -41,13 +41,13 @@ class View(NamedTuple):
     is_flushed: bool
 
 
-def next_step(view: View) -> Step:
+def next_step(view: View, swap_bytes_max: int = SWAP_BYTES_MAX) -> Step:
     """See `Step`."""
     if view.future_end < view.source_first or view.future_first > view.source_first:
         return Step.BEGIN
     if view.cut_to is not None and view.cut_to < view.future_end:
         return Step.BEGIN if view.cut_to <= view.future_first else Step.TRUNCATE
-    if view.bytes_left > SWAP_BYTES_MAX:
+    if view.bytes_left > swap_bytes_max:
         return Step.COPY
     return Step.SWAP if view.is_flushed else Step.FLUSH
 

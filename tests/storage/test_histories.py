@@ -39,7 +39,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(list(WEIGHTS)), st.integers(0, 1 << 2
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-@pytest.mark.parametrize(("kind", "percent", "length"), [("log", 52, 14), ("folders", 4, 25), ("rot", 44, 9)])
+@pytest.mark.parametrize(("kind", "percent", "length"), [("log", 48, 14), ("folders", 4, 25), ("moves", 4, 40), ("rot", 44, 9)])
 def test_ten_thousand_crash_histories_break_no_promise(kind: str, percent: int, length: int, share: int) -> None:
     each = HISTORIES * percent // 100 // SHARES
     run_kind(kind, FIRST_SEED + share * each, each, length)
