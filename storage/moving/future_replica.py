@@ -260,14 +260,20 @@ class FutureReplica:
         if source.config != future.config:  # its segments are to be of the size, and its holes no damage
             self._disk.write_atomic(self._path / LOG_CONFIG, encode_config(source.config))
             future.update_config(source.config)
-        if data:
-            future.append_follower(data)
-        self._read_from = max(read_from, future.log_end_offset)
+        self._append(future, data, read_from)
         self._unflushed_bytes += len(data)
         if self._unflushed_bytes >= FLUSH_BYTES:
             self._unflushed_bytes = 0
             future.flush_now()
         return len(data)
+
+    def _append(self, future: Log, data: bytes, read_from: int) -> None:
+        """Only what is in the copy has been read: the append may be refused, or take a part."""
+        before = future.size_bytes
+        if data:
+            future.append_follower(data)
+        if future.size_bytes - before == len(data):
+            self._read_from = max(read_from, future.log_end_offset)
 
     def _prepare(self, source: Log, future: Log) -> None:
         """All that is there becomes durable, so that the swap has little to do; and from here on the log may be leaving."""
@@ -293,8 +299,8 @@ class FutureReplica:
             if self._next(source, future) is not Step.SWAP:
                 return False
             settle(source)
-            while data := self._rest(source, future):
-                future.append_follower(data)
+            while rest := self._rest(source, future):
+                self._append(future, *rest)
             reach_end(source, future)
             take_over_start(source, future)
             if not is_durable(future):
@@ -305,13 +311,12 @@ class FutureReplica:
             self._leave(source, future)
         return True
 
-    def _rest(self, source: Log, future: Log) -> bytes:
+    def _rest(self, source: Log, future: Log) -> tuple[bytes, int] | None:
+        """What is still to be appended, and where to read on; None: nothing."""
         with _of_source():
             start = max(future.log_end_offset, self._read_from)
-            if not (left := bytes_from(source, start)):
-                return b""
-            data, self._read_from = begin_copy(source, start, left).run()
-            return data or self._rest(source, future)
+            left = bytes_from(source, start)
+            return begin_copy(source, start, left).run() if left else None
 
     def _after_flush(self) -> None:
         """In the moment in which a flush is over: of a busy log the next one begins at once."""

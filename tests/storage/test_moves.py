@@ -397,7 +397,8 @@ def broken(monkeypatch: pytest.MonkeyPatch, where: object, name: str, instead: A
 
 
 def test_ablation_a_swap_before_all_is_copied_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(future_replica.FutureReplica, "_rest", lambda self, source, future: b"")
+    monkeypatch.setattr(future_replica.FutureReplica, "_rest", lambda self, source, future: None)
+    monkeypatch.setattr(future_replica, "reach_end", lambda log, future: future._roll(log.log_end_offset))
     assert broken(monkeypatch, future_replica, "bytes_from", lambda log, offset: 0)
 
 
@@ -422,6 +423,11 @@ def test_ablation_an_old_folder_that_loses_its_name_before_the_decision_is_found
         decide(self)
 
     assert broken(monkeypatch, FutureReplica, "_decide", late)
+
+
+def test_a_copy_that_was_refused_by_a_full_disk_is_made_again() -> None:
+    steps = [("create", 0, 0), ("move", 0, 1), ("produce", 0, 0), ("carry_on", 0, 0), ("full", 64, 1), ("carry_on", 0, 0)]
+    MovesHistory(5355, steps=steps).run()
 
 
 def test_a_seed_always_gives_the_same_history_of_moves() -> None:
