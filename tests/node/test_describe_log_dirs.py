@@ -31,7 +31,7 @@ async def test_every_folder_tells_its_own_room_and_a_failed_one_is_not_asked(tmp
     broker = SimpleNamespace(
         configuration=SimpleNamespace(data_dirs=folders),
         replicas=SimpleNamespace(replicas=()),
-        directory=SimpleNamespace(offline_folders=[folders[2]]),
+        directory=SimpleNamespace(offline_folders=[folders[2]], futures={}),
         reserves=DiskReserves(Volumes(), folders, 0),
     )
     answer = await describe_log_dirs.handle(cast(Any, broker), cast(Any, None), SimpleNamespace(topics=None))
