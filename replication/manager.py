@@ -296,13 +296,13 @@ class ReplicaManager:
     def suspend_leadership(self, reason: str) -> None:
         """The session with the controller ended: another node may lead by now.  Nothing is appended until it is renewed, and
         who waits for an acknowledgement, even of a committed record, is sent to look for the leader: it would wait long."""
-        self.lease.suspend(reason, self.leader_count)
+        self.lease.suspend(reason, self.leader_count, self._clock.monotonic())
         for replica in tuple(self._acking):
             self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def resume_leadership(self) -> None:
         """The session was renewed: what the metadata gives this node to lead, it leads again."""
-        self.lease.resume(self.leader_count)
+        self.lease.resume(self.leader_count, self._clock.monotonic())
         for replica in tuple(self._acking):
             self._acknowledge(replica)
 
@@ -561,6 +561,7 @@ class ReplicaManager:
 
     def _tell(self, now_s: float, *, at_once: bool = False) -> None:
         """What had no lines of its own in the log."""
+        self.lease.tell(self.leader_count, now_s)
         for lines in (self._role_lines, self._isr_changes.lines, *(fetcher.lines for fetcher in self._fetchers.values())):
             lines.tell(now_s, at_once=at_once)
 
