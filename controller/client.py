@@ -8,6 +8,7 @@ that no controller answered within its deadline raises REQUEST_TIMED_OUT: its ou
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -40,6 +41,16 @@ class _HasStatus(Protocol):
 _Reply = TypeVar("_Reply", bound=_HasStatus)
 
 
+class HeartbeatHere(Protocol):
+    """`ControllerService.Heartbeat`."""
+
+    async def __call__(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatReply: ...
+
+
+class _NotAnsweredHere(Exception):
+    """As `AioRpcError`, of the controller in this process."""
+
+
 class ControllerClient:
     """Calls the active controller among `endpoints` (node id -> "host:port" of its gRPC listener)."""
 
@@ -65,6 +76,12 @@ class ControllerClient:
         self._attempts = 0
         self._controller_epoch = 0  # the newest that was heard of
         self.active_id: int | None = None
+        self._here: tuple[int, HeartbeatHere] | None = None
+
+    def heartbeats_here(self, node_id: int, answer: HeartbeatHere) -> None:
+        """This node's own controller is `node_id`: heartbeats to it are calls.  By the network each would cost the active
+        controller, which answers those of all brokers, as much as the heartbeats of two others."""
+        self._here = node_id, answer
 
     async def close(self) -> None:
         channels, self._channels = list(self._channels.values()), {}
@@ -207,6 +224,18 @@ class ControllerClient:
             channel = self._channels[node_id] = self._channel_factory(self._endpoints[node_id])
         return controller_pb2_grpc.ControllerStub(channel)
 
+    async def _attempt(self, node_id: int, method: str, request: Any, timeout_s: float) -> Any:
+        if self._here is None or self._here[0] != node_id or method != "Heartbeat":
+            return await getattr(self._stub(node_id), method)(request, timeout=timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._here[1](request, None)
+        except TimeoutError as error:
+            raise _NotAnsweredHere(f"no answer in {timeout_s:g} s") from error
+        except Exception as error:  # of the controller's: a defect that would be an answer's UNKNOWN on the network
+            log.exception("heartbeat_failed_here")
+            raise _NotAnsweredHere(repr(error)) from error
+
     async def _call(
         self,
         kind: type[_Reply],
@@ -232,8 +261,11 @@ class ControllerClient:
                 prepare(request)
             impatient = None if patience_s is None else self._clock.call_later(patience_s, partial(self.note_failure, node_id))
             try:
-                attempt = getattr(self._stub(node_id), method)
-                reply: _Reply = await attempt(request, timeout=min(left_s, attempt_timeout_s or self._attempt_timeout_s))
+                attempt_s = min(left_s, attempt_timeout_s or self._attempt_timeout_s)
+                reply: _Reply = await self._attempt(node_id, method, request, attempt_s)
+            except _NotAnsweredHere as error:
+                self.note_failure(node_id)
+                problem = f"controller {node_id}, in this process: {error}"
             except grpc.aio.AioRpcError as error:
                 self.note_failure(node_id)
                 problem = f"controller {node_id} at {self._endpoints[node_id]}: {error.code().name} {error.details()}"
