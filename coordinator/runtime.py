@@ -591,10 +591,6 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
                 state.metrics,
             )
 
-    @property
-    def has_shards(self) -> bool:
-        return bool(self._shards)
-
     def shards(self) -> Iterator[tuple[int, Phase, Shard[EventT, ReplyT, EffectT]]]:
         """All shards, for metrics: (partition, phase, shard)."""
         for partition, state in self._shards.items():

@@ -189,7 +189,7 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
     async def _tick_forever(self) -> None:
         away_since_ms: int | None = None
         while True:
-            if not self.runtime.has_shards:  # a node that coordinates nothing is not woken for it
+            if next(self.runtime.shards(), None) is None:  # a node that coordinates nothing is not woken for it
                 self._elected.clear()
                 await self._elected.wait()
             await self._clock.sleep(TICK_S)
