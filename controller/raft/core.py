@@ -164,6 +164,11 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         return self._timings
 
     @property
+    def lost_leader(self) -> bool:
+        """Whether the connection to the leader broke, and none has been heard since."""
+        return self._leader_heard_at == float("-inf")
+
+    @property
     def active(self) -> bool:
         return self.role == LEADER and self._active_term == self.term
 

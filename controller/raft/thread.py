@@ -4,7 +4,8 @@ A frame of another voter is read, handled and answered here: it waits for nothin
 wake-up.  The thread sleeps until something comes or falls due (a heartbeat, an election), so an idle node costs its heartbeats
 and nothing else.  The loop reads what has come before it looks at what is due: a member that stood still hears what was said
 meanwhile before it judges that somebody was silent.  What held it up often held up the others as well (a machine without time to
-spare): so one that finds its time to stand for election past by more than `LATE_S` waits for two more heartbeats, once.
+spare): so one that finds its time to stand for election past by more than `LATE_S` waits for two more heartbeats, once, unless its
+connection to the leader broke.
 
 Whatever goes wrong in a round is the end of the process: `die` is called with the reason (fail-stop), because a member that
 cannot write any more must not go on voting and acknowledging.
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 EVENTS_PER_ROUND_MAX = 1000
 INBOX_MAX = 50_000
-LATE_S = 0.03
+LATE_S = 0.05
 EXIT_CODE = 70  # EX_SOFTWARE
 TERMS_AHEAD_MAX = 1 << 32
 """A voter is never so many elections behind another one.  A term is for ever: one flipped bit in it, once taken over, and there
@@ -209,7 +210,7 @@ class RaftThread:
         now, late_s, self._alarm = self._loop.time(), self._loop.time() - self._alarm.when(), None
         if self._round_is_near:
             return
-        if late_s > LATE_S and not self._has_waited and self._core.role != LEADER:
+        if late_s > LATE_S and not (self._has_waited or self._core.role == LEADER or self._core.lost_leader):
             self._has_waited = True
             self._alarm = self._loop.call_at(now + 2 * self._core.timings.heartbeat_s, self._alarm_rings)
         else:

@@ -38,6 +38,7 @@ class Core:
         self.timings = RaftTimings()
         self.calls: list[str] = []
         self.fails = False
+        self.lost_leader = False
 
     def sync(self) -> None:
         self.calls.append("sync")
@@ -103,6 +104,13 @@ def test_a_follower_waits_once_and_then_stands_however_late_it_is() -> None:
 def test_a_follower_that_is_on_time_stands_at_once() -> None:
     core = Core()
     Alarmed(core).ring(late_s=0.001)
+    assert core.calls == ["sync", "tick"]
+
+
+def test_a_follower_whose_connection_to_the_leader_broke_waits_for_nothing() -> None:
+    core = Core()
+    core.lost_leader = True
+    Alarmed(core).ring(late_s=0.4)
     assert core.calls == ["sync", "tick"]
 
 
