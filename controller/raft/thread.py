@@ -4,8 +4,8 @@ A frame of another voter is read, handled and answered here: it waits for nothin
 wake-up.  The thread sleeps until something comes or falls due (a heartbeat, an election), so an idle node costs its heartbeats
 and nothing else.  The loop reads what has come before it looks at what is due: a member that stood still hears what was said
 meanwhile before it judges that somebody was silent.  What held it up often held up the others as well (a machine without time to
-spare): so one that finds its time to stand for election past by more than `LATE_S` waits for two more heartbeats, once, unless its
-connection to the leader broke.
+spare): so one that finds its time to stand for election past by more than `LATE_S` waits for two more heartbeats, once, unless
+its connection to the leader broke.
 
 Whatever goes wrong in a round is the end of the process: `die` is called with the reason (fail-stop), because a member that
 cannot write any more must not go on voting and acknowledging.
@@ -210,7 +210,8 @@ class RaftThread:
         now, late_s, self._alarm = self._loop.time(), self._loop.time() - self._alarm.when(), None
         if self._round_is_near:
             return
-        if late_s > LATE_S and not (self._has_waited or self._core.role == LEADER or self._core.lost_leader):
+        leads_or_lost = self._core.role == LEADER or self._core.lost_leader
+        if late_s > LATE_S and not self._has_waited and not leads_or_lost:
             self._has_waited = True
             self._alarm = self._loop.call_at(now + 2 * self._core.timings.heartbeat_s, self._alarm_rings)
         else:
