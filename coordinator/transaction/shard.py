@@ -278,8 +278,8 @@ class TransactionShard:
         elif self._owned_last_epoch(current, *expected):
             last_epoch = expected[1]
             # Still Empty: the same InitProducerId again, its answer was lost.  Complete: a first InitProducerId after an EndTxn
-            # of unknown outcome or after a timeout: the bump lifts it above the markers.  Without an epoch left, keep this one.
-            if current.state is TransactionState.EMPTY or exhausted:
+            # of unknown outcome or after a timeout: the next epoch, or the next id, lifts it above the markers.
+            if current.state is TransactionState.EMPTY:
                 kept = replace(base, last_producer_epoch=last_epoch)
                 return self._write(kept, current.state, ProducerReply(kept.producer_id, kept.producer_epoch))
         else:
@@ -293,12 +293,11 @@ class TransactionShard:
         return self._write(following, current.state, ProducerReply(following.producer_id, following.producer_epoch))
 
     def _owned_last_epoch(self, current: TransactionMetadata, producer_id: int, producer_epoch: int) -> bool:
-        """Whether this is the producer whose last request led to the current identity.  Ids rotate only when the epochs of one
-        are used up, so an exhausted last epoch belongs to the previous id, any other to the current one."""
+        """Whether this is the producer whose last request led to the current identity.  Epochs of one id only grow, so a last
+        epoch that is not below the current one belongs to the previous id."""
         if producer_epoch == NO_PRODUCER_EPOCH or producer_epoch != current.last_producer_epoch:
             return False
-        exhausted = is_exhausted(producer_epoch, self.config.max_producer_epoch)
-        rotated = exhausted and current.producer_epoch <= producer_epoch
+        rotated = current.producer_epoch <= producer_epoch
         return producer_id == (current.previous_producer_id if rotated else current.producer_id)
 
     def _fenced(self, transactional_id: str, held: tuple[int, int], current: TransactionMetadata) -> KafkaError:

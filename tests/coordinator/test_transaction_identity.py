@@ -233,6 +233,24 @@ def test_a_timeout_fences_and_aborts_and_the_producer_may_resume(coordinator: Co
     assert resumed == ProducerReply(100, 2), "KIP-588, above the epoch of the markers"
 
 
+def test_a_producer_that_resumes_after_the_last_epochs_fence_gets_a_fresh_id(coordinator: Coordinator) -> None:
+    """With the fence's own epoch a late duplicate of its abort marker could end the producer's next transaction."""
+    who = coordinator.init()
+    while who.producer_epoch < MAX - 2:
+        who = coordinator.init(who.producer_id, who.producer_epoch)
+    coordinator.begin(who, 1)
+    coordinator.tick(61_001)
+    coordinator.settle()
+    fence = coordinator.entry
+    assert (fence.state, fence.producer_epoch) == (TransactionState.COMPLETE_ABORT, MAX - 1)
+    resumed = coordinator.init(who.producer_id, who.producer_epoch)
+    assert resumed == ProducerReply(101, 0)
+    assert coordinator.init(who.producer_id, who.producer_epoch) == resumed, "its answer was lost"
+    following = coordinator.init(resumed.producer_id, resumed.producer_epoch)
+    assert following == ProducerReply(101, 1)
+    assert code_of(coordinator.init(who.producer_id, who.producer_epoch)) is ErrorCode.PRODUCER_FENCED
+
+
 def test_a_producer_whose_transaction_a_new_instance_aborted_may_not_resume(coordinator: Coordinator) -> None:
     """Unlike after a timeout: it was replaced, also when the new instance has not come back for its epoch yet."""
     old = coordinator.init()
