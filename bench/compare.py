@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import confluent_kafka
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.processes.local_cluster import LocalCluster
 
 from .kafka_peer import VERSION, KafkaCluster, KafkaUnavailable, default_cache, jars
 from .process_cost import cpu_seconds, resident_mib

@@ -26,8 +26,8 @@ sys.path.append(str(Path(__file__).parent / "cluster"))
 sys.path.append(str(Path(__file__).parent))
 
 from ground import make_topic, running
-from tidegate.client.admin import NewTopic
-from tidegate.client.local_cluster import LocalNode
+from tidegate.client.administration.admin import NewTopic
+from tidegate.processes.local_cluster import LocalNode
 
 SETTLED_S = 8.0
 ROWS = 8

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ..client.connection import BrokerConnection
-from ..client.errors import ConnectionFailed
+from ..client.connecting.connection import BrokerConnection
+from ..client.connecting.errors import ConnectionFailed
 from ..wire.api import ApiKey
 from .kafka_peer import HOST, VERSION, KafkaCluster, jars
 

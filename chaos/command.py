@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from .outcome import Outcome
+    from .run.outcome import RunOutcome
     from .sim.runs import RunsReport
 
 ALL = "all"
@@ -29,7 +29,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 def list_scenarios(json: Json = False) -> None:
     """Show the scenarios."""
     from ..client.command_line.output import show_json, show_table
-    from .scenarios import SCENARIOS
+    from .scenarios.table import SCENARIOS
 
     if json:
         show_json([{"name": scenario.name, "summary": scenario.summary} for scenario in SCENARIOS.values()])
@@ -48,7 +48,7 @@ def run_scenarios(
 ) -> None:
     """Run scenarios, one after the other.  Exit code 1 when anything that was checked does not hold."""
     from ..client.command_line.output import complain, run
-    from .scenarios import SCENARIOS
+    from .scenarios.table import SCENARIOS
 
     names = list(SCENARIOS) if name == ALL else [name]
     if name != ALL and name not in SCENARIOS:
@@ -79,7 +79,7 @@ def simulate_storage(
     """Random histories of logs on disks that lie, held against a model.  Exit code 1 when a promise does not hold."""
     from ..client.command_line.output import complain
     from .sim.runs import run_seeds
-    from .sim.storage_kinds import KINDS, history_of
+    from .sim.storage.kinds import KINDS, history_of
 
     if kind not in KINDS:
         complain(f"no histories are called {kind!r}: choose {', '.join(KINDS)}")
@@ -147,9 +147,9 @@ def check_again(
 ) -> None:
     """Check the history of a former run again.  Exit code 1 when it holds an anomaly."""
     from ..client.command_line.output import complain, show_json
-    from . import archive
-    from .checker import check
-    from .history import HistoryError
+    from .checks import archive
+    from .checks.checker import check
+    from .checks.history import HistoryError
 
     try:
         run = archive.read(directory)
@@ -178,11 +178,11 @@ def _show_runs(report: RunsReport, simulator: str, json: bool) -> None:
         raise typer.Exit(1)
 
 
-async def _run_all(names: list[str], seconds: float, seed: int, nodes: int, directory: Path, *, quiet: bool) -> list[Outcome]:
-    from .harness import run_scenario
-    from .scenarios import SCENARIOS
+async def _run_all(names: list[str], seconds: float, seed: int, nodes: int, directory: Path, *, quiet: bool) -> list[RunOutcome]:
+    from .run.harness import run_scenario
+    from .scenarios.table import SCENARIOS
 
-    outcomes: list[Outcome] = []
+    outcomes: list[RunOutcome] = []
     for name in names:
         folder = _fresh(directory / f"{name}-{nodes}-{seed}")
         say = (lambda _: None) if quiet else _say

@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from ..processes.local_cluster import LocalCluster
     from ..wire.errors import ErrorCode, KafkaError
-    from .admin import Admin
-    from .consumer import Consumer, ConsumerRecord, RebalanceListener
-    from .descriptions import NewTopic
-    from .errors import (
+    from .administration.admin import Admin
+    from .administration.descriptions import NewTopic
+    from .connecting.errors import (
         AbortableError,
         BufferExhausted,
         CommitOutcomeUnknown,
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
         RetriableError,
         TransactionTimedOut,
     )
-    from .local_cluster import LocalCluster
-    from .offset_requests import TopicPartition
-    from .producer import CommittedOffset, GroupMetadata, Producer, RecordMetadata
+    from .consuming.consumer import Consumer, ConsumerRecord, RebalanceListener
+    from .producing.producer import CommittedOffset, GroupMetadata, Producer, RecordMetadata
+    from .requests.offset_requests import TopicPartition
 
 _HOME: Final = {
     "..wire.errors": ("ErrorCode", "KafkaError"),
-    ".admin": ("Admin",),
-    ".consumer": ("Consumer", "ConsumerRecord", "RebalanceListener"),
-    ".descriptions": ("NewTopic",),
-    ".errors": (
+    ".administration.admin": ("Admin",),
+    ".consuming.consumer": ("Consumer", "ConsumerRecord", "RebalanceListener"),
+    ".administration.descriptions": ("NewTopic",),
+    ".connecting.errors": (
         "AbortableError", "BufferExhausted", "CommitOutcomeUnknown", "ConnectionFailed", "DeliveryTimeout", "FatalError",
         "GroupChanged", "NoOffset", "ProducerFenced", "RequestError", "RetriableError", "TransactionTimedOut",
     ),
-    ".local_cluster": ("LocalCluster",),
-    ".offset_requests": ("TopicPartition",),
-    ".producer": ("CommittedOffset", "GroupMetadata", "Producer", "RecordMetadata"),
+    "..processes.local_cluster": ("LocalCluster",),
+    ".requests.offset_requests": ("TopicPartition",),
+    ".producing.producer": ("CommittedOffset", "GroupMetadata", "Producer", "RecordMetadata"),
 }  # fmt: skip
 _MODULE_OF: Final = {name: module for module, names in _HOME.items() for name in names}
 

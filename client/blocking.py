@@ -23,12 +23,10 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ..wire.errors import ErrorCode
-from .admin import (
+from .administration.admin import (
     Admin as AsyncAdmin,
 )
-from .consumer import Consumer as AsyncConsumer
-from .consumer import RebalanceListener
-from .descriptions import (
+from .administration.descriptions import (
     ClusterDescription,
     ConfigEntry,
     GroupListing,
@@ -38,17 +36,19 @@ from .descriptions import (
     TransactionDescription,
     TransactionListing,
 )
-from .errors import CommitOutcomeUnknown, RequestError
-from .fetched import ConsumerRecord
-from .group_descriptions import GroupDescription
-from .hanging_transactions import IDLE_MS, HangingTransaction
-from .metadata import TopicView
-from .offset_requests import OffsetAtTime, TopicPartition
-from .operations import DataFolder, FeatureLevel, PartitionMove, RegisteredBroker
-from .producer import Headers, RecordMetadata
-from .producer import Producer as AsyncProducer
-from .transaction_manager import State
-from .transaction_requests import CommittedOffset, GroupMetadata, Offsets
+from .administration.group_descriptions import GroupDescription
+from .administration.hanging_transactions import IDLE_MS, HangingTransaction
+from .administration.operations import DataFolder, FeatureLevel, PartitionMove, RegisteredBroker
+from .connecting.errors import CommitOutcomeUnknown, RequestError
+from .connecting.metadata import TopicView
+from .consuming.consumer import Consumer as AsyncConsumer
+from .consuming.consumer import RebalanceListener
+from .consuming.fetched import ConsumerRecord
+from .producing.producer import Headers, RecordMetadata
+from .producing.producer import Producer as AsyncProducer
+from .producing.transaction_manager import State
+from .requests.offset_requests import OffsetAtTime, TopicPartition
+from .requests.transaction_requests import CommittedOffset, GroupMetadata, Offsets
 
 __all__ = ["Admin", "Consumer", "NewTopic", "Producer", "Send"]
 

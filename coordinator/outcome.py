@@ -1,7 +1,7 @@
 """What passes between the coordinator runtime and its shards: records, moments, outcomes, and the two protocols.
 
-A shard is a pure state machine: `handle` looks at its state and returns an `Outcome`, `replay` is the only way into that state.
-The runtime owns the order in which things happen (see runtime.py).
+A shard is a pure state machine: `handle` looks at its state and returns an `ShardOutcome`, `replay` is the only way into that
+state. The runtime owns the order in which things happen (see runtime.py).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ReplayedRecord(NamedTuple):
 class Context:
     """What a shard may know about the moment: time, where its first record will stand, its epoch, and its reply token.
 
-    `token` names the caller's pending reply; a shard that answers later (`Outcome.defer`) keeps it.
+    `token` names the caller's pending reply; a shard that answers later (`ShardOutcome.defer`) keeps it.
     """
 
     now_ms: int
@@ -66,7 +66,7 @@ class Context:
 
 
 @dataclass(slots=True, frozen=True)
-class Outcome(Generic[ReplyT, EffectT]):
+class ShardOutcome(Generic[ReplyT, EffectT]):
     """What one event leads to.  All records form one atomic batch.  `further`, of `activated` alone: batches that follow it.
 
     `deferred` answers tokens kept from earlier events.  `again`: events whose callers wait, with their tokens, to be handled anew
@@ -88,7 +88,7 @@ class Shard(Protocol[EventT, ReplyT, EffectT]):
     """A partition's state machine.  `handle` must not change what `replay` owns; what it may change is volatile (who waits,
     deadlines) and may be lost at any time."""
 
-    def handle(self, event: EventT, context: Context) -> Outcome[ReplyT, EffectT]:
+    def handle(self, event: EventT, context: Context) -> ShardOutcome[ReplyT, EffectT]:
         """Decides.  Raising KafkaError is the same as an outcome with that error as its reply and nothing else."""
 
     def replay(self, record: ReplayedRecord) -> None:
@@ -97,7 +97,7 @@ class Shard(Protocol[EventT, ReplyT, EffectT]):
     def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
         """Applies a transaction marker that is in the log."""
 
-    def activated(self, context: Context) -> Outcome[ReplyT, EffectT]:
+    def activated(self, context: Context) -> ShardOutcome[ReplyT, EffectT]:
         """Called once per leadership, after the barrier: what the former leader may have left undone."""
 
     def due(self, now_ms: int) -> Sequence[EventT]:

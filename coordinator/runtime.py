@@ -41,17 +41,17 @@ from .outcome import (
     CoordinatorRecord,
     EffectT,
     EventT,
-    Outcome,
     ProducerIdentity,
     ReplayedRecord,
     ReplyT,
     Shard,
+    ShardOutcome,
     StateLog,
 )
 from .shard_view import Phase, ShardMetrics, ShardView
 
 __all__ = [
-    "Context", "CoordinatorLoadError", "CoordinatorRecord", "CoordinatorRuntime", "Outcome", "Phase", "ProducerIdentity",
+    "Context", "CoordinatorLoadError", "CoordinatorRecord", "CoordinatorRuntime", "ShardOutcome", "Phase", "ProducerIdentity",
     "ReplayedRecord", "Reply", "RuntimeConfig", "Shard", "ShardMetrics", "ShardView", "StateLog",
 ]  # fmt: skip
 
@@ -325,7 +325,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         log.debug("coordinator_active", topic=self.name, partition=state.partition, leader_epoch=state.leader_epoch)
         self._carry_out(state, outcome, None, NO_TOKEN)
         for records in outcome.further:
-            self._carry_out(state, Outcome(records=records), None, NO_TOKEN)
+            self._carry_out(state, ShardOutcome(records=records), None, NO_TOKEN)
 
     def _context(self, state: _ShardState[EventT, ReplyT, EffectT], token: int) -> Context:
         return Context(self._now_ms, state.position, state.leader_epoch, token)
@@ -337,17 +337,17 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
         try:
             outcome = state.shard.handle(event, self._context(state, token))
         except KafkaError as error:
-            outcome = Outcome(reply=error)
+            outcome = ShardOutcome(reply=error)
         except Exception as error:  # `handle` published nothing, so only this request is lost; the traceback tells why
             state.metrics.handler_failures += 1
             log.exception("coordinator_handler_failed", topic=self.name, partition=state.partition, request=type(event).__name__)
-            outcome = Outcome(reply=KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(event).__name__}: {error}"))
+            outcome = ShardOutcome(reply=KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(event).__name__}: {error}"))
         self._carry_out(state, outcome, reply, token)
 
     def _carry_out(
         self,
         state: _ShardState[EventT, ReplyT, EffectT],
-        outcome: Outcome[ReplyT, EffectT],
+        outcome: ShardOutcome[ReplyT, EffectT],
         reply: Reply[ReplyT] | None,
         token: int,
     ) -> None:
@@ -379,7 +379,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
     def _answers(
         self,
         state: _ShardState[EventT, ReplyT, EffectT],
-        outcome: Outcome[ReplyT, EffectT],
+        outcome: ShardOutcome[ReplyT, EffectT],
         reply: Reply[ReplyT] | None,
         token: int,
     ) -> list[Answer]:
@@ -396,7 +396,7 @@ class CoordinatorRuntime(Generic[EventT, ReplyT, EffectT]):
                 answers.append(_answer(target, value))
         return answers
 
-    def _write(self, state: _ShardState[EventT, ReplyT, EffectT], outcome: Outcome[ReplyT, EffectT]) -> None:
+    def _write(self, state: _ShardState[EventT, ReplyT, EffectT], outcome: ShardOutcome[ReplyT, EffectT]) -> None:
         producer = outcome.producer
         batch = encode_batch(
             [NewRecord(key=r.key, value=r.value, timestamp_ms=self._now_ms) for r in outcome.records],

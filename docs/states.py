@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from tidegate.client import transaction_manager as producer
-from tidegate.coordinator.group import state as group
+from tidegate.client.producing import transaction_manager as producer
+from tidegate.coordinator.group.classic import state as group
 from tidegate.coordinator.group.consumer import state as consumer
 from tidegate.coordinator.transaction import state as transaction
 

@@ -12,46 +12,46 @@ from dataclasses import dataclass
 import grpc.aio
 
 from .. import __version__
-from ..controller.client import ControllerClient
-from ..controller.metadata_follower import MetadataFollower
+from ..controller.remote.client import ControllerClient
+from ..controller.remote.metadata_follower import MetadataFollower
 from ..proto import controller_pb2 as pb
-from ..replication.configuration import ReplicationConfig
-from ..replication.fetcher import FetcherLimits, FetchTransport
+from ..replication.fetching.configuration import ReplicationConfig
+from ..replication.fetching.fetcher import FetcherLimits, FetchTransport
 from ..replication.manager import ReplicaManager
 from ..runtime.clock import Clock
 from ..runtime.disk import Disk
 from ..runtime.kernel_sync import KernelSync
 from ..runtime.network import grpc_server
-from ..storage.data_folders import DataFolders
-from ..storage.group_commit import GroupCommit
-from ..storage.log import Log
-from .batch_threads import BatchThreads
-from .broker import Broker
-from .client_metrics import ClientMetrics, ClientMetricsCollector
-from .cluster_view import ClusterView
-from .configuration import Configuration
-from .data_service import DataService
-from .described_topics import DescribedTopics
-from .disk_reserve import DiskReserves, is_out_of_room
-from .finding import Finding, ask_over_kafka
-from .group_coordination import GroupCoordination
-from .internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
-from .isr_requests import IsrRequests
-from .log_recovery import RecoveryCollector
-from .log_upkeep import LogUpkeep
-from .marker_writing import MarkerWrites
-from .membership import Membership, metadata_silence_s
+from ..storage.folders.data_folders import DataFolders
+from ..storage.log.group_commit import GroupCommit
+from ..storage.log.log import Log
+from .cluster.cluster_view import ClusterView
+from .cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from .cluster.isr_requests import IsrRequests
+from .cluster.peers import Peer, PeerFetchTransport, Peers
+from .cluster.topic_creation import TopicCreation
+from .coordinators.group_coordination import GroupCoordination
+from .coordinators.marker_writing import MarkerWrites
+from .coordinators.producer_ids import ProducerIds
+from .coordinators.transaction_coordination import TransactionCoordination
+from .coordinators.transaction_enlistment import TransactionEnlistment
+from .data.data_service import DataService
+from .lifecycle.broker_lifecycle import BrokerLifecycle, metadata_silence_s
+from .lifecycle.finding import Finding, ask_over_kafka
+from .lifecycle.log_recovery import RecoveryCollector
+from .lifecycle.reachability import ReachedBy
 from .metadata_application import MetadataApplication
-from .metrics import Metrics, NodeView
-from .peers import Peer, PeerFetchTransport, Peers
-from .producer_ids import ProducerIds
-from .reachability import ReachedBy
-from .refused_batches import RefusedBatches
-from .replica_moves import ReplicaMoves
-from .run_time_settings import RunTimeSettings
-from .topic_creation import TopicCreation
-from .transaction_coordination import TransactionCoordination
-from .transaction_enlistment import TransactionEnlistment
+from .observation.client_metrics import ClientMetrics, ClientMetricsCollector
+from .observation.metrics import Metrics, NodeView
+from .serving.batch_threads import BatchThreads
+from .serving.broker import Broker
+from .serving.described_topics import DescribedTopics
+from .serving.rejected_sequences import RejectedSequences
+from .settings.configuration import Configuration
+from .settings.run_time_settings import RunTimeSettings
+from .upkeep.disk_reserve import DiskReserves, is_out_of_room
+from .upkeep.log_upkeep import LogUpkeep
+from .upkeep.replica_moves import ReplicaMoves
 
 FETCH_ANSWER_TIMEOUT_S = 10.0
 
@@ -92,7 +92,7 @@ def assemble(
     )  # fmt: skip
     cluster = ClusterView(node_id, metadata, controller, clock)
     settings, reached_by = RunTimeSettings(configuration), ReachedBy()
-    membership = Membership(
+    membership = BrokerLifecycle(
         node_id,
         controller,
         clock,
@@ -192,7 +192,7 @@ def assemble(
         membership=membership,
         finding=finding,
         producer_ids=producer_ids,
-        refused_batches=RefusedBatches(),
+        rejected_sequences=RejectedSequences(),
         described_topics=DescribedTopics(),
         client_metrics=ClientMetrics(),
         batch_threads=BatchThreads(),

@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from ..controller.features import check_known
-from ..controller.model import ApplyResult, TopicState
-from ..controller.state import ClusterState
-from ..replication.assignment import Assignment
+from ..controller.state.cluster_state import ClusterState
+from ..controller.state.features import check_known
+from ..controller.state.model import ApplyResult, TopicState
 from ..replication.manager import ReplicaManager
+from ..replication.partition.assignment import Assignment
 from ..runtime import logs
 from ..runtime.clock import Clock
-from ..storage.data_folders import DataFolders
+from ..storage.folders.data_folders import DataFolders
 from ..wire.errors import KafkaError
-from .cluster_view import ClusterView
-from .group_coordination import GroupCoordination
-from .inherited_settings import InheritedSettings
-from .membership import Membership
-from .run_time_settings import RunTimeSettings
+from .cluster.cluster_view import ClusterView
+from .coordinators.group_coordination import GroupCoordination
+from .lifecycle.broker_lifecycle import BrokerLifecycle
+from .settings.inherited_settings import InheritedSettings
+from .settings.run_time_settings import RunTimeSettings
 
 log = logs.get(__name__)
 
@@ -41,7 +41,7 @@ class MetadataApplication:
         self,
         cluster: ClusterView,
         settings: RunTimeSettings,
-        membership: Membership,
+        membership: BrokerLifecycle,
         replicas: ReplicaManager,
         directory: DataFolders,
         groups: GroupCoordination,
@@ -156,7 +156,7 @@ class MetadataApplication:
             self._open_pause_s = OPEN_PAUSE_FIRST_S
             self._open_again_at_s = self._clock.monotonic() + self._open_pause_s
         self._unopened.add((topic, partition))
-        self._membership.beat_soon()
+        self._membership.heartbeat_soon()
 
     def offline_replicas(self) -> set[tuple[bytes, int]]:
         """(topic id, partition) of what this node holds and cannot serve: the controller lets others lead."""

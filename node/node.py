@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from .. import __version__
-from ..controller.active import ControllerConfig
-from ..controller.controller_node import ControllerNode
-from ..controller.features import SUPPORTED, as_messages
-from ..controller.metadata_log import MetadataLogUnusable
-from ..controller.offline_replicas import encode_replicas
+from ..controller.planning.planner import ControllerConfig
 from ..controller.raft.contract import RaftTimings
+from ..controller.service.controller_node import ControllerNode
+from ..controller.service.metadata_log import MetadataLogUnusable
+from ..controller.state.features import SUPPORTED, as_messages
+from ..controller.state.offline_replicas import encode_replicas
 from ..proto import admin_pb2, admin_pb2_grpc, data_pb2_grpc
 from ..proto import controller_pb2 as pb
 from ..runtime import logs
@@ -33,23 +33,23 @@ from ..runtime.disk import RealDisk
 from ..runtime.http import HttpServer, Page, serve_pages
 from ..runtime.network import FrameServer, bind_grpc
 from ..runtime.tls import MutualTls, TlsError
-from ..storage.data_folders import DataFolders
-from ..storage.eraser import Eraser
-from ..storage.folder_owner import DirectoryRefused, bind_folders
-from ..storage.opening_progress import OpeningStopped
-from ..storage.set_aside import DamagedRetention
+from ..storage.directory.async_delete import AsyncFileDeleter
+from ..storage.directory.folder_owner import DirectoryRefused, bind_folders
+from ..storage.directory.opening_progress import OpeningStopped
+from ..storage.directory.set_aside import DamagedRetention
+from ..storage.folders.data_folders import DataFolders
 from ..wire.errors import KafkaError
-from .admin_service import AdminService
 from .assembly import assemble
-from .codecs import Codecs
-from .configuration import Address, Configuration
-from .disk_reserve import DiskReserves, ReservingDisk, full_folders
 from .handlers import HANDLERS
-from .listener import listen
-from .log_recovery import open_logs, page_while_opening
-from .metrics import NodeView
+from .lifecycle.log_recovery import open_logs, page_while_opening
 from .node_view import node_view
-from .run_time_settings import RunTimeSettings
+from .observation.admin_service import AdminService
+from .observation.metrics import NodeView
+from .serving.codecs import Codecs
+from .serving.listener import listen
+from .settings.configuration import Address, Configuration
+from .settings.run_time_settings import RunTimeSettings
+from .upkeep.disk_reserve import DiskReserves, ReservingDisk, full_folders
 
 log = logs.get(__name__)
 
@@ -130,7 +130,7 @@ class Node:
             lambda: str(self._clock.uuid()),
             files_max=configuration.integer("log.open.files.max"),
             recovery_threads=configuration.integer("num.recovery.threads.per.data.dir"),
-            eraser=Eraser(),
+            file_deleter=AsyncFileDeleter(),
             now_s=self._clock.monotonic,
             essential=(configuration.data_dirs[0], "it is the metadata quorum's") if configuration.is_controller else None,
         )

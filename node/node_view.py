@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..replication.replica import Replica
-from .broker import Broker
-from .log_upkeep import UpkeepView
-from .metrics import NodeView, PartitionView
+from ..replication.replica.replica import Replica
+from .observation.metrics import NodeView, PartitionMetrics
+from .serving.broker import Broker
+from .upkeep.log_upkeep import UpkeepView
 
 
 def node_view(
@@ -18,7 +18,7 @@ def node_view(
         active_transactional_ids=sum(len(shard.transactions) for shard in shards),
         open_transactions=sum(len(shard.ongoing) + len(shard.prepared) for shard in shards),
         groups=sum(len(shard.groups) + len(shard.consumers.groups) for shard in broker.groups.shards),
-        markers_cancelled=broker.transactions.markers_cancelled,
+        markers_abandoned=broker.transactions.markers_abandoned,
         controller_active=controller_active,
         metadata_index=broker.cluster.metadata_index,
         ready=ready,
@@ -33,9 +33,9 @@ def node_view(
     )
 
 
-def _partition_view(replica: Replica) -> PartitionView:
+def _partition_view(replica: Replica) -> PartitionMetrics:
     log = replica.log
-    return PartitionView(
+    return PartitionMetrics(
         topic=replica.topic,
         partition=replica.partition,
         is_leader=replica.is_leader,

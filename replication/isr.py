@@ -18,9 +18,9 @@ from ..runtime import logs
 from ..runtime.calm_logs import Outage, SparingLines
 from ..runtime.clock import Clock, Timer
 from ..wire.errors import KafkaError
-from .assignment import IsrChange, IsrResult
-from .leader import AlterOutcome, PartitionLeader, PendingChange
-from .replica import Replica
+from .partition.assignment import IsrChange, IsrResult
+from .partition.leader import AlterOutcome, PartitionLeader, PendingChange
+from .replica.replica import Replica
 
 AlterPartition = Callable[[list[IsrChange]], AsyncIterator[Sequence[IsrResult]]]
 """Yields results as they count: refusals at once, the others when the metadata that they rest on is applied."""

@@ -28,29 +28,29 @@ from uuid import UUID
 from ..runtime import logs
 from ..runtime.calm_logs import SparingLines
 from ..runtime.clock import Clock, Timer
-from ..storage.admission import CheckedBatches
-from ..storage.data_folders import DataFolders
-from ..storage.group_commit import GroupCommit
-from ..storage.log import AppendInfo, AppendOrigin, EpochEnd, Log, VerificationGuard
-from ..storage.log_directory import LogDirectory
-from ..storage.lookup import LookedInto
-from ..storage.recovery import CorruptLog
+from ..storage.directory.log_directory import LogDirectory
+from ..storage.folders.data_folders import DataFolders
+from ..storage.log.admission import CheckedBatches
+from ..storage.log.group_commit import GroupCommit
+from ..storage.log.log import AppendInfo, AppendOrigin, EpochEnd, Log, VerificationGuard
+from ..storage.log.lookup import LookedInto
+from ..storage.recovery.recovery import CorruptLog
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.fetch import FetchRequest, FetchResponse
-from . import offsets
-from .assignment import Assignment
-from .catch_up_throttle import CatchUpThrottle
-from .client_fetches import ClientFetches
-from .configuration import ReplicationConfig, ReplicationLimits
-from .delayed import SWEEP_INTERVAL_S, AckCallback
-from .fetcher import LeaderFetcher, TransportFactory
-from .follower_fetches import FollowerFetches
+from .fetching import offsets
+from .fetching.client_fetches import ClientFetches
+from .fetching.configuration import ReplicationConfig, ReplicationLimits
+from .fetching.fetcher import LeaderFetcher, TransportFactory
+from .fetching.follower_fetches import FollowerFetches
 from .isr import AlterPartition, IsrChanges
-from .leader import PartitionLeader
-from .lease import Lease
-from .openings import Openings
+from .partition.assignment import Assignment
+from .partition.leader import PartitionLeader
+from .partition.lease import Lease
 from .record_deletion import RecordDeletions
-from .replica import Replica, Role, RoleChange
+from .replica.catch_up_throttle import CatchUpThrottle
+from .replica.delayed import SWEEP_INTERVAL_S, AckCallback
+from .replica.replica import Replica, Role, RoleChange
+from .replica.replica_log_opener import ReplicaLogOpener
 
 Key = tuple[str, int]
 OnLeader = Callable[[str, int, int, Log], None]
@@ -123,7 +123,7 @@ class ReplicaManager:
         self._waiting_acks, self._acking, self._started = 0, set[Replica](), False
         self._sweep: Timer | None = None
         self._closing, self._tasks = False, set[asyncio.Task[None]]()
-        self._openings = Openings(
+        self._log_opener = ReplicaLogOpener(
             node_id, log_directory, clock, self._config.limits.producer_id_expiration_ms, self.apply, on_offline,
             in_background=make_logs_in_background,
         )  # fmt: skip
@@ -138,7 +138,7 @@ class ReplicaManager:
         for the partition may have moved away and the client must look where to, or UNKNOWN_TOPIC_OR_PARTITION."""
         found = self._replicas.get((topic, partition))
         if found is None:
-            self._openings.require_possible((topic, partition))
+            self._log_opener.require_possible((topic, partition))
             elsewhere = self._exists(topic, partition)
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER if elsewhere else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             raise KafkaError(code, f"node {self.node_id} holds no replica of {topic}-{partition}")
@@ -169,9 +169,9 @@ class ReplicaManager:
         """From now on."""
         self._follower_fetches.change_limits(limits)
         self._follower_throttle.set_limit(limits.follower_throttled_bytes_per_s)
-        if self._openings.expire_producer_ids_after(limits.producer_id_expiration_ms):
+        if self._log_opener.expire_producer_ids_after(limits.producer_id_expiration_ms):
             for replica in self._replicas.values():
-                replica.log.update_config(self._openings.log_config(replica.assignment))
+                replica.log.update_config(self._log_opener.log_config(replica.assignment))
 
     @property
     def under_replicated_count(self) -> int:
@@ -198,7 +198,7 @@ class ReplicaManager:
             held = self._replicas.get((assignment.topic, assignment.partition))
             if held is not None and held.topic_id != assignment.topic_id:
                 self.delete(*held.key)  # the topic was deleted and created again under the same name
-        ready = self._openings.ready(wanted)
+        ready = self._log_opener.ready(wanted)
         for assignment in ready:
             replica = self._replica_for(assignment)
             if replica is None:
@@ -206,7 +206,7 @@ class ReplicaManager:
             old = replica.assignment
             change = replica.apply(assignment, now_s=self._clock.monotonic(), lag_max_s=self._lag_max_s)
             if assignment.config != old.config:
-                replica.log.update_config(self._openings.log_config(assignment))
+                replica.log.update_config(self._log_opener.log_config(assignment))
                 self._start_flush(replica)  # by a stricter policy: the controller counts on it from now on, and nothing may come
             if change is RoleChange.NEW_LEADER_EPOCH:
                 self._role_changed(replica)
@@ -229,23 +229,23 @@ class ReplicaManager:
         """The replica that the assignment is for, made when this node should hold one; None when it should not, or cannot."""
         key = (assignment.topic, assignment.partition)
         replica = self._replicas.get(key)
-        if replica is not None and replica.role is Role.OFFLINE and self._openings.may_set_aside(assignment):
+        if replica is not None and replica.role is Role.OFFLINE and self._log_opener.may_set_aside(assignment):
             del self._replicas[key]
             replica = None
         if replica is None and self.node_id in assignment.replicas:
-            if (log := self._openings.open(assignment)) is None:
+            if (log := self._log_opener.open(assignment)) is None:
                 return None
             replica = self._replicas[key] = Replica(self.node_id, assignment, log, self._config.eligibility_of)
         return replica
 
     async def logs_made(self, timeout_s: float) -> None:
         """Waits for the logs that are being made now.  Raises TimeoutError."""
-        await self._openings.settled(timeout_s)
+        await self._log_opener.settled(timeout_s)
 
     def delete(self, topic: str, partition: int, topic_id: UUID | None = None) -> None:
         """The partition is gone, or no longer ours: everything that waits is told so, and the log is removed.  With `topic_id`,
         only that topic's: a new one of the same name may stand in its place already."""
-        self._openings.forget((topic, partition), topic_id)
+        self._log_opener.forget((topic, partition), topic_id)
         replica = self._replicas.get((topic, partition))
         if replica is None or topic_id not in (None, replica.topic_id):
             return
@@ -256,7 +256,7 @@ class ReplicaManager:
         self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if was_leader:
             self._on_follower(topic, partition, replica.leader_epoch)
-        self._openings.remove((topic, partition))
+        self._log_opener.remove((topic, partition))
 
     def _role_changed(self, replica: Replica) -> None:
         self._stop_following(replica)
@@ -580,7 +580,7 @@ class ReplicaManager:
         """Stops every task and answers everything that waits; with `clean`, flushes the logs and writes the checkpoints."""
         self._closing = True
         self._tell(self._clock.monotonic(), at_once=True)
-        await self._openings.close()
+        await self._log_opener.close()
         await self._isr_changes.close()
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
         self._fetchers.clear()

@@ -14,11 +14,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ..runtime.clock import Clock
-from ..storage.log import Log
+from ..storage.log.log import Log
 from ..storage.topic_config import CleanupPolicy
 from ..wire.errors import ErrorCode, KafkaError
-from .leader import PartitionLeader
-from .replica import Replica
+from .partition.leader import PartitionLeader
+from .replica.replica import Replica
 
 HIGH_WATERMARK = -1
 WAITING_MAX = 10_000

@@ -14,7 +14,7 @@ with what a Kafka answered), with these stated differences:
 * keys that Tidegate gives no meaning to are refused with the nearest known key in the message.
 
 What a topic does not set itself it may inherit from its broker, under the name in `TopicConfig.broker_name`
-(`controller/topic_defaults.py`).
+(`controller/state/topic_defaults.py`).
 """
 
 from __future__ import annotations
@@ -363,7 +363,7 @@ class LogConfig:
                 return None
 
     @property
-    def may_have_holes(self) -> bool:
+    def may_have_offset_gaps(self) -> bool:
         """Whether offsets between batches may be missing without anything being lost: the cleaner was here, or may come."""
         return self.is_compacted or self.was_compacted
 

@@ -144,7 +144,7 @@ class FetchResponsePartition:
     current_leader: tuple[int, int] | None = None
     records: bytes | memoryview = b""
     preferred_read_replica: int = -1
-    may_have_holes: bool = False  # told to followers: the cleaner of this log, now or once, left offsets out
+    may_have_offset_gaps: bool = False  # told to followers: the cleaner of this log, now or once, left offsets out
 
 
 @dataclass(slots=True)
@@ -455,7 +455,7 @@ def _write_answer_head(version: int, out: bytearray, part: FetchAnswerPartition,
 
 def _write_answer_tags(out: bytearray, part: FetchAnswerPartition) -> None:
     diverging, leader = part.diverging_epoch, part.current_leader
-    holes = getattr(part, "may_have_holes", False)
+    holes = getattr(part, "may_have_offset_gaps", False)
     if diverging is None and leader is None and not holes:
         out.append(0)
         return
@@ -540,6 +540,6 @@ def _parse_answer_partition(version: int, frame: memoryview, position: int, flex
                 leader, leader_epoch, _ = _LEADER.unpack_from(frame, start)
                 part.current_leader = (leader, leader_epoch)
             elif tag == _HOLES_TAG:
-                part.may_have_holes = True
+                part.may_have_offset_gaps = True
             position = end
     return part, position

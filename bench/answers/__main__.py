@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.processes.local_cluster import LocalCluster
 
 from ..kafka_peer import KafkaCluster, default_cache, jars
 from .group_script import announced, groups

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ground import running
 from storage.ground import percentile
-from tidegate.client.local_cluster import LocalNode
+from tidegate.processes.local_cluster import LocalNode
 
 PROBES = 20
 PROBE_S_MAX = 2.0

@@ -19,8 +19,8 @@ from pathlib import Path
 from ground import NodeLogs, connect, leaders_of, make_topic, next_write, number_in, running
 from metadata import BROKER_ID, client_of, register
 from storage.ground import batch_of
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster, LocalNode
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.processes.local_cluster import LocalCluster, LocalNode
 from tidegate.proto import controller_pb2 as pb
 
 SESSION_MS = 2000

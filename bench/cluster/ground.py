@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 
-from tidegate.client.admin import Admin
-from tidegate.client.connection import BrokerConnection
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.errors import ConnectionFailed
-from tidegate.client.local_cluster import LocalCluster, LocalNode
-from tidegate.client.metadata import ClusterView
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.connecting.connection import BrokerConnection
+from tidegate.client.connecting.errors import ConnectionFailed
+from tidegate.client.connecting.metadata import ClusterView
+from tidegate.processes.local_cluster import LocalCluster, LocalNode
 from tidegate.proto.admin_pb2 import StatusReply
 from tidegate.wire import codec
 from tidegate.wire.api import ApiKey

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ground import RawFile, running
 from storage.ground import percentile
-from tidegate.client.local_cluster import LocalCluster
-from tidegate.controller.client import ControllerClient
-from tidegate.controller.features import SUPPORTED, as_messages
+from tidegate.controller.remote.client import ControllerClient
+from tidegate.controller.state.features import SUPPORTED, as_messages
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.proto import controller_pb2 as pb
 from tidegate.runtime.clock import SystemClock
 

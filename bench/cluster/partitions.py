@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ground import READY_S, NodeLogs, connect, make_topic, number_in, running, statuses
 from process_cost import cpu_seconds, resident_mib
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster, LocalNode
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.processes.local_cluster import LocalCluster, LocalNode
 from tidegate.wire.api import ApiKey
 
 SESSION_MS = 6000

@@ -21,12 +21,12 @@ from pathlib import Path
 
 from ground import READY_S, make_topic, statuses
 from partitions import Phase, say
-from tidegate.chaos.cpu_quota import SharedCpuQuota
-from tidegate.chaos.node_logs import count_logs, loud
-from tidegate.client.admin import Admin
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster
-from tidegate.client.producer import Producer
+from tidegate.chaos.machine.cpu_quota import SharedCpuQuota
+from tidegate.chaos.run.node_logs import count_logs, loud
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.producing.producer import Producer
+from tidegate.processes.local_cluster import LocalCluster
 
 TOPIC = "many"
 NODES = 3

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ground import Partition, RawFile, connect, leaders_of, make_topic, running
 from storage.ground import SIZES, batch_of, percentile
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.wire.errors import ErrorCode
 
 POLICIES = {"flushed": "always", "not flushed": "os"}

@@ -12,9 +12,9 @@ from uuid import UUID
 
 from ground import CONFIG, SIZES, Turns, append, batch_of, batch_of_records, open_log, percentile
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.group_commit import GroupCommit
-from tidegate.storage.log import LogConfig
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.log.group_commit import GroupCommit
+from tidegate.storage.log.log import LogConfig
 
 TURN_BYTES = 256 << 10  # short: what else the machine runs then falls into few of them
 POLICIES = {"flush.policy=os (no flush)": 0, "a flush every 16 batches": 16, "a flush for every batch": 1}
@@ -102,7 +102,8 @@ def bench_commit(root: Path) -> None:
 
 
 async def _noted(path: Path, data: bytearray) -> tuple[Turns, float]:
-    """Commits with and without the note of each flush (`storage/flush_notes.py`), taking turns; and the median of the note."""
+    """Commits with and without the note of each flush (`storage/durability/flush_notes.py`), taking turns; and the median of
+    the note."""
     directory = LogDirectory(RealDisk(), path, "bench", 1)
     directory.open_all(now_ms=0)
     log, commit, turns, notes = directory.create("bench", UUID(int=1), 0, CONFIG), GroupCommit(), Turns(), list[float]()

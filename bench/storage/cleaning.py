@@ -25,14 +25,14 @@ from uuid import UUID
 
 from ground import NOW_MS
 from tidegate.node.__main__ import SWITCH_INTERVAL_S
-from tidegate.node.log_upkeep import _Pace
+from tidegate.node.upkeep.log_upkeep import _Pace
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.cleaning.cleaner import begin_cleaning
 from tidegate.storage.cleaning.compaction import KeyMap
-from tidegate.storage.eraser import Eraser
-from tidegate.storage.log import AppendOrigin, Log, LogConfig
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.directory.async_delete import AsyncFileDeleter
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.compression import Compression
 from tidegate.wire.records import NewRecord, encode_batch
@@ -143,8 +143,8 @@ async def beside_the_loop(root: Path, size: int, bytes_per_second: int) -> None:
 
 async def removal_row(root: Path, size: int, in_thread: bool) -> None:
     """One segment of `size` bytes and more goes."""
-    eraser = Eraser() if in_thread else None
-    directory = LogDirectory(RealDisk(), root / "folder", "bench", 1, eraser=eraser)
+    file_deleter = AsyncFileDeleter() if in_thread else None
+    directory = LogDirectory(RealDisk(), root / "folder", "bench", 1, file_deleter=file_deleter)
     directory.open_all(now_ms=NOW_MS)
     log = directory.create("bench", UUID(int=1), 0, LogConfig(segment_bytes=2 * size), now_ms=NOW_MS)
     data = encode_batch([NewRecord(b"k", random_bytes, (), NOW_MS) for random_bytes in [Random(1).randbytes(1 << 19)]])
@@ -156,14 +156,14 @@ async def removal_row(root: Path, size: int, in_thread: bool) -> None:
     began = time.perf_counter()
     log.advance_log_start(log.log_end_offset)
     blocked, worst = time.perf_counter() - began, 0.0
-    while eraser is not None and eraser.waiting:
+    while file_deleter is not None and file_deleter.waiting:
         due = time.perf_counter() + 0.001
         await asyncio.sleep(0.001)
         worst = max(worst, time.perf_counter() - due)
     where = "in a thread" if in_thread else "on the loop"
     print(f"removal of {size >> 20} MiB {where}: the loop stood still for {max(blocked, worst) * 1e3:.1f} ms")
-    if eraser is not None:
-        eraser.close()
+    if file_deleter is not None:
+        file_deleter.close()
     directory.close(clean=False)
     shutil.rmtree(root / "folder")
 

@@ -12,9 +12,9 @@ from uuid import UUID
 
 from tidegate.node.__main__ import SWITCH_INTERVAL_S
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.creation import NewLog
-from tidegate.storage.log import LogConfig
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.directory.creation import NewLog
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.log.log import LogConfig
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(retention_ms=3_600_000)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.wire.records import NewRecord, encode_batch
 
 NOW_MS = 1_700_000_000_000

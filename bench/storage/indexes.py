@@ -20,7 +20,7 @@ from struct import Struct
 from time import perf_counter
 
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.offset_index import OffsetIndex
+from tidegate.storage.segment.offset_index import OffsetIndex
 
 ENTRIES = {"16 Ki entries (64 MiB of data)": 1 << 14, "256 Ki entries (1 GiB of data)": 1 << 18}
 INTERVAL_BYTES = 4096
@@ -94,7 +94,7 @@ class NativeMappedIndex(MappedIndex):
 
 
 class PlainIndex:
-    """The log's own: `storage/offset_index.py`, written and read as `storage/segment.py` does it."""
+    """The log's own: `storage/segment/offset_index.py`, written and read as `storage/segment/segment.py` does it."""
 
     def __init__(self, path: Path, file_bytes: int | None = None) -> None:
         self._path, self._disk = path, RealDisk()

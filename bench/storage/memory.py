@@ -9,9 +9,9 @@ from uuid import UUID
 
 from ground import CONFIG, NOW_MS, append, batch_of
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.log_directory import LogDirectory
-from tidegate.storage.producer_snapshot import encode_snapshot
-from tidegate.storage.producer_state import AppendOrigin, ProducerState
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.producers.producer_snapshot import encode_snapshot
+from tidegate.storage.producers.producer_state import AppendOrigin, ProducerState
 from tidegate.wire.records import NewRecord, encode_batch, parse_header
 
 PRODUCERS = 100_000

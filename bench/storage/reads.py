@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 from ground import SIZES, Turns, append, batch_of, open_log
-from tidegate.storage.log import Log
+from tidegate.storage.log.log import Log
 
 READ_SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20}
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from ground import CONFIG, NOW_MS, append, batch_of, forget_pages, open_log
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.directory.log_directory import LogDirectory
 
 BATCH = 1 << 16
 FREE_BYTES_KEPT = 10 << 30

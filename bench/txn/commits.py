@@ -17,10 +17,10 @@ from confluent_kafka import Producer
 from ground import RawFile, make_topic, running
 from process_cost import cpu_seconds
 from storage.ground import percentile
-from tidegate.client.admin import Admin
-from tidegate.client.consumer import Consumer
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.consuming.consumer import Consumer
+from tidegate.processes.local_cluster import LocalCluster
 
 VALUE = b"v" * 100
 PARTITIONS_MAX = 50

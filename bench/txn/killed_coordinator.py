@@ -12,10 +12,10 @@ from pathlib import Path
 
 from failover import READY_S, SESSION_MS, SETTINGS
 from ground import NodeLogs, make_topic, number_in, running
-from tidegate.client.admin import Admin
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster
-from tidegate.client.producer import Producer
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.producing.producer import Producer
+from tidegate.processes.local_cluster import LocalCluster
 
 TRANSACTIONAL_ID = "bench-failover"
 

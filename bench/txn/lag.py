@@ -14,7 +14,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from ground import make_topic, running
 from storage.ground import percentile
-from tidegate.client.descriptions import NewTopic
+from tidegate.client.administration.descriptions import NewTopic
 
 TIMEOUT_S = 60.0
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tidegate.coordinator.group import records as group_records
+from tidegate.coordinator.group.classic import records as group_records
 from tidegate.coordinator.group.events import GroupConfig
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.outcome import Shard
@@ -21,9 +21,9 @@ from tidegate.coordinator.transaction import records as transaction_records
 from tidegate.coordinator.transaction.events import TransactionConfig
 from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionState
-from tidegate.node.coordinator_host import LOAD_CHUNK_BYTES
+from tidegate.node.coordinators.coordinator_host import LOAD_CHUNK_BYTES
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.wire.records import NewRecord, encode_batch, iterate_headers, validate_batch
 
 NOW_MS = 1_700_000_000_000

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from ground import make_topic, running
-from tidegate.client.consumer import Consumer
-from tidegate.client.descriptions import NewTopic
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.consuming.consumer import Consumer
 
 HEARTBEAT_MS = 500
 SETTINGS: dict[str, object] = {"group.initial.rebalance.delay.ms": 0}

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ...client.errors import AbortableError, CommitOutcomeUnknown, RequestError, RetriableError
-from ...client.producer import Producer
+from ...client.connecting.errors import AbortableError, CommitOutcomeUnknown, RequestError, RetriableError
+from ...client.producing.producer import Producer
 from ...runtime import logs
 from ...runtime.clock import Clock
 from .flights import Flight

@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ...client.admin import Admin
-from ...client.descriptions import NewTopic
-from ...client.local_cluster import LocalCluster, LocalNode
+from ...client.administration.admin import Admin
+from ...client.administration.descriptions import NewTopic
+from ...processes.local_cluster import LocalCluster, LocalNode
 from ...runtime import logs
 from ...runtime.clock import Clock, SystemClock
 from ...runtime.disk import RealDisk
-from ..aimed import AimedKill, kill_active_controller, kill_coordinator_mid_commit, wait_completed
+from ..run.timed_kills import AimedKill, kill_active_controller, kill_coordinator_mid_commit, wait_completed
 from .backfill import Backfill, run_backfill
 from .checks import Check, check_all
 from .flights import Flight, load_flights

@@ -10,9 +10,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ...client.consumer import Consumer, ConsumerRecord
-from ...client.errors import AbortableError, CommitOutcomeUnknown, GroupChanged, RequestError, RetriableError
-from ...client.producer import Producer
+from ...client.connecting.errors import AbortableError, CommitOutcomeUnknown, GroupChanged, RequestError, RetriableError
+from ...client.consuming.consumer import Consumer, ConsumerRecord
+from ...client.producing.producer import Producer
 from ...runtime import logs
 from ...runtime.clock import Clock
 from .flights import LATE_MINUTES

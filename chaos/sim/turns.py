@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 
-class Turns(Executor):
+class SeededThreads(Executor):
     """`map` as a pool of threads has it; `hand_on` is for the disk."""
 
     def __init__(self, threads: int, random: Random) -> None:

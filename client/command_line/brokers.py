@@ -13,7 +13,7 @@ from .partitions import until_settled
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..admin import Admin
+    from ..administration.admin import Admin
     from .draining import Drain
 
 features = typer.Typer(no_args_is_help=True, help="Look at feature levels, raise them after an upgrade of all nodes.")

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ..operations import DataFolder
+    from ..administration.operations import DataFolder
 
 FULL_BELOW_BYTES: Final = 1 << 20
-"""With less room a node takes no records any more (`node/disk_reserve.py`)."""
+"""With less room a node takes no records any more (`node/upkeep/disk_reserve.py`)."""
 NEARLY_FULL_SHARE: Final = 0.1
 
 NO_ANSWER, OK, NEARLY_FULL, FULL, OFFLINE = "no answer", "ok", "nearly full", "full", "offline"

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...wire.errors import ErrorCode
-from ..errors import error_for
+from ..connecting.errors import error_for
 from . import disks
 from .output import refuse_unknown, run, settings_of, show_json, show_table, warn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from ..admin import Admin
-    from ..metadata import TopicView
-    from ..operations import PartitionMove
+    from ..administration.admin import Admin
+    from ..administration.operations import PartitionMove
+    from ..connecting.metadata import TopicView
 
     Joining = Mapping[tuple[str, int], Collection[int]]
 
@@ -47,13 +47,13 @@ OFFSETS_S_MAX = 3.0
 
 
 def connect(bootstrap: str) -> Admin:
-    from ..admin import Admin
+    from ..administration.admin import Admin
 
     return Admin(bootstrap)
 
 
 def connect_to_read(bootstrap: str) -> Admin:
-    from ..admin import Admin
+    from ..administration.admin import Admin
 
     return Admin(bootstrap, timeout_s=READ_S_MAX)
 
@@ -111,7 +111,7 @@ def topics_create(
     """Create topics and wait until they can be written."""
 
     async def work() -> None:
-        from ..descriptions import NewTopic
+        from ..administration.descriptions import NewTopic
 
         settings = settings_of(config, "--config")
         if partitions == 0:
@@ -171,7 +171,7 @@ def topics_describe(names: Annotated[list[str], typer.Argument()], bootstrap: Bo
     """Show partitions, leaders, replicas, offsets and settings."""
 
     async def work() -> None:
-        from ..offset_requests import EARLIEST, LATEST
+        from ..requests.offset_requests import EARLIEST, LATEST
 
         async with connect_to_read(bootstrap) as admin:
             described = await admin.describe_topics(names)
@@ -386,7 +386,7 @@ def groups_describe(group: Annotated[str, typer.Argument()], bootstrap: Bootstra
     """Show a group's members, offsets and lag."""
 
     async def work() -> None:
-        from ..offset_requests import LATEST
+        from ..requests.offset_requests import LATEST
 
         async with connect_to_read(bootstrap) as admin:
             described = await admin.describe_group(group)

@@ -33,10 +33,10 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     standard output has gone (head): that is no error, and there is nobody to tell."""
     import typer
 
+    from ...processes.local_cluster import LocalClusterError
     from ...runtime import logs
     from ...wire.errors import KafkaError
-    from ..errors import ConnectionFailed
-    from ..local_cluster import LocalClusterError
+    from ..connecting.errors import ConnectionFailed
 
     logs.configure(level="ERROR")
     if isinstance(sys.stdout, io.TextIOWrapper):

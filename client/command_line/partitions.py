@@ -15,9 +15,9 @@ from .listing import LOCAL, Bootstrap, Json, connect
 from .output import CommandError, run, show_json, show_table, warn
 
 if TYPE_CHECKING:
-    from ..admin import Admin
-    from ..descriptions import TopicDescription
-    from ..operations import PartitionMove
+    from ..administration.admin import Admin
+    from ..administration.descriptions import TopicDescription
+    from ..administration.operations import PartitionMove
 
 partitions = typer.Typer(no_args_is_help=True, help="Move partitions to other brokers, elect leaders.")
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...wire.errors import KafkaError
-from ..errors import CommitOutcomeUnknown
+from ..connecting.errors import CommitOutcomeUnknown
 from .listing import INT32_MAX, LOCAL, Bootstrap, Json
 from .output import CommandError, plain, run, show_json, warn
 from .standard_input import StandardInput
 
 if TYPE_CHECKING:
-    from ..consumer import Consumer, ConsumerRecord
-    from ..producer import Producer
-    from ..sender import RecordMetadata
+    from ..consuming.consumer import Consumer, ConsumerRecord
+    from ..producing.producer import Producer
+    from ..producing.sender import RecordMetadata
 
 # At a terminal nobody waits a minute to learn that a topic's name is misspelt.
 MAX_BLOCK_S = 10.0
@@ -59,7 +59,7 @@ def produce(
         return text.encode(errors="surrogateescape")  # an argument that is no UTF-8 arrives like this
 
     async def work() -> int:
-        from ..producer import Producer
+        from ..producing.producer import Producer
 
         headers = tuple((name, encoded(value)) for name, value in settings_of(header, "--header").items())
         producer = Producer(
@@ -213,7 +213,7 @@ def consume(
     """Read records and print their values, one per line, until Ctrl-C (or --max, --idle)."""
 
     async def work() -> None:
-        from ..consumer import Consumer
+        from ..consuming.consumer import Consumer
 
         consumer = Consumer(
             bootstrap,

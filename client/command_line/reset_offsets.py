@@ -12,8 +12,7 @@ import typer
 from ...runtime.clock import SystemClock
 from ...runtime.disk import RealDisk
 from ...wire.errors import ErrorCode
-from ..errors import RequestError, error_for
-from ..offset_reset import (
+from ..administration.offset_reset import (
     Key,
     Known,
     Mode,
@@ -25,11 +24,12 @@ from ..offset_reset import (
     parse_file,
     parse_topic,
 )
+from ..connecting.errors import RequestError, error_for
 from .listing import LOCAL, Bootstrap, Json, connect
 from .output import complain, run, show_json, show_table, warn
 
 if TYPE_CHECKING:
-    from ..admin import Admin
+    from ..administration.admin import Admin
 
 INACTIVE = ("Empty", "Dead")  # Dead: nothing is known of it yet
 

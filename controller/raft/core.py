@@ -30,7 +30,7 @@ from .contract import FollowerView, Outbox, Proposal, QuorumStatus, RaftTimings,
 from .failure import RaftFatal
 from .library_ports import NoPoller, VoteRequests
 from .matching import align, append_missing, conflict_start
-from .membership import VOTER_RETURNS, Membership, Returns, decode_return, encode_return
+from .membership import VOTER_RETURNS, Returns, VoterMembership, decode_return, encode_return
 from .messages import (
     NO_OP,
     REGULAR,
@@ -40,9 +40,9 @@ from .messages import (
     Message,
     SnapshotChunk,
     SnapshotReply,
-    Standing,
     VoteReply,
     VoteRequest,
+    VoterStatus,
 )
 from .replication import Replication
 from .snapshot_store import SnapshotAssembly, SnapshotStore
@@ -62,7 +62,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
     """One voter.  Not thread-safe: only the Raft thread (or the simulator) calls it."""
 
     _SyncObj__newAppendEntriesTime: float
-    membership_class: type[Membership] = Membership
+    voter_membership_class: type[VoterMembership] = VoterMembership
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         self._pre_vote_again_at, self._gave_way_in = 0.0, 0  # (when; the last term for which another one was let stand first)
         self._leader_heard_at = float("-inf")
         self._active_term = -1
-        self._membership = self.membership_class(node_id, voters, journal)
+        self._membership = self.voter_membership_class(node_id, voters, journal)
         self._returns = Returns(timings.election_s_max + 2 * timings.heartbeat_s)
         self._announce_at, self._waits_for = 0.0, ""
         self._without_vote = Outage(log, "quorum_no_vote")
@@ -250,7 +250,7 @@ class RaftCore(SyncObj):  # type: ignore[misc]
         node = Node(node_id)
         if node not in self._SyncObj__otherNodes:
             return
-        if isinstance(message, Standing):
+        if isinstance(message, VoterStatus):
             self._on_standing(node_id, message)
         elif not self._membership.is_stale(node_id):
             self._on_message(node, message)
@@ -279,17 +279,17 @@ class RaftCore(SyncObj):  # type: ignore[misc]
 
     # ---- who has a vote -------------------------------------------------------------------------------------------------------
 
-    def _on_standing(self, node_id: int, standing: Standing) -> None:
+    def _on_standing(self, node_id: int, voter_status: VoterStatus) -> None:
         had_vote = self._membership.voting
-        if self._membership.heard(node_id, standing):
+        if self._membership.heard(node_id, voter_status):
             self._announce()
-        elif had_vote and not standing.voting:
+        elif had_vote and not voter_status.voting:
             self._outbox.send(node_id, self._membership.announcement())
         if not had_vote and self._membership.voting:
             self._begin_to_vote()
 
     def _begin_to_vote(self) -> None:
-        """All voters get here together: a short random wait keeps them from all standing at once."""
+        """All voters get here together: a short random wait keeps them from all voter_status at once."""
         self._SyncObj__raftElectionDeadline = self.now() + self._timings.election_s_min * self._random()
 
     def _announce(self) -> None:

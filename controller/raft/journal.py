@@ -5,7 +5,8 @@ of how far it was durable (`durable_note.py`):
 
 * `entries`: records appended one after the other, `[length u32][crc u32][index u64][term u64][durable u64][command]`, the CRC
   over everything after it.  `durable` is the last index known to be on disk when the record was written.
-* `vote`: cluster, node, term and vote, the journal's own id, whether it has a vote in the quorum at all, and the seats it knows;
+* `vote`: cluster, node, term and vote, the journal's own id, whether it has a vote in the quorum at all, and the voter_records
+it knows;
   replaced as a whole by every change (temporary file, fsync, rename, fsync of the folder).
 
 What it promises
@@ -35,7 +36,7 @@ from pysyncobj.journal import Journal
 from ...runtime import faults, logs
 from .durable_note import DurableNote, Place
 from .failure import RaftFatal
-from .messages import Entry, Seat
+from .messages import Entry, VoterRecord
 
 if TYPE_CHECKING:
     from ...runtime.disk import Disk, File
@@ -52,7 +53,7 @@ _VOTE = struct.Struct("<4sHiQiH")
 _VOTE_MAGIC = b"TGRV"
 _VOTE_FORMAT_WITHOUT_ID = 1  # of the version before journals had ids
 _VOTE_FORMAT = 2
-_IDENTITY = struct.Struct("<QBB")  # journal id, voting, seats
+_IDENTITY = struct.Struct("<QBB")  # journal id, voting, voter_records
 _SEAT = struct.Struct("<iQQ")
 _CRC = struct.Struct("<I")
 _COMMAND_BYTES_MAX = 64 << 20
@@ -80,7 +81,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         self._vote = NO_VOTE
         self._id = new_id
         self._voting = False
-        self._seats: dict[int, Seat] = {}
+        self._seats: dict[int, VoterRecord] = {}
         self.durable_index = 0
         self.syncs = 0
         if not disk.exists(folder):
@@ -146,7 +147,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         while position < len(data):
             record = _decode_record(data, position)
             if record is None or not self._follows(record[0]):
-                self._cut_tail(data, position)
+                self._truncate_tail(data, position)
                 break
             self._entries.append(record[0])
             self._positions.append(position)
@@ -187,7 +188,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         _, last_index, last_term = self._entries[-1]
         return entry[1] == last_index + 1 and entry[2] >= last_term
 
-    def _cut_tail(self, data: bytes, position: int) -> None:
+    def _truncate_tail(self, data: bytes, position: int) -> None:
         if not self._entries:
             raise RaftFatal(f"{self._entries_path} is damaged at its very beginning")
         expected = self._entries[-1][1] + 1
@@ -381,7 +382,7 @@ class DurableJournal(Journal):  # type: ignore[misc]
         return self._voting
 
     @property
-    def seats(self) -> dict[int, Seat]:
+    def voter_records(self) -> dict[int, VoterRecord]:
         """Which journal has which voter's seat, as far as this one has learned it."""
         return self._seats
 
@@ -390,12 +391,13 @@ class DurableJournal(Journal):  # type: ignore[misc]
         """Nothing was ever written: no term, no vote, no entry."""
         return (self._term, self._vote, self._entries[-1][1]) == (0, NO_VOTE, FIRST_ENTRY[1])
 
-    def seat(self, *seats: Seat, voting: bool) -> None:
-        """Takes note of seats, and with `voting` of this journal's own vote.  Everything added before is durable first, then
+    def seat(self, *voter_records: VoterRecord, voting: bool) -> None:
+        """Takes note of voter_records, and with `voting` of this journal's own vote.  Everything added before is durable
+        first, then
         this, then it returns: no vote may be remembered by a journal that could still lose the entries it was given for."""
         self._require_usable()
         self.sync()
-        self._seats |= {seat[0]: seat for seat in seats}
+        self._seats |= {seat[0]: seat for seat in voter_records}
         self._voting = self._voting or voting
         try:
             faults.point("raft.seat.before_write", voting=voting)

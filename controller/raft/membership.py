@@ -44,7 +44,8 @@ of n:
   formed.
 
 **A disk that was thought lost.**  A journal whose voter returned with another one is stale though it has a vote.  Every
-journal that applied R knows it (`seats`): it ignores the stale one, and tells it; that node stops, as it does when it applies
+journal that applied R knows it (`voter_records`): it ignores the stale one, and tells it; that node stops, as it does when it
+applies
 R itself.  (Best effort: a member that has not applied R does not know.  An old folder must not be put back: operations.md.)
 """
 
@@ -58,7 +59,7 @@ from typing import TYPE_CHECKING
 
 from ...runtime import logs
 from .failure import RaftFatal
-from .messages import Seat, Standing
+from .messages import VoterRecord, VoterStatus
 
 if TYPE_CHECKING:
     from .journal import DurableJournal
@@ -83,13 +84,13 @@ def decode_return(command: bytes) -> tuple[int, int]:
     return voter, journal
 
 
-class Membership:
+class VoterMembership:
     """One voter's view of who has a vote.  Pure but for its journal."""
 
     def __init__(self, node_id: int, voters: Collection[int], journal: DurableJournal) -> None:
         self._node_id, self._journal = node_id, journal
         self._others = frozenset(voters) - {node_id}
-        self._seen: dict[int, Standing] = {}
+        self._seen: dict[int, VoterStatus] = {}
         self._superseded: dict[int, deque[int]] = {}
         self._ignored: set[int] = set()  # who speaks with a superseded journal, on the connection of the moment
         self._refuse_fewer_voters(frozenset(voters))
@@ -98,7 +99,7 @@ class Membership:
 
     def _refuse_fewer_voters(self, voters: Collection[int]) -> None:
         """A majority of fewer voters need have nobody in common with one of them all: each would be a quorum of its own."""
-        missing = self._journal.seats.keys() - set(voters)
+        missing = self._journal.voter_records.keys() - set(voters)
         if missing:
             raise RaftFatal(
                 f"this folder is of a quorum that nodes {sorted(missing)} belong to, and quorum.voters does not name them: "
@@ -109,56 +110,56 @@ class Membership:
     def voting(self) -> bool:
         return self._journal.voting
 
-    def announcement(self) -> Standing:
+    def announcement(self) -> VoterStatus:
         """What this journal says of itself, now."""
         journal = self._journal
-        roster = tuple(sorted(journal.seats.values())) if journal.voting else self.roster()
-        return Standing(journal.journal_id, journal.voting, journal.is_empty, roster)
+        roster = tuple(sorted(journal.voter_records.values())) if journal.voting else self.roster()
+        return VoterStatus(journal.journal_id, journal.voting, journal.is_empty, roster)
 
-    def roster(self) -> tuple[Seat, ...]:
+    def roster(self) -> tuple[VoterRecord, ...]:
         """The formation that this journal would agree to: every voter, each seen empty and without a vote; else nothing."""
         journal, seen = self._journal, self._seen
         if journal.voting or not journal.is_empty or seen.keys() != self._others:
             return ()
-        if any(standing.voting or not standing.empty for standing in seen.values()):
+        if any(voter_status.voting or not voter_status.empty for voter_status in seen.values()):
             return ()
-        seats = [(voter, standing.journal, 0) for voter, standing in seen.items()]
-        return tuple(sorted([*seats, (self._node_id, journal.journal_id, 0)]))
+        voter_records = [(voter, voter_status.journal, 0) for voter, voter_status in seen.items()]
+        return tuple(sorted([*voter_records, (self._node_id, journal.journal_id, 0)]))
 
-    def heard(self, voter: int, standing: Standing) -> bool:
+    def heard(self, voter: int, voter_status: VoterStatus) -> bool:
         """Takes in what another voter says of itself; True when this one has something new to say because of it."""
         before, known = self.announcement(), self._seen.get(voter)
-        if self.is_superseded(voter, standing.journal):
+        if self.is_superseded(voter, voter_status.journal):
             self._ignored.add(voter)
             return False
         self._ignored.discard(voter)
-        if known is not None and known.journal != standing.journal:
+        if known is not None and known.journal != voter_status.journal:
             self._superseded.setdefault(voter, deque(maxlen=SUPERSEDED_MAX)).append(known.journal)
-        self._seen[voter] = standing
-        seats = {seat[0]: seat for seat in standing.roster} if standing.voting else {}
-        mine = seats.get(self._node_id)
+        self._seen[voter] = voter_status
+        voter_records = {seat[0]: seat for seat in voter_status.roster} if voter_status.voting else {}
+        mine = voter_records.get(self._node_id)
         if self.voting:
             self._refuse_to_be_stale(mine, f"says node {voter}")
         elif mine is not None and self._may_take(mine):
-            self._take_seat(standing.roster)
+            self._take_seat(voter_status.roster)
         else:
             roster = self.roster()
             if roster and all(other.roster == roster for other in self._seen.values()):
                 self._take_seat(roster)
         return self.announcement() != before
 
-    def _may_take(self, mine: Seat) -> bool:
+    def _may_take(self, mine: VoterRecord) -> bool:
         """A seat of the formation may be taken at sight.  One that an entry gave is taken by applying that entry, not sooner."""
         return mine[1:] == (self._journal.journal_id, 0)
 
-    def _take_seat(self, roster: tuple[Seat, ...]) -> None:
+    def _take_seat(self, roster: tuple[VoterRecord, ...]) -> None:
         self._journal.seat(*roster, voting=True)
         log.info("quorum_vote_taken", node=self._node_id, journal=f"{self._journal.journal_id:016x}", roster=len(roster))
 
-    def _refuse_to_be_stale(self, seat: Seat | None, where: str) -> None:
+    def _refuse_to_be_stale(self, seat: VoterRecord | None, where: str) -> None:
         """A seat of this node that is another journal's, and newer: for one with a vote that can only mean that it was replaced.
         (Entries of returns stand in the log in the order in which the journals lived: a leader proposes only what is alive.)"""
-        own = self._journal.seats.get(self._node_id)
+        own = self._journal.voter_records.get(self._node_id)
         if seat is not None and seat[1] != self._journal.journal_id and seat[2] > (own[2] if own is not None else 0):
             raise RaftFatal(
                 f"entry {seat[2]} gave the vote of node {self._node_id} to another journal ({where}): this folder is "
@@ -173,15 +174,15 @@ class Membership:
         """Whether this voter speaks with a journal that was replaced by another: nothing that it says counts."""
         if voter in self._ignored:
             return True
-        seat, standing = self._journal.seats.get(voter), self._seen.get(voter)
-        if seat is None or standing is None or not standing.voting or seat[1] == standing.journal:
+        seat, voter_status = self._journal.voter_records.get(voter), self._seen.get(voter)
+        if seat is None or voter_status is None or not voter_status.voting or seat[1] == voter_status.journal:
             return False
-        claimed = next((since for other, _, since in standing.roster if other == voter), 0)
+        claimed = next((since for other, _, since in voter_status.roster if other == voter), 0)
         return seat[2] > claimed
 
     def returned(self, voter: int, journal: int, index: int) -> bool:
         """The committed entry `index` was applied: it gives the vote of `voter` to `journal`.  True: this journal has it now."""
-        known = self._journal.seats.get(voter)
+        known = self._journal.voter_records.get(voter)
         if known is not None and known[2] >= index:
             return False
         if voter == self._node_id and self.voting:
@@ -197,14 +198,16 @@ class Membership:
 
     def not_voting(self) -> tuple[int, ...]:
         """The voters known to have no vote at present."""
-        without = {voter for voter, standing in self._seen.items() if not standing.voting}
+        without = {voter for voter, voter_status in self._seen.items() if not voter_status.voting}
         return tuple(sorted(without if self.voting else without | {self._node_id}))
 
     def waits_for(self) -> str:
         """What stands between this journal and its vote; "" when it has it."""
         if self.voting:
             return ""
-        if not self._journal.is_empty or any(standing.voting or not standing.empty for standing in self._seen.values()):
+        if not self._journal.is_empty or any(
+            voter_status.voting or not voter_status.empty for voter_status in self._seen.values()
+        ):
             return (
                 "its folder is new in a quorum that exists: it gets its vote back as soon as there is a leader, elected by a "
                 "majority of votes among the other voters"

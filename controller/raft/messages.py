@@ -17,7 +17,7 @@ _NAME_BYTES_MAX = 255
 
 Entry = tuple[bytes, int, int]  # (command, index, term): the shape that PySyncObj's log has
 REGULAR, NO_OP = b"\x00", b"\x01"  # the first byte of every command, PySyncObj's own
-Seat = tuple[int, int, int]  # (voter, the id of its journal, the entry that gave it back the vote; 0: since the formation)
+VoterRecord = tuple[int, int, int]  # (voter, the id of its journal, the entry that gave it back the vote; 0: since the formation)
 
 
 class MalformedMessage(ValueError):
@@ -39,13 +39,15 @@ class Ping:
 
 
 @dataclass(slots=True, frozen=True)
-class Standing:
+class VoterStatus:
     """First on every connection, and whenever it changes: which journal speaks, and whether it has a vote (`membership`)."""
 
     journal: int  # never 0
     voting: bool
     empty: bool  # no term, no vote, no entry yet
-    roster: tuple[Seat, ...]  # voting: the seats that it knows; else: the formation that it would agree to, or nothing
+    roster: tuple[
+        VoterRecord, ...
+    ]  # voting: the voter_records that it knows; else: the formation that it would agree to, or nothing
 
 
 @dataclass(slots=True, frozen=True)
@@ -118,7 +120,7 @@ class SnapshotReply:
     voting: bool
 
 
-Message = Standing | AppendEntries | AppendReply | VoteRequest | VoteReply | SnapshotChunk | SnapshotReply
+Message = VoterStatus | AppendEntries | AppendReply | VoteRequest | VoteReply | SnapshotChunk | SnapshotReply
 Frame = Hello | Ping | Message
 
 _HELLO = struct.Struct("<BBiBB")
@@ -156,7 +158,7 @@ def encode(frame: Frame) -> bytes:
             return _CHUNK.pack(_TYPE_CHUNK, term, commit_index, checksum, total_bytes, position) + data
         case SnapshotReply(term, checksum, received_bytes, last_index, journal, voting):
             return _CHUNK_REPLY.pack(_TYPE_CHUNK_REPLY, term, checksum, received_bytes, last_index, journal, voting)
-        case Standing(journal, voting, empty, roster):
+        case VoterStatus(journal, voting, empty, roster):
             head = _STANDING.pack(_TYPE_STANDING, journal, voting, empty, len(roster))
             return head + b"".join(_SEAT.pack(*seat) for seat in roster)
         case Hello(node_id, cluster_id, voters):
@@ -239,15 +241,15 @@ def _decode_append(data: bytes) -> AppendEntries:
     return AppendEntries(term, commit_index, previous_index, previous_term, tuple(entries))
 
 
-def _decode_standing(data: bytes) -> Standing:
+def _decode_standing(data: bytes) -> VoterStatus:
     _, journal, voting, empty, count = _STANDING.unpack_from(data)
     if count > _VOTERS_MAX or len(data) != _STANDING.size + count * _SEAT.size:
-        raise MalformedMessage("a standing of the wrong length")
+        raise MalformedMessage("a voter_status of the wrong length")
     roster = tuple((voter, _journal(seated), since) for voter, seated, since in _SEAT.iter_unpack(data[_STANDING.size :]))
     _check_numbers(0, *(since for _, _, since in roster))
     if len({voter for voter, _, _ in roster}) != count:
-        raise MalformedMessage("a voter has two seats")
-    return Standing(_journal(journal), _boolean(voting), _boolean(empty), roster)
+        raise MalformedMessage("a voter has two voter_records")
+    return VoterStatus(_journal(journal), _boolean(voting), _boolean(empty), roster)
 
 
 def _decode_hello(data: bytes) -> Hello:

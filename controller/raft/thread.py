@@ -25,7 +25,7 @@ from typing import Any, NoReturn, TypeVar
 from ...runtime import logs
 from .contract import Proposal
 from .core import LEADER, RaftCore
-from .messages import Standing, VoteRequest
+from .messages import VoteRequest, VoterStatus
 from .transport import PeerDown, PeerUp, Received
 
 log = logs.get(__name__)
@@ -223,7 +223,7 @@ class RaftThread:
             case Received(node_id, link, message):
                 if self._links.get(node_id) != link:
                     return
-                if isinstance(message, Standing) or message.term <= self._core.term + TERMS_AHEAD_MAX:
+                if isinstance(message, VoterStatus) or message.term <= self._core.term + TERMS_AHEAD_MAX:
                     self._core.receive(node_id, message)
                 else:
                     log.error("quorum_term_not_believed", peer=node_id, term=message.term, own_term=self._core.term)

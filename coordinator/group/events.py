@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ...wire.errors import ErrorCode
-from .classic_events import (
+from .classic.events import (
     ClassicGroupConfig,
     ClassicReply,
     DescribedMember,
@@ -16,10 +16,10 @@ from .classic_events import (
     LeaveGroup,
     SyncGroup,
 )
+from .classic.state import GroupState
 from .consumer.events import ConsumerGroupConfig, ConsumerGroupEvent, ConsumerGroupReply
 from .consumer.state import ConsumerGroupState
 from .policy import MigrationPolicy
-from .state import GroupState
 
 TopicPartition = tuple[str, int]
 
@@ -176,7 +176,7 @@ class OffsetFetchReply:
 
 
 @dataclass(slots=True, frozen=True)
-class GroupListing:
+class ListedGroup:
     group_id: str
     protocol_type: str
     state: GroupState | ConsumerGroupState
@@ -185,7 +185,7 @@ class GroupListing:
 
 @dataclass(slots=True, frozen=True)
 class ListGroupsReply:
-    groups: tuple[GroupListing, ...]
+    groups: tuple[ListedGroup, ...]
 
 
 @dataclass(slots=True, frozen=True)

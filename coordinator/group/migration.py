@@ -23,14 +23,14 @@ from ...wire.errors import ErrorCode, KafkaError
 from ..batches import batch_bytes
 from ..fields import RecordFormatError
 from ..outcome import CoordinatorRecord
+from .classic.consumer_protocol import PROTOCOL_TYPE, read_assignment, read_subscription, write_assignment
+from .classic.membership import ClassicGroup, Member
+from .classic.state import GroupState
 from .consumer.classic_members import by_id, by_name, metadata_of
 from .consumer.events import TopicCatalog
 from .consumer.group import ConsumerGroup, Draft
-from .consumer.records import ClassicMember, CurrentAssignment, Kind
-from .consumer_protocol import PROTOCOL_TYPE, read_assignment, read_subscription, write_assignment
+from .consumer.records import ClassicMember, CurrentAssignment, RecordKind
 from .events import GroupConfig
-from .membership import ClassicGroup, Member
-from .state import GroupState
 
 STICKY_ASSIGNORS: Final = frozenset({"sticky", "cooperative-sticky"})
 """Kafka's own: librdkafka repeats in the user data what the member owns, which the coordinator knows better."""
@@ -50,9 +50,9 @@ def upgraded(group: ClassicGroup, catalog: TopicCatalog, size_max: int) -> Draft
     except RecordFormatError as error:
         raise _cannot(group, "the embedded consumer protocol is malformed") from error
     if epoch > 0:
-        draft.write(Kind.TOPICS, catalog.shapes(names))
-        draft.write(Kind.TARGET_EPOCH, epoch)
-        draft.write(Kind.GROUP, epoch)
+        draft.write(RecordKind.TOPICS, catalog.shapes(names))
+        draft.write(RecordKind.TARGET_EPOCH, epoch)
+        draft.write(RecordKind.GROUP, epoch)
     return draft
 
 
@@ -75,10 +75,10 @@ def _take_over(draft: Draft, group: ClassicGroup, member: Member, catalog: Topic
     )
     # An assignor that gave a partition to two members gave it to the first.
     held = by_id(assignment.partitions, catalog).difference(draft.group.holders)
-    draft.write(Kind.MEMBER, told, member.member_id)
+    draft.write(RecordKind.MEMBER, told, member.member_id)
     if group.generation > 0:
-        draft.write(Kind.TARGET, held, member.member_id)
-        draft.write(Kind.CURRENT, CurrentAssignment(group.generation, group.generation, assigned=held), member.member_id)
+        draft.write(RecordKind.TARGET, held, member.member_id)
+        draft.write(RecordKind.CURRENT, CurrentAssignment(group.generation, group.generation, assigned=held), member.member_id)
     return set(subscription.topics)
 
 

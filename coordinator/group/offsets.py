@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from ...wire.errors import ErrorCode
 from ..outcome import CoordinatorRecord
+from .classic.records import OffsetKey, OffsetValue, encode_offset_key, encode_offset_value
 from .events import FetchedOffset, GroupConfig, OffsetToCommit, TopicPartition
-from .records import OffsetKey, OffsetValue, encode_offset_key, encode_offset_value
 
 
 class CommittedOffset(NamedTuple):

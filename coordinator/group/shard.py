@@ -19,10 +19,15 @@ from itertools import islice
 from typing import Final
 
 from ...wire.errors import ErrorCode, KafkaError
+from .. import silence
 from ..batches import BATCH_BYTES_MAX, batch_bytes, in_batches
-from ..outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
-from . import migration, rebalance, records, silence, views
-from .classic_events import Acknowledged, Heartbeat, JoinGroup, LeaveGroup, LeaveReply, SyncGroup
+from ..outcome import Context, CoordinatorRecord, ProducerIdentity, ReplayedRecord, ShardOutcome
+from . import migration, views
+from .classic import rebalance, records
+from .classic.events import Acknowledged, Heartbeat, JoinGroup, LeaveGroup, LeaveReply, SyncGroup
+from .classic.membership import FOREVER_MS, ClassicGroup
+from .classic.rebalance import Change
+from .classic.state import RULES, GroupAction, GroupRequest, GroupState
 from .consumer import classic_members
 from .consumer.events import ConsumerGroupHeartbeat, ConsumerGroupTimer, DescribeConsumerGroup, TopicCatalog
 from .consumer.group import Draft
@@ -50,12 +55,9 @@ from .events import (
     TopicsDeleted,
     TxnOffsetCommit,
 )
-from .membership import FOREVER_MS, ClassicGroup
 from .offsets import CommittedOffset, OffsetStore, offset_records
-from .rebalance import Change
-from .state import RULES, GroupAction, GroupRequest, GroupState
 
-GroupOutcome = Outcome[GroupReply, None]
+GroupOutcome = ShardOutcome[GroupReply, None]
 
 TOPIC_NAME_MAX: Final = 249
 
@@ -136,7 +138,7 @@ class GroupShard:
             # committed these offsets had seen no newer metadata than this election, so a topic missing now was deleted.
             topics = {topic for group_id in self.offsets.groups() for topic, _ in self.offsets.newest_of_group(group_id)}
             self._deleted_topics.update(dict.fromkeys(topics - self._catalog.shapes(topics).keys(), context.now_ms))
-        return Outcome(further=batches)
+        return ShardOutcome(further=batches)
 
     def _take_over(self, group: ClassicGroup, now_ms: int) -> list[CoordinatorRecord]:
         """Everybody has a full session to find this coordinator; whoever left under the last one is removed, and the others join
@@ -204,12 +206,12 @@ class GroupShard:
                 return self._consumer_heartbeat(event, context)
             case ConsumerGroupTimer():
                 draft = self.consumers.on_timer(event, context)
-                return Outcome(records=self._settled(draft, context.now_ms, joined=False), reply=Acknowledged())
+                return ShardOutcome(records=self._settled(draft, context.now_ms, joined=False), reply=Acknowledged())
             case SilenceTimer():
-                return Outcome(records=self.silences.on_timer(context.now_ms, self._is_member), reply=Acknowledged())
+                return ShardOutcome(records=self.silences.on_timer(context.now_ms, self._is_member), reply=Acknowledged())
             case DescribeConsumerGroup():
                 known = self.state_of(event.group_id) is not GroupState.DEAD
-                return Outcome(reply=self.consumers.describe(event.group_id, is_other_kind=known))
+                return ShardOutcome(reply=self.consumers.describe(event.group_id, is_other_kind=known))
 
     # --- membership --------------------------------------------------------------------------------------------------------
 
@@ -238,7 +240,7 @@ class GroupShard:
         written += self._written(group, change, context.now_ms)
         if isinstance(event, (JoinGroup, SyncGroup, Heartbeat)) and event.member_id in group.members:
             written += self.silences.heard(group.group_id, event.member_id)
-        return Outcome(records=written, reply=change.reply, deferred=change.deferred, defer=change.reply is None)
+        return ShardOutcome(records=written, reply=change.reply, deferred=change.deferred, defer=change.reply is None)
 
     def _written(self, group: ClassicGroup, change: Change, now_ms: int) -> list[CoordinatorRecord]:
         """The new generation; or, until there is one, a note of those that are in the stored one and have left since."""
@@ -296,7 +298,7 @@ class GroupShard:
         except KafkaError as error:
             reply = error
         joined = isinstance(event, JoinGroup)
-        return Outcome(records=self._settled(draft, context.now_ms, joined=joined) + heard, reply=reply)
+        return ShardOutcome(records=self._settled(draft, context.now_ms, joined=joined) + heard, reply=reply)
 
     def _settled(self, draft: Draft, now_ms: int, *, joined: bool) -> list[CoordinatorRecord]:
         """What is written of a draft; or instead the classic group that it becomes, when the last member of the consumer protocol
@@ -343,13 +345,13 @@ class GroupShard:
         tombstone = self._classic_tombstone(event.group_id) if draft.records else []
         heard = self.silences.heard(event.group_id, event.member_id)
         written = [*tombstone, *self._settled(draft, context.now_ms, joined=False), *heard]
-        return Outcome(records=written, reply=reply, deferred=change.deferred)
+        return ShardOutcome(records=written, reply=reply, deferred=change.deferred)
 
     def _without_group(self, event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup | GroupTimer) -> GroupOutcome:
         if isinstance(event, GroupTimer):
-            return Outcome(reply=Acknowledged())
+            return ShardOutcome(reply=Acknowledged())
         if isinstance(event, LeaveGroup):
-            return Outcome(reply=LeaveReply(tuple((member, ErrorCode.UNKNOWN_MEMBER_ID) for member in event.members)))
+            return ShardOutcome(reply=LeaveReply(tuple((member, ErrorCode.UNKNOWN_MEMBER_ID) for member in event.members)))
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {event.group_id} is not known: join again")
 
     def _keep(self, group: ClassicGroup) -> None:
@@ -391,7 +393,7 @@ class GroupShard:
             self._check_classic_committer(event, context.now_ms)
         expire_ms = context.now_ms + event.retention_ms if event.retention_ms >= 0 else -1
         written, errors = offset_records(event.group_id, event.offsets, self.config, context.now_ms, expire_ms)
-        return Outcome(records=written, reply=OffsetsReply(errors))
+        return ShardOutcome(records=written, reply=OffsetsReply(errors))
 
     def _check_consumer(self, event: OffsetCommit) -> None:
         """KIP-848: the member epoch fences; while nobody is in the group, whoever names no epoch may commit."""
@@ -426,7 +428,7 @@ class GroupShard:
         self._refuse(self.state_of(event.group_id), GroupRequest.COMMIT_TRANSACTION, event.group_id)
         written, errors = offset_records(event.group_id, event.offsets, self.config, context.now_ms, -1)
         producer = ProducerIdentity(event.producer_id, event.producer_epoch)
-        return Outcome(records=written, reply=OffsetsReply(errors), producer=producer, guard=event.guard)
+        return ShardOutcome(records=written, reply=OffsetsReply(errors), producer=producer, guard=event.guard)
 
     def _check_committer(self, event: OffsetCommit, request: GroupRequest, now_ms: int) -> None:
         if not event.group_id and request is not GroupRequest.COMMIT_SIMPLE:
@@ -457,7 +459,7 @@ class GroupShard:
             undecided = self.offsets.undecided(event.group_id) if event.require_stable else ()
             places = dict.fromkeys([*self.offsets.of_group(event.group_id), *undecided])
         found = {place: self.offsets.fetch(event.group_id, place, event.require_stable) for place in places}
-        return Outcome(reply=OffsetFetchReply(found))
+        return ShardOutcome(reply=OffsetFetchReply(found))
 
     # --- deleting ----------------------------------------------------------------------------------------------------------
 
@@ -488,8 +490,8 @@ class GroupShard:
         offsets, room = self.offsets.of_group(group_id), self._room(group_id)
         tombstones = self._offset_tombstones(group_id, islice(offsets, room))
         if len(offsets) > room:
-            return Outcome(records=tombstones, defer=True, again=((DeleteGroup(group_id), token),))
-        return Outcome(records=tombstones + self._group_tombstones(group_id), reply=Acknowledged())
+            return ShardOutcome(records=tombstones, defer=True, again=((DeleteGroup(group_id), token),))
+        return ShardOutcome(records=tombstones + self._group_tombstones(group_id), reply=Acknowledged())
 
     def _delete_offsets(self, event: DeleteOffsets) -> GroupOutcome:
         group, action = self.groups.get(event.group_id), GroupAction.DELETE_OFFSETS
@@ -507,7 +509,7 @@ class GroupShard:
             blocked = in_use is None or place[0] in in_use or self.offsets.is_undecided(event.group_id, place)
             errors[place] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if blocked else ErrorCode.NONE
         present = [p for p, code in errors.items() if code is ErrorCode.NONE and self.offsets.get(event.group_id, p)]
-        return Outcome(records=self._offset_tombstones(event.group_id, present), reply=OffsetsReply(errors))
+        return ShardOutcome(records=self._offset_tombstones(event.group_id, present), reply=OffsetsReply(errors))
 
     def _topics_deleted(self, topics: frozenset[str], now_ms: int) -> GroupOutcome:
         """A bounded number of tombstones at a time, until none is left; for undecided offsets as well, which the marker would
@@ -524,7 +526,7 @@ class GroupShard:
             written += self._offset_tombstones(group_id, islice(gone, room))
         if not written:
             self._deleted_topics.clear()
-        return Outcome(records=written, reply=Acknowledged())
+        return ShardOutcome(records=written, reply=Acknowledged())
 
     # --- expiry ------------------------------------------------------------------------------------------------------------
 
@@ -568,7 +570,7 @@ class GroupShard:
             deserted = not self._has_consumers(group_id) and (group is None or group.state is GroupState.EMPTY)
             if deserted and len(expired) == len(offsets):
                 written += self._group_tombstones(group_id)
-        return Outcome(records=written, reply=Acknowledged())
+        return ShardOutcome(records=written, reply=Acknowledged())
 
     # --- views -------------------------------------------------------------------------------------------------------------
 
@@ -579,15 +581,15 @@ class GroupShard:
             else views.classic_listing(group_id, self.groups.get(group_id), self.state_of(group_id))
             for group_id in self._all_names()
         ]
-        return Outcome(reply=ListGroupsReply(tuple(listing for listing in listings if views.is_wanted(listing, event))))
+        return ShardOutcome(reply=ListGroupsReply(tuple(listing for listing in listings if views.is_wanted(listing, event))))
 
     def _describe(self, group_id: str) -> GroupOutcome:
         group, problem = self.groups.get(group_id), ""
         if group is not None:
-            return Outcome(reply=views.description(group))
+            return ShardOutcome(reply=views.description(group))
         state = self.state_of(group_id)
         if self._is_consumer_kind(group_id):  # is no classic group, and looks here as one of which nothing is known
             state, problem = GroupState.DEAD, f"Group {group_id} is not a classic group."
         elif state is GroupState.DEAD:
             problem = f"Group {group_id} not found."
-        return Outcome(reply=DescribeGroupReply(group_id, state, problem=problem))
+        return ShardOutcome(reply=DescribeGroupReply(group_id, state, problem=problem))

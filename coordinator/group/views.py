@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from ..fields import RecordFormatError
-from . import consumer_protocol
+from .classic import consumer_protocol
+from .classic.membership import ClassicGroup
+from .classic.state import GroupState
 from .consumer.state import ConsumerGroupState
-from .events import DescribeGroupReply, GroupListing, GroupType, ListGroups
-from .membership import ClassicGroup
-from .state import GroupState
+from .events import DescribeGroupReply, GroupType, ListedGroup, ListGroups
 
 
-def classic_listing(group_id: str, group: ClassicGroup | None, state: GroupState) -> GroupListing:
+def classic_listing(group_id: str, group: ClassicGroup | None, state: GroupState) -> ListedGroup:
     """group None: there are offsets alone."""
-    return GroupListing(group_id, (group.protocol_type if group else None) or "", state)
+    return ListedGroup(group_id, (group.protocol_type if group else None) or "", state)
 
 
-def consumer_listing(group_id: str, state: ConsumerGroupState) -> GroupListing:
-    return GroupListing(group_id, "consumer", state, GroupType.CONSUMER)
+def consumer_listing(group_id: str, state: ConsumerGroupState) -> ListedGroup:
+    return ListedGroup(group_id, "consumer", state, GroupType.CONSUMER)
 
 
-def is_wanted(listing: GroupListing, event: ListGroups) -> bool:
+def is_wanted(listing: ListedGroup, event: ListGroups) -> bool:
     if event.states and listing.state.value.lower() not in event.states:
         return False
     return not event.types or listing.type.value in event.types

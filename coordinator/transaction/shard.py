@@ -34,8 +34,9 @@ from dataclasses import replace
 from typing import Final
 
 from ...wire.errors import ErrorCode, KafkaError
-from ..outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
+from ..outcome import Context, CoordinatorRecord, ProducerIdentity, ReplayedRecord, ShardOutcome
 from . import records
+from .awaiting_completion import RequestsAwaitingCompletion
 from .events import (
     AddOffsets,
     AddPartitions,
@@ -61,7 +62,6 @@ from .events import (
     TransactionListing,
     TransactionReply,
 )
-from .held import HeldRequests
 from .state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -75,7 +75,7 @@ from .state import (
     may_follow,
 )
 
-TransactionOutcome = Outcome[TransactionReply, TransactionEffect]
+TransactionOutcome = ShardOutcome[TransactionReply, TransactionEffect]
 
 ENLISTED_BYTES_MAX: Final = (1 << 20) - 4096
 """Of the record that enlists partitions: what ends the transaction names them, too, is a little longer, and must fit into a batch
@@ -112,7 +112,7 @@ class TransactionShard:
         self.ongoing: dict[str, None] = {}
         self.prepared: dict[str, None] = {}
         self._marked: dict[str, TransactionIdentity] = {}  # volatile: markers are written, COMPLETE is not in the log yet
-        self._held = HeldRequests(config.completion_wait_ms)
+        self._held = RequestsAwaitingCompletion(config.completion_wait_ms)
         self._take_producer_id = take_producer_id
         self._is_alone = is_alone
         self._next_timeout_scan_ms = 0
@@ -155,7 +155,7 @@ class TransactionShard:
         """Takes up what the former coordinator left between PREPARE and COMPLETE (rule T20)."""
         self._activated_ms = context.now_ms
         effects = [self._send_markers(self.transactions[name], self.transactions[name].record_offset) for name in self.prepared]
-        return Outcome(effects=tuple(effects))
+        return ShardOutcome(effects=tuple(effects))
 
     def due(self, now_ms: int) -> Sequence[TransactionEvent]:
         events: list[TransactionEvent] = []
@@ -182,12 +182,12 @@ class TransactionShard:
             return self._decide(event, context)
         except ProducerIdsExhausted:
             error = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no producer id at hand: retry")
-            return Outcome(reply=error, effects=(NeedProducerIds(),))
+            return ShardOutcome(reply=error, effects=(NeedProducerIds(),))
         except KafkaError as error:
             busy = error.code is ErrorCode.CONCURRENT_TRANSACTIONS
             name = getattr(event, "transactional_id", "")
             if busy and name in self.prepared and self._held.hold(name, event, context.token, context.now_ms):
-                return Outcome(defer=True)
+                return ShardOutcome(defer=True)
             raise
 
     def _decide(self, event: TransactionEvent, context: Context) -> TransactionOutcome:
@@ -211,7 +211,7 @@ class TransactionShard:
                 return self._expire(event.transactional_ids, context)
             case GiveUpWaiting():
                 refusal = KafkaError(*_REFUSALS[Action.REFUSE_CONCURRENT])
-                return Outcome(reply=Done(), deferred=[(token, refusal) for token in self._held.overdue(context.now_ms)])
+                return ShardOutcome(reply=Done(), deferred=[(token, refusal) for token in self._held.overdue(context.now_ms)])
             case ListTransactions():
                 return self._list(event, context)
             case DescribeTransactions():
@@ -363,7 +363,7 @@ class TransactionShard:
             for partition in event.partitions
         }
         reply = PartitionsReply(errors)
-        return self._unchanged(current, reply, 1) if ErrorCode.NONE in errors.values() else Outcome(reply=reply)
+        return self._unchanged(current, reply, 1) if ErrorCode.NONE in errors.values() else ShardOutcome(reply=reply)
 
     # --- the end of a transaction ------------------------------------------------------------------------------------------
 
@@ -442,9 +442,11 @@ class TransactionShard:
     def _complete(self, identity: TransactionIdentity, context: Context) -> TransactionOutcome:
         current = self.transactions.get(identity.transactional_id)
         if current is None or identity != self._identity(current, current.record_offset):
-            return Outcome(reply=Done())  # of another transaction, or of an older coordinator: compare by identity, never by key
+            return ShardOutcome(
+                reply=Done()
+            )  # of another transaction, or of an older coordinator: compare by identity, never by key
         if RULES[(current.state, Stimulus.MARKERS_WRITTEN)] is not Action.COMPLETE:
-            return Outcome(reply=Done())
+            return ShardOutcome(reply=Done())
         self._marked[identity.transactional_id] = identity
         committed = current.state is TransactionState.PREPARE_COMMIT
         following = replace(
@@ -477,15 +479,15 @@ class TransactionShard:
     def _time_out(self, transactional_id: str, context: Context) -> TransactionOutcome:
         current = self.transactions.get(transactional_id)
         if current is None or RULES[(current.state, Stimulus.TIMEOUT)] is not Action.FENCE:
-            return Outcome(reply=Done())
+            return ShardOutcome(reply=Done())
         if not self._timed_out(current, context.now_ms):
-            return Outcome(reply=Done())
+            return ShardOutcome(reply=Done())
         return self._fence(current, context, Done(), may_resume=True)
 
     def _expire(self, transactional_ids: Sequence[str], context: Context) -> TransactionOutcome:
         found = [self.transactions.get(name) for name in transactional_ids]
         names = [metadata.transactional_id for metadata in found if metadata and self._expired(metadata, context.now_ms)]
-        return Outcome(records=[CoordinatorRecord(records.encode_key(name), None) for name in names], reply=Done())
+        return ShardOutcome(records=[CoordinatorRecord(records.encode_key(name), None) for name in names], reply=Done())
 
     # --- views -------------------------------------------------------------------------------------------------------------
 
@@ -498,7 +500,7 @@ class TransactionShard:
             and (not event.producer_ids or metadata.producer_id in event.producer_ids)
             and (event.duration_ms < 0 or self._running_for_ms(metadata, context.now_ms) > event.duration_ms)
         ]
-        return Outcome(reply=ListReply(tuple(listings), tuple(sorted(event.states - known))))
+        return ShardOutcome(reply=ListReply(tuple(listings), tuple(sorted(event.states - known))))
 
     @staticmethod
     def _running_for_ms(metadata: TransactionMetadata, now_ms: int) -> int:
@@ -509,13 +511,13 @@ class TransactionShard:
     def _describe(self, event: DescribeTransactions) -> TransactionOutcome:
         if not event.transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-        return Outcome(reply=DescribeReply(self._lookup(event.transactional_id, Stimulus.DESCRIBE)[0]))
+        return ShardOutcome(reply=DescribeReply(self._lookup(event.transactional_id, Stimulus.DESCRIBE)[0]))
 
     def _unchanged(self, current: TransactionMetadata, reply: TransactionReply, transaction_version: int) -> TransactionOutcome:
         """A positive answer that changes nothing.  A TV2 request names its transaction by its epoch and needs no confirmation."""
         if transaction_version >= 2 or self._is_alone():
-            return Outcome(reply=reply)
-        return Outcome(records=(_record_of(current),), reply=reply)
+            return ShardOutcome(reply=reply)
+        return ShardOutcome(records=(_record_of(current),), reply=reply)
 
     # --- writing -----------------------------------------------------------------------------------------------------------
 
@@ -530,7 +532,7 @@ class TransactionShard:
             raise AssertionError(f"{following.transactional_id}: {following.state.name} may not follow {previous.name}")
         if not 0 <= following.producer_epoch <= self.config.max_producer_epoch:
             raise AssertionError(f"{following.transactional_id}: producer epoch {following.producer_epoch} is out of range")
-        return Outcome(records=(_record_of(following),), reply=reply, effects=effects)
+        return ShardOutcome(records=(_record_of(following),), reply=reply, effects=effects)
 
 
 def _record_of(metadata: TransactionMetadata) -> CoordinatorRecord:

@@ -3,55 +3,53 @@
 from __future__ import annotations
 
 from ...wire.api import ApiKey
-from ..listener import Handlers
-from . import (
-    add_offsets_to_txn,
-    add_partitions_to_txn,
-    alter_configs,
-    alter_partition_reassignments,
+from ..serving.listener import Handlers
+from .cluster import (
     alter_replica_log_dirs,
     api_versions,
-    consumer_group_describe,
-    consumer_group_heartbeat,
-    create_partitions,
-    create_topics,
-    delete_groups,
-    delete_records,
-    delete_topics,
     describe_cluster,
-    describe_configs,
-    describe_groups,
     describe_log_dirs,
-    describe_producers,
     describe_quorum,
     describe_topic_partitions,
-    describe_transactions,
-    elect_leaders,
-    end_txn,
-    fetch,
-    find_coordinator,
     get_telemetry_subscriptions,
+    metadata,
+    push_telemetry,
+    unregister_broker,
+    update_features,
+)
+from .groups import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
+    delete_groups,
+    describe_groups,
+    find_coordinator,
     heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
     join_group,
     leave_group,
-    list_config_resources,
     list_groups,
-    list_offsets,
-    list_partition_reassignments,
-    list_transactions,
-    metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
-    offset_for_leader_epoch,
-    produce,
-    push_telemetry,
     sync_group,
+)
+from .log import delete_records, describe_producers, fetch, list_offsets, offset_for_leader_epoch, produce
+from .settings import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
+from .topics import (
+    alter_partition_reassignments,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    elect_leaders,
+    list_partition_reassignments,
+)
+from .transactions import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    describe_transactions,
+    end_txn,
+    init_producer_id,
+    list_transactions,
     txn_offset_commit,
-    unregister_broker,
-    update_features,
     write_txn_markers,
 )
 

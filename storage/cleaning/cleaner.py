@@ -8,7 +8,8 @@
 Groups are swapped in the order of offsets.  So when a delete horizon is in the log, whatever the tombstone or the marker speaks
 of is gone already, and a cleaning that ends in between is simply repeated: nothing that it needs to know is lost by half of it.
 
-A truncation, a removal by retention, or the end of the log voids a cleaning (`Overtaken`): what was decided by records that are
+A truncation, a removal by retention, or the end of the log voids a cleaning (`ConcurrentTruncation`): what was decided by
+records that are
 no more may not be carried out.  What was written so far is removed; files of a crash mean nothing (`segment_swap`).
 
 The whole batch is checked by its CRC before it is read: damage is reported (`InvalidBatch`), never written again under a new one.
@@ -24,11 +25,11 @@ from typing import Protocol, TypeVar
 from ...runtime import faults
 from ...runtime.disk import Disk
 from ...wire.records import BatchHeader
-from ..batch_scan import CHUNK_BYTES, ScannedBatch, scan_batches
-from ..log import Log
-from ..replacement import Replacement, Stage
-from ..segment import Segment
-from ..transaction_index import AbortedRanges
+from ..log.log import Log
+from ..log.replacement import Replacement, Stage
+from ..segment.batch_scan import CHUNK_BYTES, ScannedBatch, scan_batches
+from ..segment.segment import Segment
+from ..segment.transaction_index import AbortedRanges
 from .compaction import CleaningCounts, Compaction, KeyMap, note_keys
 from .plan import Cleanable, SegmentFacts, group_segments, plan_cleaning
 from .producers import offsets_to_keep
@@ -47,7 +48,7 @@ class OnLoop(Protocol):
     def __call__(self, work: Callable[[], T], /) -> T: ...
 
 
-class Overtaken(Exception):
+class ConcurrentTruncation(Exception):
     """The log was truncated, cut at its start, or closed while it was cleaned: nothing is wrong, it is tried again later."""
 
 
@@ -131,36 +132,36 @@ class Cleaning:
 
     def _require_unchanged(self) -> None:
         if self.is_overtaken():
-            raise Overtaken(f"{self.log.name} was cut while it was cleaned")
+            raise ConcurrentTruncation(f"{self.log.name} was cut while it was cleaned")
 
     def _begin_replacement(self, old: Sequence[Segment], new: Segment) -> Replacement:
         self._require_unchanged()
         try:
             return self.log.replacements.begin(old, new)
         except ValueError as error:
-            raise Overtaken(str(error)) from error
+            raise ConcurrentTruncation(str(error)) from error
 
     def _switch(self, replacement: Replacement) -> None:
         self._require_unchanged()
         try:
             self.log.replacements.switch(replacement)
         except ValueError as error:
-            raise Overtaken(str(error)) from error
+            raise ConcurrentTruncation(str(error)) from error
         gone = {id(segment) for segment in replacement.old}
         self._pending = [segment for segment in self._pending if id(segment) not in gone]
 
     def finish(self) -> CleaningResult:
-        """After `run` returned: the log is clean up to the map's end.  Raises Overtaken when it was cut since."""
+        """After `run` returned: the log is clean up to the map's end.  Raises ConcurrentTruncation when it was cut since."""
         if self.log.cuts != self._cuts:
-            raise Overtaken(f"{self.log.name} was cut while it was cleaned")
+            raise ConcurrentTruncation(f"{self.log.name} was cut while it was cleaned")
         self.log.cleaned_to = max(self.log.cleaned_to, self.result.cleaned_to)
         return self.result
 
     # ------------------------------------------------------------------------------------------------------ in a thread
 
     def run(self, disk: Disk, on_loop: OnLoop, pace: Pace | None = None, key_map_bytes: int = KEY_MAP_BYTES) -> None:
-        """Any thread.  `pace` is told of every piece of work (bytes), and may wait, or raise to end it.  Raises Overtaken,
-        OSError, InvalidBatch, KafkaError."""
+        """Any thread.  `pace` is told of every piece of work (bytes), and may wait, or raise to end it.  Raises
+        ConcurrentTruncation, OSError, InvalidBatch, KafkaError."""
         self._pace = pace or self._pace
         keys = self._read_keys(key_map_bytes)
         sources = [source for source in self._sources if source.facts.base_offset < keys.end_offset]

@@ -27,7 +27,7 @@ from hashlib import blake2b
 from struct import Struct
 
 from ...wire.records import BatchHeader, decode_marker
-from ..transaction_index import AbortedRanges
+from ..segment.transaction_index import AbortedRanges
 from .records import delete_horizon_ms, records_bytes, rewritten, scan_records
 
 HASH_BYTES = 16

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from ..offset_index import OFFSET_SPAN_MAX
+from ..segment.offset_index import OFFSET_SPAN_MAX
 from ..topic_config import LogConfig
 
 KeyT = TypeVar("KeyT")

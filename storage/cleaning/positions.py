@@ -12,7 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
-from ..log import Log
+from ..log.log import Log
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 PositionKey = tuple[UUID, int]

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from ...wire.records import decode_marker
-from ..batch_scan import ScannedBatch
-from ..producer_state import NO_EPOCH
+from ..producers.producer_state import NO_EPOCH
+from ..segment.batch_scan import ScannedBatch
 
 NOTHING = -1
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ..log import Log
-from ..time_index import NO_TIMESTAMP
+from ..log.log import Log
+from ..segment.time_index import NO_TIMESTAMP
 from ..topic_config import CleanupPolicy, LogConfig
 from .plan import SegmentFacts
 

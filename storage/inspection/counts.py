@@ -12,7 +12,7 @@ from pathlib import Path
 from ...runtime.disk import Disk
 from ...wire.errors import KafkaError
 from ...wire.records import BatchHeader, ControlType, decode_marker
-from ..count_index import CountIndexInvalid, Run, StoredCounts, decode_count_index
+from ..segment.count_index import CountIndexInvalid, Run, StoredCounts, decode_count_index
 from .findings import Finding
 from .verification import StoredBatch
 

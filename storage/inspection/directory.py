@@ -16,13 +16,13 @@ from uuid import UUID
 from ...runtime.disk import Disk
 from ..checkpoint import CheckpointInvalid, decode_checkpoint
 from ..cleaning.positions import CLEANER_CHECKPOINT, decode_positions
-from ..creation import PARTITION_METADATA
-from ..folder_notes import PARTITION_CHECKPOINT, PartitionCheckpoint, PartitionKey
-from ..folder_owner import KEYS, VERSION, decode_owner
-from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
-from ..set_aside import DAMAGED_SUFFIX
+from ..directory.creation import PARTITION_METADATA
+from ..directory.folder_notes import PARTITION_CHECKPOINT, PartitionCheckpoint, PartitionKey
+from ..directory.folder_owner import KEYS, VERSION, decode_owner
+from ..directory.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
+from ..directory.set_aside import DAMAGED_SUFFIX
 from .findings import Finding
-from .partition import Circumstances, PartitionReport, verify_partition
+from .partition import PartitionContext, PartitionReport, verify_partition
 from .verification import FolderState
 
 _DELETE_SUFFIX = "-delete"
@@ -47,7 +47,7 @@ class DataFolder:
 
 
 @dataclass(slots=True, frozen=True)
-class Manner:
+class VerificationOptions:
     """How to look.  `compacted` names topics whose logs may have holes although their folders do not say so."""
 
     now_ms: int
@@ -56,19 +56,19 @@ class Manner:
     progress: Callable[[int], None] = lambda _bytes: None
 
 
-def verify(disk: Disk, paths: Sequence[Path], manner: Manner) -> Iterator[DataFolder | PartitionReport]:
+def verify(disk: Disk, paths: Sequence[Path], options: VerificationOptions) -> Iterator[DataFolder | PartitionReport]:
     """First every data folder, then partition by partition, then once more a `DataFolder` for what only shows in comparison.
 
     Raises NotInspectable before anything else, OSError when a folder cannot be read.
     """
-    folders = [read_data_folder(disk, path, manner.is_locked) for path in paths]
+    folders = [read_data_folder(disk, path, options.is_locked) for path in paths]
     for folder in folders:
         yield folder
     reports: list[PartitionReport] = []
     for folder in folders:
         for directory in folder.partitions:
             try:
-                report = verify_partition(disk, directory, _circumstances(disk, folder, directory, manner), manner.progress)
+                report = verify_partition(disk, directory, _partition_context(disk, folder, directory, options), options.progress)
             except FileNotFoundError:
                 if folder.state is not FolderState.RUNNING:
                     raise
@@ -198,13 +198,13 @@ def _check_presence(disk: Disk, folder: DataFolder, names: set[str]) -> None:
             add(Finding("leftover", folder.path / name, "a deletion or write that was cut short"))
 
 
-def _circumstances(disk: Disk, folder: DataFolder, directory: Path, manner: Manner) -> Circumstances:
+def _partition_context(disk: Disk, folder: DataFolder, directory: Path, options: VerificationOptions) -> PartitionContext:
     key = parse_name(directory.name)
     noted = folder.checkpoint.get(key) if key is not None else None
-    compacted = key is not None and key[0] in manner.compacted
+    compacted = key is not None and key[0] in options.compacted
     if key is not None and folder.cleaned:
         compacted |= (_topic_id(disk, directory), key[1]) in folder.cleaned
-    return Circumstances(folder.state, noted, compacted, manner.now_ms)
+    return PartitionContext(folder.state, noted, compacted, options.now_ms)
 
 
 def _topic_id(disk: Disk, directory: Path) -> UUID | None:

@@ -26,19 +26,19 @@ from ...wire.errors import KafkaError
 from ...wire.records import BatchHeader, decode_batch, decode_marker
 from ..checkpoint import CheckpointInvalid, decode_checkpoint
 from ..cleaning.positions import CLEANER_CHECKPOINT
-from ..count_index import CountIndexInvalid, decode_count_index
-from ..creation import PARTITION_METADATA
+from ..directory.creation import PARTITION_METADATA
+from ..directory.folder_notes import PARTITION_CHECKPOINT
+from ..directory.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
+from ..directory.stored_config import LOG_CONFIG
+from ..durability.flush_notes import FLUSH_NOTES, RECORD_BYTES, decode_flush_notes, identified
 from ..epoch_cache import EPOCH_CHECKPOINT
-from ..flush_notes import FLUSH_NOTES, RECORD_BYTES, decode_flush_notes, identified
-from ..folder_notes import PARTITION_CHECKPOINT
-from ..log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
-from ..log_start import LOG_START
-from ..producer_snapshot import SnapshotInvalid, decode_snapshot
-from ..producer_state import ProducerState
-from ..seal import Seal
-from ..segment_swap import CLEANED, DELETED
-from ..stored_config import LOG_CONFIG
-from ..transaction_index import ENTRY_BYTES, decode_transaction_index
+from ..log.log_start import LOG_START
+from ..producers.producer_snapshot import SnapshotInvalid, decode_snapshot
+from ..producers.producer_state import ProducerState
+from ..segment.checksums import SegmentChecksums
+from ..segment.count_index import CountIndexInvalid, decode_count_index
+from ..segment.swap import CLEANED, DELETED
+from ..segment.transaction_index import ENTRY_BYTES, decode_transaction_index
 from .directory import NotInspectable, is_partition_folder, looks_like_a_log, read_data_folder
 from .indexes import OFFSET_ENTRY, TIME_ENTRY
 from .verification import DamagedBytes, StoredBatch, list_partition, walk_batches
@@ -54,7 +54,7 @@ _ROWS_OF_CHECKPOINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     LOG_START: ("log_start", ("log_start_offset",)),
     LOG_CONFIG: ("setting", ("name", "value")),
     "swap": ("replacement", ("kind", "what")),
-    "seal": ("seal", Seal._fields),
+    "seal": ("seal", SegmentChecksums._fields),
 }
 
 

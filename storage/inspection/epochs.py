@@ -67,14 +67,14 @@ class EpochHistoryCheck:
         for (epoch, start), epoch_end in zip(self._seen, ends, strict=True):
             if start >= limit:
                 break
-            if oldest is not None and start < oldest[1] <= epoch_end and self._may_be_cut(oldest[1], log_start, is_clean):
+            if oldest is not None and start < oldest[1] <= epoch_end and self._may_be_truncated(oldest[1], log_start, is_clean):
                 if epoch < oldest[0] and epoch_end == oldest[1]:
                     continue  # it ended where the log starts
                 if epoch == oldest[0]:
                     continue
-            elif oldest is not None and epoch < oldest[0] and self._may_be_cut(epoch_end, log_start, is_clean):
+            elif oldest is not None and epoch < oldest[0] and self._may_be_truncated(epoch_end, log_start, is_clean):
                 continue
-            elif oldest is None and is_there and self._may_be_cut(end, log_start, is_clean):
+            elif oldest is None and is_there and self._may_be_truncated(end, log_start, is_clean):
                 continue  # the log start is the log's end
             noted = known.get(epoch)
             if noted is None:
@@ -90,7 +90,7 @@ class EpochHistoryCheck:
             return f"epoch {epoch} is said to begin at offset {start}, where another one wrote", start
         return None
 
-    def _may_be_cut(self, offset: int, log_start: int, is_clean: bool) -> bool:
+    def _may_be_truncated(self, offset: int, log_start: int, is_clean: bool) -> bool:
         return offset <= log_start or not is_clean
 
 

@@ -17,7 +17,7 @@ class Severity(Enum):
     NOTE = "note"
 
 
-class Kind(NamedTuple):
+class FindingKind(NamedTuple):
     """One kind of finding."""
 
     severity: Severity
@@ -65,15 +65,15 @@ _REPORT = "keep a copy of the folder and report it: this is a fault of the softw
 _ON_START = "nothing: the next start of the node sees to it"
 
 
-def _violation(meaning: str, action: str) -> Kind:
-    return Kind(Severity.VIOLATION, meaning, action)
+def _violation(meaning: str, action: str) -> FindingKind:
+    return FindingKind(Severity.VIOLATION, meaning, action)
 
 
-def _note(meaning: str, action: str = _ON_START) -> Kind:
-    return Kind(Severity.NOTE, meaning, action)
+def _note(meaning: str, action: str = _ON_START) -> FindingKind:
+    return FindingKind(Severity.NOTE, meaning, action)
 
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, FindingKind] = {
     # ---------------------------------------------------------------------------------------------------------- batches
     "batch-damaged": _violation("bytes that had been flushed are no valid batch", _REFETCH),
     "torn-tail": _note("the log ends in bytes that no flush had vouched for: what an unclean stop leaves; they are cut"),

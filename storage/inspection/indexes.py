@@ -12,7 +12,7 @@ from struct import Struct
 
 from ...runtime.disk import Disk
 from ...wire.records import BatchHeader
-from ..time_index import NO_TIMESTAMP
+from ..segment.time_index import NO_TIMESTAMP
 from .findings import Finding
 
 Report = Callable[[Finding], None]

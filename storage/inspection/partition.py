@@ -23,17 +23,17 @@ from uuid import UUID
 from ...runtime.disk import Disk
 from ...wire.records import BatchHeader
 from ..checkpoint import CheckpointInvalid, decode_checkpoint
-from ..creation import PARTITION_METADATA
+from ..directory.creation import PARTITION_METADATA
+from ..directory.folder_notes import PartitionCheckpoint
+from ..directory.found_logs import was_in_use
+from ..directory.log_directory import DAMAGED, parse_name
+from ..directory.stored_config import LOG_CONFIG, decode_config
 from ..epoch_cache import EPOCH_CHECKPOINT
-from ..folder_notes import PartitionCheckpoint
-from ..found_logs import was_in_use
-from ..log_directory import DAMAGED, parse_name
-from ..log_start import LOG_START, read_log_start
-from ..producer_snapshot import SnapshotInvalid, decode_snapshot
-from ..producer_state import ProducerState
-from ..stored_config import LOG_CONFIG, decode_config
+from ..log.log_start import LOG_START, read_log_start
+from ..producers.producer_snapshot import SnapshotInvalid, decode_snapshot
+from ..producers.producer_state import ProducerState
+from ..segment.transaction_index import TransactionIndexEntry
 from ..topic_config import LogConfig
-from ..transaction_index import TransactionIndexEntry
 from .counts import CountIndexCheck
 from .epochs import EpochHistoryCheck
 from .findings import Finding, Severity
@@ -55,7 +55,7 @@ COMPACTED_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 @dataclass(slots=True, frozen=True)
-class Circumstances:
+class PartitionContext:
     """What is known of a partition from outside its folder.  `noted`: its row of the checkpoint."""
 
     state: FolderState = FolderState.UNKNOWN
@@ -86,14 +86,14 @@ class PartitionReport:
 
 
 def verify_partition(
-    disk: Disk, directory: Path, circumstances: Circumstances, progress: Callable[[int], None] = lambda _bytes: None
+    disk: Disk, directory: Path, context: PartitionContext, progress: Callable[[int], None] = lambda _bytes: None
 ) -> PartitionReport:
     """Looks at everything; at a folder in use twice before it reports a violation.  Raises OSError when the folder cannot be
     listed."""
-    report = _Verification(disk, directory, circumstances, progress).run()
-    if circumstances.state is FolderState.RUNNING and report.violations:
+    report = _Verification(disk, directory, context, progress).run()
+    if context.state is FolderState.RUNNING and report.violations:
         # What was half-way through being renamed, written or cut is over by now; what is really wrong is still there.
-        again = _Verification(disk, directory, circumstances, progress).run()
+        again = _Verification(disk, directory, context, progress).run()
         seen = {finding.place for finding in report.findings}
         again.findings = [f for f in again.findings if f.severity is Severity.NOTE or f.place in seen]
         return again
@@ -103,19 +103,19 @@ def verify_partition(
 class _Verification:
     """One look at one partition."""
 
-    def __init__(self, disk: Disk, directory: Path, circumstances: Circumstances, progress: Callable[[int], None]) -> None:
+    def __init__(self, disk: Disk, directory: Path, context: PartitionContext, progress: Callable[[int], None]) -> None:
         self._disk = disk
         self._directory = directory
-        self._state = circumstances.state
-        self._noted = circumstances.noted
-        self._now_ms = circumstances.now_ms
+        self._state = context.state
+        self._noted = context.noted
+        self._now_ms = context.now_ms
         self._progress = progress
-        self._report = PartitionReport(directory, circumstances.state)
+        self._report = PartitionReport(directory, context.state)
         self._add = self._report.findings.append
         self._config = self._read_config()
         name = parse_name(directory.name)
         self._is_compacted = (
-            circumstances.is_compacted or self._config.may_have_holes or (name is not None and name[0] in COMPACTED_TOPICS)
+            context.is_compacted or self._config.may_have_offset_gaps or (name is not None and name[0] in COMPACTED_TOPICS)
         )
         self._files = list_partition(disk, directory)
         self._trusted = 0
@@ -333,7 +333,7 @@ class _Verification:
                 self._add(Finding("segment-name", path, f"its first batch begins at offset {first}", 0, first))
                 return False
             base = first  # then it is the batch that does not follow
-        if expected is None or base == expected or (base > expected and self._is_hole(base)):
+        if expected is None or base == expected or (base > expected and self._is_offset_gap(base)):
             return True
         if base < expected:
             what = f"it begins at offset {base}; the segment before it ends at {expected}"
@@ -349,7 +349,7 @@ class _Verification:
         self._lose_track(replay)
         return True
 
-    def _is_hole(self, offset: int) -> bool:
+    def _is_offset_gap(self, offset: int) -> bool:
         """Whether offsets may be missing before `offset`, where a segment begins.  Only what is durable is ever cleaned: behind
         that, a hole is a lost tail (`recovery`)."""
         return self._is_compacted and (offset <= self._holes_below or self._state is FolderState.RUNNING)
@@ -364,7 +364,7 @@ class _Verification:
         elif base < expected:
             what = f"it is named {base}; the segment before it ends at {expected}"
             self._add(Finding("segment-overlap", path, what, 0, base))
-        elif self._is_hole(base):
+        elif self._is_offset_gap(base):
             self._compare_snapshots(replay, None, base)
             self._expected = self._reached = base
         elif expected >= self._trusted:

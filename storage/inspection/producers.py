@@ -18,12 +18,12 @@ from pathlib import Path
 from ...runtime.disk import Disk
 from ...wire.errors import KafkaError
 from ...wire.records import BatchHeader, Marker, decode_marker, next_sequence
-from ..batch_scan import ScannedBatch
-from ..producer_snapshot import SnapshotInvalid, decode_snapshot
-from ..producer_state import ProducerEntry, ProducerState
-from ..recovery import aborted_entries, replay_batch
+from ..producers.producer_snapshot import SnapshotInvalid, decode_snapshot
+from ..producers.producer_state import ProducerEntry, ProducerState
+from ..recovery.recovery import aborted_entries, replay_batch
+from ..segment.batch_scan import ScannedBatch
+from ..segment.transaction_index import ENTRY_BYTES, TransactionIndexEntry, decode_transaction_index
 from ..topic_config import LogConfig
-from ..transaction_index import ENTRY_BYTES, TransactionIndexEntry, decode_transaction_index
 from .findings import Finding
 from .verification import StoredBatch
 

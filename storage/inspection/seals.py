@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...runtime.disk import Disk
-from ..seal import STILL_OPEN, SealInvalid, decode_seal
-from ..transaction_index import ENTRY_BYTES
+from ..segment.checksums import STILL_OPEN, ChecksumsInvalid, decode_checksums
+from ..segment.transaction_index import ENTRY_BYTES
 from .findings import Finding
 from .verification import SegmentFiles
 
@@ -14,8 +14,8 @@ def check_seal(disk: Disk, segment: SegmentFiles, size_bytes: int, following: in
     seal.  Raises OSError."""
     path, data, base = segment.files["seal"], segment.files["log"], segment.base_offset
     try:
-        seal = decode_seal(disk.read(path), base)
-    except SealInvalid as error:
+        seal = decode_checksums(disk.read(path), base)
+    except ChecksumsInvalid as error:
         return Finding("seal-damaged", path, str(error), 0, base)
     if size_bytes < seal.log_bytes:
         what = f"{seal.log_bytes} bytes had been flushed, {size_bytes} are left"

@@ -18,7 +18,7 @@ from ...runtime.disk import Disk, File
 from ...wire.errors import KafkaError
 from ...wire.records import HEADER_BYTES, BatchHeader, parse_header, validate_batch
 from ..checkpoint import CheckpointInvalid, decode_checkpoint
-from ..segment_swap import CLEANED, DELETED, SEGMENT_SUFFIXES
+from ..segment.swap import CLEANED, DELETED, SEGMENT_SUFFIXES
 
 CHUNK_BYTES = 1024 * 1024
 BATCH_BYTES_MAX = 128 * 1024 * 1024

@@ -7,7 +7,7 @@ the object of the future replica, to be closed.  This module is a part of `Log` 
 from __future__ import annotations
 
 from ...wire.errors import ErrorCode, KafkaError
-from ..log import Log
+from ..log.log import Log
 
 _ON_DISK = ("_disk", "directory", "_segments", "_health", "_durability", "start_note", "replacements", "removals")
 
@@ -33,7 +33,7 @@ def epochs_of(log: Log) -> list[tuple[int, int]]:
 def reach_end(log: Log, future: Log) -> None:
     """The log may end behind its last batch, in a hole of a compacted topic.  Raises KAFKA_STORAGE_ERROR."""
     if future.log_end_offset < log.log_end_offset:
-        if not log.config.may_have_holes:
+        if not log.config.may_have_offset_gaps:
             missing = f"{future.log_end_offset} to {log.log_end_offset}"
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.name}: the copy lacks what is at offsets {missing}")
         future._roll(log.log_end_offset)

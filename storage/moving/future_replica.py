@@ -24,21 +24,21 @@ from uuid import UUID
 from ...runtime import faults, logs
 from ...runtime.disk import Disk
 from ...wire.errors import ErrorCode, KafkaError
-from ..batch_scan import InvalidBatch
-from ..bulk_read import BulkRead, begin_copy, bytes_from
 from ..checkpoint import encode_checkpoint
-from ..creation import PARTITION_METADATA
-from ..flush_notes import identity_of
-from ..folder_notes import PartitionKey
-from ..found_logs import FoundLog, look_at_log
-from ..log import Log
-from ..log_directory import LogDirectory
-from ..segment import segment_path
-from ..stored_config import LOG_CONFIG, encode_config
+from ..directory.creation import PARTITION_METADATA
+from ..directory.folder_notes import PartitionKey
+from ..directory.found_logs import FoundLog, look_at_log
+from ..directory.log_directory import LogDirectory
+from ..directory.replica_standing import Standing, write_standing
+from ..directory.stored_config import LOG_CONFIG, encode_config
+from ..durability.flush_notes import identity_of
+from ..log.bulk_read import BulkRead, begin_copy, bytes_from
+from ..log.log import Log
+from ..segment.batch_scan import InvalidBatch
+from ..segment.segment import segment_path
 from ..topic_config import LogConfig
 from .exchange import epochs_of, exchange, is_durable, is_flushing, reach_end, settle, take_over_start
 from .plan import SWAP_BYTES_MAX, Epochs, Step, View, agreeing_end, next_step
-from .standing import Standing, write_standing
 
 SLICE_BYTES = 512 * 1024
 FLUSH_BYTES = 32 * 1024 * 1024
@@ -220,7 +220,7 @@ class FutureReplica:
         snapshot = segment_path(source.directory, first, "snapshot")
         with _of_source():
             known = self._disk.read(snapshot) if self._disk.exists(snapshot) else None
-        config = replace(source.config, was_compacted=True) if source.config.may_have_holes else source.config
+        config = replace(source.config, was_compacted=True) if source.config.may_have_offset_gaps else source.config
         self.target.notes.forget(self.key, identity_of(self.topic_id, self.key[1]))
         self.target.make_room(self.target.path)
         staging = self.target.nameless.fresh_path()

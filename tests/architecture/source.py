@@ -8,8 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
-    "chaos", "client", "controller", "coordinator", "deploy", "node", "proto", "replication", "runtime", "spark", "storage",
-    "wire",
+    "chaos", "client", "controller", "coordinator", "deploy", "node", "processes", "proto", "replication", "runtime", "spark",
+    "storage", "wire",
 )  # fmt: skip
 
 

@@ -51,9 +51,9 @@ _STARTS_PROCESSES = "starts and watches real node processes for the command line
 _BEFORE_ANYTHING_RUNS = "looks for a Java runtime while installing and before Spark starts; no broker code runs there"
 
 ALLOWED: Mapping[tuple[str, str], str] = {
-    ("client/local_ports.py", "tempfile"): _STARTS_PROCESSES,
-    ("client/node_process.py", "open"): _STARTS_PROCESSES,
-    ("client/node_process.py", "os.close"): _STARTS_PROCESSES,
+    ("processes/local_ports.py", "tempfile"): _STARTS_PROCESSES,
+    ("processes/node_process.py", "open"): _STARTS_PROCESSES,
+    ("processes/node_process.py", "os.close"): _STARTS_PROCESSES,
     ("deploy/kubernetes/overlays/spark-backfill/backfill.py", "datetime.datetime.now"): "a job of its own, outside the package",
     ("node/__main__.py", "socket"): "asks for the host's name, a default of the configuration, before the node is built",
     ("wire/compression.py", "mmap"): "anonymous memory, of which only the pages that are written cost anything; no file",
@@ -152,7 +152,7 @@ def test_every_exception_is_still_needed_and_says_why() -> None:
     ],
 )
 def test_reaching_around_a_port_is_found(source: str, name: str) -> None:
-    assert ("storage/log.py", name) in findings({"storage/log.py": source})
+    assert ("storage/log/log.py", name) in findings({"storage/log/log.py": source})
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_reaching_around_a_port_is_found(source: str, name: str) -> None:
     ],
 )
 def test_using_a_port_is_fine(source: str) -> None:
-    assert findings({"storage/log.py": source}) == {}
+    assert findings({"storage/log/log.py": source}) == {}
 
 
 @pytest.mark.parametrize("folder", EXEMPT_FOLDERS)

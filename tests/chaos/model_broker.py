@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from tidegate.chaos.history import History, OpenOp, Outcome, Partition, Value
+from tidegate.chaos.checks.history import History, OpenOp, OpOutcome, Partition, Value
 
 INPUT: Partition = ("input", 0)
 OUTPUTS: tuple[Partition, ...] = (("out", 0), ("out", 1), ("out", 2))
@@ -220,7 +220,7 @@ class Run:
             return
         self.finish(operation, transaction)
 
-    def finish(self, operation: OpenOp, transaction: Transaction) -> Outcome:
+    def finish(self, operation: OpenOp, transaction: Transaction) -> OpOutcome:
         draw = self.chance.random()
         try:
             operation.ending()
@@ -263,7 +263,7 @@ class Run:
         self.send(operation, self.chance.choice(OUTPUTS), transaction)
         transaction.offsets[INPUT] = position
         operation.offsets(GROUP, {INPUT: position})
-        if self.finish(operation, transaction) is not Outcome.OK:
+        if self.finish(operation, transaction) is not OpOutcome.OK:
             self.start(self.job)
 
     def final_logs(self) -> dict[Partition, list[tuple[int, Value]]]:

@@ -10,10 +10,10 @@ from typing import Any
 
 import grpc
 import pytest
-from tidegate.chaos import aimed
-from tidegate.chaos.aimed import AimedKill, AimedKillError, kill_coordinator_mid_commit, wait_completed
-from tidegate.client.descriptions import TransactionDescription
-from tidegate.client.errors import RequestError
+from tidegate.chaos.run import timed_kills as aimed
+from tidegate.chaos.run.timed_kills import AimedKill, AimedKillError, kill_coordinator_mid_commit, wait_completed
+from tidegate.client.administration.descriptions import TransactionDescription
+from tidegate.client.connecting.errors import RequestError
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode
 

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tidegate.chaos import archive
-from tidegate.chaos.checker import check
+from tidegate.chaos.checks import archive
+from tidegate.chaos.checks.checker import check
+from tidegate.chaos.checks.history import History, HistoryError, Partition, Value
 from tidegate.chaos.command import app
-from tidegate.chaos.history import History, HistoryError, Partition, Value
 from typer.testing import CliRunner
 
 A, B = ("topic", 0), ("topic", 1)

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from tidegate.chaos.anomaly import Kind
-from tidegate.chaos.checker import CHECKS, Report, check
-from tidegate.chaos.history import (
+from tidegate.chaos.checks.anomaly import AnomalyKind
+from tidegate.chaos.checks.checker import CHECKS, Report, check
+from tidegate.chaos.checks.history import (
     Assign,
     CommitOffsets,
     HistoryError,
     Init,
     Op,
-    Outcome,
+    OpOutcome,
     Partition,
     Poll,
     Seek,
@@ -35,7 +35,7 @@ Log = Sequence[tuple[int, Value]]
 
 
 def op(
-    outcome: Outcome,
+    outcome: OpOutcome,
     process: str,
     *steps: Step,
     txn: str | None = None,
@@ -48,15 +48,15 @@ def op(
 
 
 def ok(process: str, *steps: Step, txn: str | None = None, **more: object) -> Op:
-    return op(Outcome.OK, process, *steps, txn=txn, **more)  # type: ignore[arg-type]
+    return op(OpOutcome.OK, process, *steps, txn=txn, **more)  # type: ignore[arg-type]
 
 
 def fail(process: str, *steps: Step, txn: str | None = None, **more: object) -> Op:
-    return op(Outcome.FAIL, process, *steps, txn=txn, **more)  # type: ignore[arg-type]
+    return op(OpOutcome.FAIL, process, *steps, txn=txn, **more)  # type: ignore[arg-type]
 
 
 def info(process: str, *steps: Step, txn: str | None = None, **more: object) -> Op:
-    return op(Outcome.INFO, process, *steps, txn=txn, **more)  # type: ignore[arg-type]
+    return op(OpOutcome.INFO, process, *steps, txn=txn, **more)  # type: ignore[arg-type]
 
 
 def poll(partition: Partition, *records: tuple[int, Value]) -> Poll:
@@ -83,12 +83,12 @@ class Rule:
     """What must be rejected with `kind` by exactly the check named, and the nearest history that must be accepted."""
 
     check: str
-    kind: Kind
+    kind: AnomalyKind
     bad: Case
     good: Case
 
 
-def kinds(report: Report) -> set[Kind]:
+def kinds(report: Report) -> set[AnomalyKind]:
     return {anomaly.kind for anomaly in report.anomalies}
 
 
@@ -97,19 +97,19 @@ XY = ((0, "x"), (1, "y"))
 RULES: dict[str, Rule] = {
     "an acknowledged record is not in the final read": Rule(
         "lost",
-        Kind.LOST_WRITE,
+        AnomalyKind.LOST_WRITE,
         Case([ok("p", Send(A, "x", 0)), ok("p", Send(A, "y", 1))], {A: [(1, "y")]}),
         Case([ok("p", Send(A, "x", 0)), ok("p", Send(A, "y", 1))], {A: XY}),
     ),
     "an acknowledged record is at the end of the log and lost without its offset": Rule(
         "lost",
-        Kind.LOST_WRITE,
+        AnomalyKind.LOST_WRITE,
         Case([ok("p", Send(A, "x", 0)), ok("p", Send(A, "y"))], {A: [(0, "x")]}),
         Case([ok("p", Send(A, "x", 0)), info("p", Send(A, "y"))], {A: [(0, "x")]}),
     ),
     "without a final read, a record below what was read is lost": Rule(
         "lost",
-        Kind.LOST_WRITE,
+        AnomalyKind.LOST_WRITE,
         Case(
             [
                 info("p", Send(A, "x", 0), Send(B, "b"), txn="t"),
@@ -122,73 +122,73 @@ RULES: dict[str, Rule] = {
     ),
     "a record above everything that was read is unseen, not lost": Rule(
         "unseen",
-        Kind.UNSEEN,
+        AnomalyKind.UNSEEN,
         Case([ok("p", Send(A, "x", 0)), ok("p", Send(A, "y", 1)), ok("q", poll(A, (0, "x")))], {}),
         Case([ok("p", Send(A, "x", 0)), ok("p", Send(A, "y", 1)), ok("q", poll(A, *XY))], {}),
     ),
     "a record stands twice": Rule(
         "duplicate",
-        Kind.DUPLICATE,
+        AnomalyKind.DUPLICATE,
         Case([ok("p", Send(A, "x", 0))], {A: [(0, "x"), (2, "x")]}),
         Case([ok("p", Send(A, "x", 0))], {A: [(0, "x")]}),
     ),
     "an offset was acknowledged and the record stands elsewhere": Rule(
         "duplicate",
-        Kind.DUPLICATE,
+        AnomalyKind.DUPLICATE,
         Case([ok("p", Send(A, "x", 4))], {A: [(5, "x")]}),
         Case([ok("p", Send(A, "x", 5))], {A: [(5, "x")]}),
     ),
     "an offset held another record before": Rule(
         "inconsistent offsets",
-        Kind.INCONSISTENT_OFFSETS,
+        AnomalyKind.INCONSISTENT_OFFSETS,
         Case([info("p", Send(A, "x")), ok("q", poll(A, (0, "x"))), ok("p2", Send(A, "y"))], {A: [(0, "y"), (1, "x")]}),
         Case([info("p", Send(A, "x")), ok("q", poll(A, (0, "x"))), ok("p2", Send(A, "y"))], {A: XY}),
     ),
     "a record was written by nobody": Rule(
         "unwritten",
-        Kind.UNWRITTEN_VALUE,
+        AnomalyKind.UNWRITTEN_VALUE,
         Case([ok("p", Send(A, "x", 0))], {A: [(0, "x"), (1, "ghost")]}),
         Case([ok("p", Send(A, "x", 0))], {A: [(0, "x")]}),
     ),
     "a record is in another partition than it was sent to": Rule(
         "unwritten",
-        Kind.UNWRITTEN_VALUE,
+        AnomalyKind.UNWRITTEN_VALUE,
         Case([ok("p", Send(A, "x", 0))], {A: [(0, "x")], B: [(0, "x")]}),
         Case([ok("p", Send(A, "x", 0))], {A: [(0, "x")], B: []}),
     ),
     "an aborted transaction is visible in the final read": Rule(
         "aborted visible",
-        Kind.ABORTED_READ,
+        AnomalyKind.ABORTED_READ,
         Case([fail("p", Send(A, "x"), Send(B, "y"), txn="t")], {A: [(0, "x")], B: [(0, "y")]}),
         Case([fail("p", Send(A, "x"), Send(B, "y"), txn="t")], {A: [], B: []}),
     ),
     "an aborted record was read once and is gone again": Rule(
         "aborted visible",
-        Kind.ABORTED_READ,
+        AnomalyKind.ABORTED_READ,
         Case([fail("p", Send(A, "x"), txn="t"), ok("q", poll(A, (0, "x")))], {A: []}),
         Case([info("p", Send(A, "x"), txn="t"), ok("q", poll(A))], {A: []}),
     ),
     "an aborted record was read by a transaction that failed": Rule(
         "aborted visible",
-        Kind.ABORTED_READ,
+        AnomalyKind.ABORTED_READ,
         Case([fail("p", Send(A, "x"), txn="t"), fail("q", poll(A, (0, "x")), txn="u")], {A: []}),
         Case([ok("p", Send(A, "x"), txn="t"), fail("q", poll(A, (0, "x")), txn="u")], {A: [(0, "x")]}),
     ),
     "a transaction reads its own record before the commit": Rule(
         "precommitted read",
-        Kind.PRECOMMITTED_READ,
+        AnomalyKind.PRECOMMITTED_READ,
         Case([ok("p", Send(A, "x", 0), poll(A, (0, "x")), txn="t")], {A: [(0, "x")]}),
         Case([ok("p", Send(A, "x", 0), poll(A, (0, "x")))], {A: [(0, "x")]}),
     ),
     "an undecided transaction is there in part, in a partition of its own": Rule(
         "torn",
-        Kind.TORN_TRANSACTION,
+        AnomalyKind.TORN_TRANSACTION,
         Case([fail("p", Send(A, "x"), Send(B, "y"), txn="t")], {A: [(0, "x")], B: []}),
         Case([info("p", Send(A, "x"), Send(B, "y"), txn="t")], {A: [(0, "x")], B: [(0, "y")]}),
     ),
     "one poll jumps over a record": Rule(
         "polls within operations",
-        Kind.INTERNAL_POLL_SKIP,
+        AnomalyKind.INTERNAL_POLL_SKIP,
         Case(
             [ok("p", Send(A, "x", 0), Send(A, "y", 1), Send(A, "z", 4)), ok("q", poll(A, (0, "x"), (4, "z")))],
             {A: [*XY, (4, "z")]},
@@ -197,7 +197,7 @@ RULES: dict[str, Rule] = {
     ),
     "one operation reads a partition backwards": Rule(
         "polls within operations",
-        Kind.INTERNAL_NONMONOTONIC_POLL,
+        AnomalyKind.INTERNAL_NONMONOTONIC_POLL,
         Case([ok("p", Send(A, "x", 0), Send(A, "y", 1)), ok("q", poll(A, (1, "y")), poll(A, (0, "x")))], {A: XY}),
         Case(
             [ok("p", Send(A, "x", 0), Send(A, "y", 1)), ok("q", poll(A, (1, "y")), Seek(frozenset({A})), poll(A, (0, "x")))],
@@ -206,13 +206,13 @@ RULES: dict[str, Rule] = {
     ),
     "the final read itself goes backwards": Rule(
         "polls within operations",
-        Kind.INTERNAL_NONMONOTONIC_POLL,
+        AnomalyKind.INTERNAL_NONMONOTONIC_POLL,
         Case([ok("p", Send(A, "x", 0), Send(A, "y", 1))], {A: [(1, "y"), (0, "x")]}),
         Case([ok("p", Send(A, "x", 0), Send(A, "y", 1))], {A: XY}),
     ),
     "a reader loses a record between two polls": Rule(
         "polls between operations",
-        Kind.POLL_SKIP,
+        AnomalyKind.POLL_SKIP,
         Case(
             [ok("p", Send(A, "x", 0), Send(A, "y", 1), Send(A, "z", 2)), ok("q", poll(A, (0, "x"))), ok("q", poll(A, (2, "z")))],
             {A: [*XY, (2, "z")]},
@@ -224,13 +224,13 @@ RULES: dict[str, Rule] = {
     ),
     "a reader is sent back between two polls": Rule(
         "polls between operations",
-        Kind.NONMONOTONIC_POLL,
+        AnomalyKind.NONMONOTONIC_POLL,
         Case([ok("p", Send(A, "x", 0), Send(A, "y", 1)), ok("q", poll(A, *XY)), ok("q", poll(A, (1, "y")))], {A: XY}),
         Case([ok("p", Send(A, "x", 0), Send(A, "y", 1)), fail("q", poll(A, *XY)), ok("q", poll(A, (0, "x")))], {A: XY}),
     ),
     "an assignment that keeps the partition keeps its position": Rule(
         "polls between operations",
-        Kind.NONMONOTONIC_POLL,
+        AnomalyKind.NONMONOTONIC_POLL,
         Case(
             [
                 ok("p", Send(A, "x", 0)),
@@ -247,37 +247,37 @@ RULES: dict[str, Rule] = {
     ),
     "a transaction's records stand in another order than they were sent": Rule(
         "sends in order",
-        Kind.INTERNAL_NONMONOTONIC_SEND,
+        AnomalyKind.INTERNAL_NONMONOTONIC_SEND,
         Case([ok("p", Send(A, "x"), Send(A, "y"), txn="t")], {A: [(0, "y"), (1, "x")]}),
         Case([ok("p", Send(A, "y"), Send(A, "x"), txn="t")], {A: [(0, "y"), (1, "x")]}),
     ),
     "a producer's operations stand in another order than they were sent": Rule(
         "sends in order",
-        Kind.NONMONOTONIC_SEND,
+        AnomalyKind.NONMONOTONIC_SEND,
         Case([ok("p", Send(A, "x")), ok("p", Send(A, "y"))], {A: [(0, "y"), (1, "x")]}),
         Case([ok("p", Send(A, "x")), ok("q", Send(A, "y"))], {A: [(0, "y"), (1, "x")]}),
     ),
     "a committed transaction's offsets are not": Rule(
         "offsets torn",
-        Kind.TORN_OFFSET_COMMIT,
+        AnomalyKind.TORN_OFFSET_COMMIT,
         Case([ok("j", Send(A, "x"), CommitOffsets("g", {IN: 5}), txn="t")], {A: XY[:1]}, {"g": {}}),
         Case([ok("j", Send(A, "x"), CommitOffsets("g", {IN: 5}), txn="t")], {A: XY[:1]}, {"g": {IN: 5}}),
     ),
     "an undecided transaction's records are there and its offsets are not": Rule(
         "offsets torn",
-        Kind.TORN_OFFSET_COMMIT,
+        AnomalyKind.TORN_OFFSET_COMMIT,
         Case([info("j", Send(A, "x"), CommitOffsets("g", {IN: 5}), txn="t")], {A: XY[:1]}, {"g": {}}),
         Case([info("j", Send(A, "x"), CommitOffsets("g", {IN: 5}), txn="t")], {A: []}, {"g": {}}),
     ),
     "an undecided transaction's offsets are there and its records are not": Rule(
         "offsets torn",
-        Kind.TORN_OFFSET_COMMIT,
+        AnomalyKind.TORN_OFFSET_COMMIT,
         Case([info("j", Send(A, "x"), CommitOffsets("g", {IN: 5}), txn="t")], {A: []}, {"g": {IN: 5}}),
         Case([info("j", Send(A, "x"), CommitOffsets("g", {IN: 5}), txn="t")], {A: XY[:1]}, {"g": {IN: 5}}),
     ),
     "an aborted transaction moved the group": Rule(
         "offsets torn",
-        Kind.TORN_OFFSET_COMMIT,
+        AnomalyKind.TORN_OFFSET_COMMIT,
         Case([fail("j", CommitOffsets("g", {IN: 5}), txn="t")], {}, {"g": {IN: 5}}),
         Case(
             [fail("j", CommitOffsets("g", {IN: 5}), txn="t"), ok("j", CommitOffsets("g", {IN: 5}), txn="t")], {}, {"g": {IN: 5}}
@@ -285,7 +285,7 @@ RULES: dict[str, Rule] = {
     ),
     "an input was consumed by two transactions that committed": Rule(
         "consumed twice",
-        Kind.CONSUMED_TWICE,
+        AnomalyKind.CONSUMED_TWICE,
         Case(
             [
                 ok("s", Send(IN, "i", 0)),
@@ -307,7 +307,7 @@ RULES: dict[str, Rule] = {
     ),
     "an input below the group's position was consumed by nobody": Rule(
         "consumed never",
-        Kind.CONSUMED_NEVER,
+        AnomalyKind.CONSUMED_NEVER,
         Case(
             [
                 ok("s", Send(IN, "i", 0), Send(IN, "k", 1)),
@@ -329,13 +329,13 @@ RULES: dict[str, Rule] = {
     ),
     "a transaction of a replaced producer is acknowledged": Rule(
         "zombies",
-        Kind.ZOMBIE_ACKNOWLEDGED,
+        AnomalyKind.ZOMBIE_ACKNOWLEDGED,
         Case([ok("p1", Init(9, 0), txn="t"), ok("p2", Init(9, 1), txn="t"), ok("p1", Send(A, "x"), txn="t")], {A: XY[:1]}),
         Case([ok("p1", Init(9, 0), txn="t"), ok("p2", Init(9, 1), txn="t"), ok("p2", Send(A, "x"), txn="t")], {A: XY[:1]}),
     ),
     "a commit that left after the replacement is acknowledged": Rule(
         "zombies",
-        Kind.ZOMBIE_ACKNOWLEDGED,
+        AnomalyKind.ZOMBIE_ACKNOWLEDGED,
         Case(
             [
                 ok("p1", Init(9, 0), txn="t", at=(0, 1)),
@@ -355,13 +355,13 @@ RULES: dict[str, Rule] = {
     ),
     "two producers hold one identity": Rule(
         "identities",
-        Kind.ZOMBIE_ACKNOWLEDGED,
+        AnomalyKind.ZOMBIE_ACKNOWLEDGED,
         Case([ok("p1", Init(9, 1), txn="t"), ok("p2", Init(9, 1), txn="t")], {}),
         Case([ok("p1", Init(9, 1), txn="t"), ok("p2", Init(9, 2), txn="t")], {}),
     ),
     "two transactions read each other": Rule(
         "read cycles",
-        Kind.G1C,
+        AnomalyKind.G1C,
         Case(
             [
                 ok("p", Send(A, "x"), poll(B, (0, "y")), txn="t", at=(0, 9)),
@@ -376,13 +376,13 @@ RULES: dict[str, Rule] = {
     ),
     "a process reads what it will write later": Rule(
         "read cycles",
-        Kind.G1C_PROCESS,
+        AnomalyKind.G1C_PROCESS,
         Case([ok("p", poll(A, (0, "x")), at=(0, 5)), ok("p", Send(A, "x"), at=(5, 9))], {A: [(0, "x")]}),
         Case([ok("q", poll(A, (0, "x")), at=(0, 5)), ok("p", Send(A, "x"), at=(5, 9))], {A: [(0, "x")]}),
     ),
     "a record is read before its writer began": Rule(
         "read cycles",
-        Kind.G1C_REALTIME,
+        AnomalyKind.G1C_REALTIME,
         Case([ok("q", poll(A, (0, "x")), at=(0, 4)), ok("p", Send(A, "x"), at=(5, 9))], {A: [(0, "x")]}),
         Case([ok("q", poll(A, (0, "x")), at=(0, 6)), ok("p", Send(A, "x"), at=(5, 9))], {A: [(0, "x")]}),
     ),
@@ -412,13 +412,17 @@ def test_no_other_check_finds_that_kind(name: str) -> None:
 
 def test_every_check_is_proven_and_every_kind_but_the_tolerated_is_covered() -> None:
     assert {rule.check for rule in RULES.values()} == set(CHECKS)
-    assert {rule.kind for rule in RULES.values()} == set(Kind) - {Kind.G0, Kind.G0_PROCESS, Kind.G0_REALTIME}
+    assert {rule.kind for rule in RULES.values()} == set(AnomalyKind) - {
+        AnomalyKind.G0,
+        AnomalyKind.G0_PROCESS,
+        AnomalyKind.G0_REALTIME,
+    }
 
 
 def test_reading_one_record_of_an_undecided_transaction_demands_all_the_others() -> None:
     transaction = info("p", Send(A, "x"), Send(B, "y"), txn="t")
     report = Case([transaction, fail("q", poll(A, (0, "x")), txn="u")], {A: [(0, "x")], B: []}).check()
-    assert kinds(report) == {Kind.LOST_WRITE, Kind.TORN_TRANSACTION}
+    assert kinds(report) == {AnomalyKind.LOST_WRITE, AnomalyKind.TORN_TRANSACTION}
 
 
 def test_sends_outside_a_transaction_stand_each_for_itself() -> None:
@@ -454,7 +458,7 @@ def test_a_group_may_move_its_members_between_operations_but_not_inside_one() ->
     moved = [writes, ok("q", Subscribe(frozenset({"a"})), poll(A, *XY)), ok("q", poll(A, (0, "x")))]
     assert Case(moved, {A: XY}).check().valid
     inside = [writes, ok("q", Subscribe(frozenset({"a"}))), ok("q", poll(A, *XY), poll(A, (0, "x")))]
-    assert kinds(Case(inside, {A: XY}).check()) == {Kind.INTERNAL_NONMONOTONIC_POLL}
+    assert kinds(Case(inside, {A: XY}).check()) == {AnomalyKind.INTERNAL_NONMONOTONIC_POLL}
     handed_over = [writes, ok("q", poll(A, *XY), poll(A, (0, "x")), rebalanced=frozenset({A}))]
     assert Case(handed_over, {A: XY}).check().valid
 
@@ -465,7 +469,7 @@ def test_transactions_may_interleave_in_a_log_and_that_is_shown_when_asked_for()
         {A: [(0, "x"), (1, "y")], B: [(0, "y"), (1, "x")]},
     )
     report = check(history.ops(), history.logs, tolerated_cycles=True)
-    assert report.valid and [anomaly.kind for anomaly in report.tolerated] == [Kind.G0]
+    assert report.valid and [anomaly.kind for anomaly in report.tolerated] == [AnomalyKind.G0]
 
 
 def test_a_value_that_is_sent_twice_makes_the_history_worthless() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate.chaos.cycles import Edge, Graph, shortest_cycle, strongly_connected
+from tidegate.chaos.checks.cycles import Edge, Graph, shortest_cycle, strongly_connected
 
 NODES = 8
 edges = st.lists(st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1), st.sampled_from(Edge)), max_size=30)

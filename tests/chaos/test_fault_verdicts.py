@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidegate.chaos import harness, network_scenarios, restart_elsewhere, sick_disks, starved, targets
-from tidegate.chaos.aimed import AimedKill
-from tidegate.chaos.harness import Run, run_scenario
-from tidegate.chaos.history import History, Partition
-from tidegate.chaos.leash import MissingRight
-from tidegate.chaos.outcome import Outcome, Recovery
-from tidegate.chaos.processes import Plan
-from tidegate.chaos.progress import Progress
-from tidegate.chaos.scenarios import SCENARIOS
-from tidegate.chaos.targets import Target
-from tidegate.chaos.workload import unequal_reads
+from tidegate.chaos.checks.history import History, Partition
+from tidegate.chaos.load.processes import Plan
+from tidegate.chaos.load.progress import Progress
+from tidegate.chaos.load.workload import unequal_reads
+from tidegate.chaos.machine.undo import MissingRight
+from tidegate.chaos.run import harness, targets
+from tidegate.chaos.run.harness import Run, run_scenario
+from tidegate.chaos.run.outcome import Recovery, RunOutcome
+from tidegate.chaos.run.targets import Target
+from tidegate.chaos.run.timed_kills import AimedKill
+from tidegate.chaos.scenarios import disk_faults as sick_disks
+from tidegate.chaos.scenarios import network_scenarios, restart_elsewhere, starved
+from tidegate.chaos.scenarios.table import SCENARIOS
 
 emptied: list[Path] = []
 A, B = ("topic", 0), ("topic", 1)
@@ -118,7 +120,7 @@ class FakeRun(Run):
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRun:
-    outcome = Outcome("test", 1, 1.0, tmp_path)
+    outcome = RunOutcome("test", 1, 1.0, tmp_path)
     found = FakeRun(FakeCluster(), FakeWorkload(), History(lambda: 0.0), outcome, random.Random(1), lambda _: None)  # type: ignore[arg-type]
     found.lab = FakeLab()  # type: ignore[assignment]
 
@@ -296,7 +298,7 @@ async def test_a_machine_that_gives_no_right_to_hurt_it_fails_the_run_and_says_s
 
 def test_a_pause_ends_with_the_affected_only() -> None:
     """A commit that began before the fault, or needed nobody else, proves nothing."""
-    from tidegate.chaos.progress import Commit
+    from tidegate.chaos.load.progress import Commit
 
     target = targets.leading({A: 2, B: 3}, FakeNode(2), "leader")  # type: ignore[arg-type]
     is_affected = target.affected(AimedKill(2, 5.0, None))

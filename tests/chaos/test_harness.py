@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidegate.chaos import harness
-from tidegate.chaos.aimed import AimedKill
+from tidegate.chaos.checks.history import History, Op
 from tidegate.chaos.command import _fresh, app
-from tidegate.chaos.harness import decided_is_visible, run_scenario
-from tidegate.chaos.history import History, Op
-from tidegate.chaos.scenarios import SCENARIOS
-from tidegate.chaos.workload import FinalRead
-from tidegate.client.local_cluster import LocalClusterError
+from tidegate.chaos.load.workload import FinalRead
+from tidegate.chaos.run import harness
+from tidegate.chaos.run.harness import decided_is_visible, run_scenario
+from tidegate.chaos.run.timed_kills import AimedKill
+from tidegate.chaos.scenarios.table import SCENARIOS
+from tidegate.processes.local_cluster import LocalClusterError
 from tidegate.runtime.clock import ManualClock
 from typer.testing import CliRunner
 

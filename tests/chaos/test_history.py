@@ -6,14 +6,14 @@ import itertools
 import json
 
 import pytest
-from tidegate.chaos.history import (
+from tidegate.chaos.checks.history import (
     Assign,
     CommitOffsets,
     History,
     HistoryError,
     Init,
     Op,
-    Outcome,
+    OpOutcome,
     Poll,
     Seek,
     Send,
@@ -51,14 +51,14 @@ def test_an_operation_left_by_an_exception_is_undecided() -> None:
         operation.send(A, "x")
         raise ConnectionError("cut")
     [op] = history.ops()
-    assert op.outcome is Outcome.INFO and "cut" in op.error
+    assert op.outcome is OpOutcome.INFO and "cut" in op.error
 
 
 def test_an_operation_under_way_at_the_end_is_undecided() -> None:
     history = recorder()
     history.begin("p1").send(A, "x")
     history.begin("p2").ok()
-    assert [(op.index, op.outcome) for op in history.ops()] == [(0, Outcome.INFO), (1, Outcome.OK)]
+    assert [(op.index, op.outcome) for op in history.ops()] == [(0, OpOutcome.INFO), (1, OpOutcome.OK)]
 
 
 def test_an_outcome_is_final() -> None:
@@ -88,14 +88,14 @@ def test_a_history_survives_the_way_through_json() -> None:
         Send(B, 10),
         CommitOffsets("g", {A: 3}),
     )
-    op = Op(3, "p", Outcome.FAIL, steps, 0.5, 1.5, transactional_id="t", ending=1.25, rebalanced=frozenset({B}), error="fenced")
+    op = Op(3, "p", OpOutcome.FAIL, steps, 0.5, 1.5, transactional_id="t", ending=1.25, rebalanced=frozenset({B}), error="fenced")
     assert from_json(json.loads(json.dumps(to_json(op)))) == op
-    bare = Op(0, "p", Outcome.OK, (), 0.0, 1.0)
+    bare = Op(0, "p", OpOutcome.OK, (), 0.0, 1.0)
     assert from_json(json.loads(json.dumps(to_json(bare)))) == bare
 
 
 def test_an_unknown_step_is_refused() -> None:
-    document = to_json(Op(0, "p", Outcome.OK, (), 0.0, 1.0))
+    document = to_json(Op(0, "p", OpOutcome.OK, (), 0.0, 1.0))
     document["steps"] = [["teleport", 1]]
     with pytest.raises(HistoryError):
         from_json(document)

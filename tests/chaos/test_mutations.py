@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import pytest
-from tidegate.chaos.anomaly import Kind
-from tidegate.chaos.checker import Report, check
+from tidegate.chaos.checks.anomaly import AnomalyKind
+from tidegate.chaos.checks.checker import Report, check
 
 from .model_broker import GROUP, Bug, Run
 
 SEEDS = range(12)
 
 # What each bug must at least show; it may show more.
-SYMPTOMS: dict[Bug, set[Kind]] = {
-    Bug.LOSES_A_RECORD: {Kind.LOST_WRITE},
-    Bug.APPENDS_TWICE: {Kind.DUPLICATE},
-    Bug.READS_UNCOMMITTED: {Kind.ABORTED_READ},
-    Bug.FORGETS_AN_ABORT_MARKER: {Kind.ABORTED_READ},
-    Bug.COMMITS_ONE_PARTITION_ONLY: {Kind.LOST_WRITE, Kind.TORN_TRANSACTION},
-    Bug.DROPS_OFFSETS_ON_COMMIT: {Kind.CONSUMED_TWICE},
-    Bug.KEEPS_OFFSETS_ON_ABORT: {Kind.CONSUMED_NEVER},
-    Bug.DOES_NOT_FENCE: {Kind.ZOMBIE_ACKNOWLEDGED},
-    Bug.TRUNCATES_WHAT_WAS_READ: {Kind.LOST_WRITE, Kind.INCONSISTENT_OFFSETS},
-    Bug.REORDERS_BATCHES: {Kind.INTERNAL_NONMONOTONIC_SEND},
-    Bug.SKIPS_WHEN_FETCHING: {Kind.POLL_SKIP},
-    Bug.GOES_BACK_WHEN_FETCHING: {Kind.NONMONOTONIC_POLL},
-    Bug.WRITES_TO_ANOTHER_PARTITION: {Kind.UNWRITTEN_VALUE, Kind.LOST_WRITE},
-    Bug.CORRUPTS_A_VALUE: {Kind.UNWRITTEN_VALUE, Kind.LOST_WRITE},
+SYMPTOMS: dict[Bug, set[AnomalyKind]] = {
+    Bug.LOSES_A_RECORD: {AnomalyKind.LOST_WRITE},
+    Bug.APPENDS_TWICE: {AnomalyKind.DUPLICATE},
+    Bug.READS_UNCOMMITTED: {AnomalyKind.ABORTED_READ},
+    Bug.FORGETS_AN_ABORT_MARKER: {AnomalyKind.ABORTED_READ},
+    Bug.COMMITS_ONE_PARTITION_ONLY: {AnomalyKind.LOST_WRITE, AnomalyKind.TORN_TRANSACTION},
+    Bug.DROPS_OFFSETS_ON_COMMIT: {AnomalyKind.CONSUMED_TWICE},
+    Bug.KEEPS_OFFSETS_ON_ABORT: {AnomalyKind.CONSUMED_NEVER},
+    Bug.DOES_NOT_FENCE: {AnomalyKind.ZOMBIE_ACKNOWLEDGED},
+    Bug.TRUNCATES_WHAT_WAS_READ: {AnomalyKind.LOST_WRITE, AnomalyKind.INCONSISTENT_OFFSETS},
+    Bug.REORDERS_BATCHES: {AnomalyKind.INTERNAL_NONMONOTONIC_SEND},
+    Bug.SKIPS_WHEN_FETCHING: {AnomalyKind.POLL_SKIP},
+    Bug.GOES_BACK_WHEN_FETCHING: {AnomalyKind.NONMONOTONIC_POLL},
+    Bug.WRITES_TO_ANOTHER_PARTITION: {AnomalyKind.UNWRITTEN_VALUE, AnomalyKind.LOST_WRITE},
+    Bug.CORRUPTS_A_VALUE: {AnomalyKind.UNWRITTEN_VALUE, AnomalyKind.LOST_WRITE},
 }
 
 

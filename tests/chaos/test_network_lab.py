@@ -15,10 +15,10 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from tidegate.chaos import network_lab
-from tidegate.chaos.leash import Leashed, MissingRight
-from tidegate.chaos.network_lab import CLIENTS, NetworkLab
-from tidegate.chaos.small_disks import SmallDisks, empty, fill
+from tidegate.chaos.machine import network_lab
+from tidegate.chaos.machine.network_lab import CLIENTS, NetworkLab
+from tidegate.chaos.machine.small_disks import SmallDisks, empty, fill
+from tidegate.chaos.machine.undo import MissingRight, UndoneOnExit
 
 pytestmark = [pytest.mark.xdist_group("network-lab"), pytest.mark.timeout(60)]
 
@@ -144,7 +144,7 @@ def test_nothing_is_left_behind_by_a_run_that_failed() -> None:
 def test_nothing_is_left_behind_by_a_run_that_was_ended(number: signal.Signals, tmp_path: Path) -> None:
     program = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from tidegate.chaos.network_lab import NetworkLab\nfrom tidegate.chaos.small_disks import SmallDisks\n"
+        "from tidegate.chaos.machine.network_lab import NetworkLab\nfrom tidegate.chaos.machine.small_disks import SmallDisks\n"
         "with NetworkLab(2) as lab, SmallDisks([Path(sys.argv[1])], 1 << 20):\n"
         "    print(lab.interface, *(holder.pid for holder in lab._holders.values()), flush=True)\n"
         "    time.sleep(60)\n"
@@ -168,14 +168,14 @@ def test_two_labs_side_by_side_have_networks_of_their_own(lab: NetworkLab) -> No
 
 
 def test_where_the_right_is_missing_it_is_said_what_for_and_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_lab, "_namespace", lambda: Leashed("echo unshare: Operation not permitted >&2"))
+    monkeypatch.setattr(network_lab, "_namespace", lambda: UndoneOnExit("echo unshare: Operation not permitted >&2"))
     with pytest.raises(MissingRight, match="NETWORK CANNOT BE CUT HERE.*Operation not permitted.*run as root"):
         NetworkLab(1).__enter__()
 
 
 def test_a_program_that_is_not_installed_is_named() -> None:
     with pytest.raises(MissingRight, match="no-such-program"):
-        Leashed("echo", before=["no-such-program"])
+        UndoneOnExit("echo", before=["no-such-program"])
 
 
 def test_a_small_disk_is_filled_to_the_last_byte_and_has_room_again(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tidegate.chaos import node_logs
+from tidegate.chaos.run import node_logs
 
 LINES = """\
 2026-01-02T03:04:05.678+00:00 INFO    node.node node_ready node=1 kafka=127.0.0.1:9092

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tidegate.chaos.anomaly import Anomaly, Kind
-from tidegate.chaos.checker import Report, check
-from tidegate.chaos.outcome import PROMISES, Outcome, Recovery
+from tidegate.chaos.checks.anomaly import Anomaly, AnomalyKind
+from tidegate.chaos.checks.checker import Report, check
+from tidegate.chaos.run.outcome import PROMISES, Recovery, RunOutcome
 
 
-def outcome(directory: Path) -> Outcome:
-    return Outcome("test", 7, 1.0, directory)
+def outcome(directory: Path) -> RunOutcome:
+    return RunOutcome("test", 7, 1.0, directory)
 
 
 def test_every_kind_of_anomaly_breaks_exactly_one_promise() -> None:
-    assert sorted(kind for kinds in PROMISES.values() for kind in kinds) == sorted(Kind)
+    assert sorted(kind for kinds in PROMISES.values() for kind in kinds) == sorted(AnomalyKind)
 
 
 def test_a_run_that_checked_nothing_has_not_passed(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_one_anomaly_fails_the_run_and_is_named_in_the_table(tmp_path: Path) -> 
     found = outcome(tmp_path)
     found.judge(healthy)
     assert found.passed
-    lost = Anomaly(Kind.LOST_WRITE, "'v1' is lost", ("topic", 3), "v1", (4,))
+    lost = Anomaly(AnomalyKind.LOST_WRITE, "'v1' is lost", ("topic", 3), "v1", (4,))
     failed = outcome(tmp_path)
     failed.judge(Report([lost], healthy.counts, []))
     assert not failed.passed

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from tidegate.chaos import outcomes
-from tidegate.chaos.history import History, Outcome
-from tidegate.chaos.outcomes import Ending, Sent
-from tidegate.client.errors import AbortableError, CommitOutcomeUnknown, FatalError, ProducerFenced, RetriableError
-from tidegate.client.producer import RecordMetadata
-from tidegate.client.transaction_manager import State
+from tidegate.chaos.checks.history import History, OpOutcome
+from tidegate.chaos.load import outcomes
+from tidegate.chaos.load.outcomes import Ending, Sent
+from tidegate.client.connecting.errors import AbortableError, CommitOutcomeUnknown, FatalError, ProducerFenced, RetriableError
+from tidegate.client.producing.producer import RecordMetadata
+from tidegate.client.producing.transaction_manager import State
 from tidegate.wire.errors import ErrorCode
 
 UNKNOWN = CommitOutcomeUnknown(ErrorCode.REQUEST_TIMED_OUT, "no answer")
@@ -72,21 +72,21 @@ def operation(producer: ScriptedProducer, sent: Sequence[Exception | int] = ()) 
 @pytest.mark.parametrize(
     ("commits", "aborts", "outcome", "ending"),
     [
-        ([YES], [], Outcome.OK, Ending.COMMITTED),
-        ([UNKNOWN, YES], [], Outcome.OK, Ending.COMMITTED),
-        ([UNKNOWN, UNKNOWN, UNKNOWN], [], Outcome.INFO, Ending.OVER),
-        ([REFUSED], [YES], Outcome.FAIL, Ending.FAILED),
-        ([REFUSED], [UNCONFIRMED], Outcome.INFO, Ending.OVER),
-        ([FENCED], [], Outcome.FAIL, Ending.OVER),
-        ([FATAL], [], Outcome.INFO, Ending.OVER),
+        ([YES], [], OpOutcome.OK, Ending.COMMITTED),
+        ([UNKNOWN, YES], [], OpOutcome.OK, Ending.COMMITTED),
+        ([UNKNOWN, UNKNOWN, UNKNOWN], [], OpOutcome.INFO, Ending.OVER),
+        ([REFUSED], [YES], OpOutcome.FAIL, Ending.FAILED),
+        ([REFUSED], [UNCONFIRMED], OpOutcome.INFO, Ending.OVER),
+        ([FENCED], [], OpOutcome.FAIL, Ending.OVER),
+        ([FATAL], [], OpOutcome.INFO, Ending.OVER),
         # A no after an unanswered question may be about the question's own success.
-        ([UNKNOWN, REFUSED], [], Outcome.INFO, Ending.OVER),
-        ([UNKNOWN, FENCED], [], Outcome.INFO, Ending.OVER),
-        ([UNKNOWN, FATAL], [], Outcome.INFO, Ending.OVER),
+        ([UNKNOWN, REFUSED], [], OpOutcome.INFO, Ending.OVER),
+        ([UNKNOWN, FENCED], [], OpOutcome.INFO, Ending.OVER),
+        ([UNKNOWN, FATAL], [], OpOutcome.INFO, Ending.OVER),
     ],
 )
 def test_a_commit_is_recorded_as_what_is_known_of_it(
-    commits: list[Exception | None], aborts: list[Exception | None], outcome: Outcome, ending: Ending
+    commits: list[Exception | None], aborts: list[Exception | None], outcome: OpOutcome, ending: Ending
 ) -> None:
     found, history = operation(ScriptedProducer(list(commits), list(aborts)), [7])
     (op,) = history.ops()
@@ -102,7 +102,7 @@ def test_a_transaction_whose_commit_never_left_has_failed_whatever_becomes_of_th
 ) -> None:
     found, history = operation(ScriptedProducer(aborts=[abort], deliverable=False), [3, UNCONFIRMED])
     (op,) = history.ops()
-    assert (op.outcome, found, op.ending) == (Outcome.FAIL, ending, None)
+    assert (op.outcome, found, op.ending) == (OpOutcome.FAIL, ending, None)
 
 
 def test_only_acknowledged_records_get_an_offset() -> None:

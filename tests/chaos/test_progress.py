@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tidegate.chaos.progress import Commit, Progress
+from tidegate.chaos.load.progress import Commit, Progress
 
 
 def commit(name: str, at: float) -> Commit:

@@ -9,10 +9,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tidegate.chaos.archive import HISTORY
-from tidegate.chaos.harness import run_scenario
-from tidegate.chaos.outcome import Outcome
-from tidegate.chaos.scenarios import SCENARIOS
+from tidegate.chaos.checks.archive import HISTORY
+from tidegate.chaos.run.harness import run_scenario
+from tidegate.chaos.run.outcome import RunOutcome
+from tidegate.chaos.scenarios.table import SCENARIOS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("chaos"), pytest.mark.timeout(180)]
 
@@ -30,7 +30,7 @@ EVERYWHERE = {
 
 async def run(name: str, directory: Path) -> set[str]:
     """Runs a scenario; the names of what was checked."""
-    outcome: Outcome = await run_scenario(SCENARIOS[name], directory / name, SECONDS, seed=1)
+    outcome: RunOutcome = await run_scenario(SCENARIOS[name], directory / name, SECONDS, seed=1)
     assert outcome.passed, outcome.table() + "\n".join(outcome.disturbances[:20])
     checked = {verdict.name for verdict in outcome.verdicts}
     assert checked >= EVERYWHERE

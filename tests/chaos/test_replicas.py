@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tidegate.chaos.replicas import compare_replicas
+from tidegate.chaos.run.replicas import compare_replicas
 from tidegate.wire.records import NewRecord, encode_batch
 
 TOPIC = ("topic", 0)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidegate.client.accumulator import Accumulator, Limits, ProducerBatch
-from tidegate.client.transaction_requests import Identity
+from tidegate.client.producing.accumulator import Accumulator, Limits, ProducerBatch
+from tidegate.client.requests.transaction_requests import Identity
 from tidegate.wire.records import NewRecord
 
 TP = ("t", 0)

@@ -28,7 +28,7 @@ from tidegate.client import (
     blocking,
 )
 from tidegate.client.command_line import build
-from tidegate.client.errors import ConnectionFailed
+from tidegate.client.connecting.errors import ConnectionFailed
 from tidegate.wire.errors import ErrorCode
 from typer.testing import CliRunner
 

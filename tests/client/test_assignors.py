@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from tidegate.client.assignors import (
+from tidegate.client.requests.assignors import (
     ASSIGNORS,
     Subscription,
     decode_assignment,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from tidegate.client import blocking
-from tidegate.client.errors import RequestError
-from tidegate.client.producer import Producer
-from tidegate.client.sender import Sender
-from tidegate.client.transaction_manager import State
+from tidegate.client.connecting.errors import RequestError
+from tidegate.client.producing.producer import Producer
+from tidegate.client.producing.sender import Sender
+from tidegate.client.producing.transaction_manager import State
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import KafkaError
 

@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 import pytest
 import typer
 from tidegate.client import command_line
-from tidegate.client.admin import _refusal
+from tidegate.client.administration.admin import _refusal
+from tidegate.client.administration.descriptions import ConfigEntry, TopicDescription
+from tidegate.client.administration.operations import RegisteredBroker
 from tidegate.client.command_line.output import CommandError, cell, plain, refuse_unknown, settings_of
-from tidegate.client.descriptions import ConfigEntry, TopicDescription
-from tidegate.client.errors import error_for
-from tidegate.client.local_cluster import LocalCluster
-from tidegate.client.metadata import BrokerAddress, PartitionView
-from tidegate.client.operations import RegisteredBroker
+from tidegate.client.connecting.errors import error_for
+from tidegate.client.connecting.metadata import BrokerAddress, PartitionMetadata
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 from typer.testing import CliRunner, Result
@@ -122,12 +122,12 @@ class FakeAdmin:
         pass
 
     async def list_groups(self, states: list[str], types: list[str]) -> list[Any]:
-        from tidegate.client.descriptions import GroupListing
+        from tidegate.client.administration.descriptions import GroupListing
 
         return [GroupListing("billing", "consumer", "Stable", "classic")]
 
     async def list_transactions(self, states: list[str], *, running_for_ms: int) -> list[Any]:
-        from tidegate.client.descriptions import TransactionListing
+        from tidegate.client.administration.descriptions import TransactionListing
 
         return [TransactionListing("slow", 7, "Ongoing", 1)] if 0 <= running_for_ms < 90_000 else []
 
@@ -317,9 +317,9 @@ def test_the_states_are_those_of_the_coordinator() -> None:
 
 def test_the_states_and_types_of_groups_are_those_of_their_coordinator() -> None:
     from tidegate.client.command_line.listing import GROUP_STATES, GROUP_TYPES
+    from tidegate.coordinator.group.classic.state import GroupState
     from tidegate.coordinator.group.consumer.state import ConsumerGroupState
     from tidegate.coordinator.group.events import GroupType
-    from tidegate.coordinator.group.state import GroupState
 
     assert set(GROUP_STATES) == {state.value for states in (GroupState, ConsumerGroupState) for state in states}
     assert set(GROUP_TYPES) == {kind.value for kind in GroupType}
@@ -386,7 +386,7 @@ class Brokers(FakeAdmin):
         return []
 
     async def describe_topics(self, names: list[str], config: bool = True) -> list[Any]:
-        part = PartitionView(0, 1, 0, (1,), (1,))
+        part = PartitionMetadata(0, 1, 0, (1,), (1,))
         return [TopicDescription(name, False, [part], [ConfigEntry("retention.ms", "5", False, False)]) for name in names]
 
     async def create_topics(self, topics: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tidegate.client.cluster import Cluster, CoordinatorKind
+from tidegate.client.connecting.cluster import Cluster, CoordinatorKind
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.api import ApiKey
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tidegate.client.administration.operations import DataFolder, describe_data_folders
 from tidegate.client.command_line.disks import condition, in_words, worst
-from tidegate.client.errors import ConnectionFailed
-from tidegate.client.operations import DataFolder, describe_data_folders
+from tidegate.client.connecting.errors import ConnectionFailed
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 

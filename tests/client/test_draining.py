@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidegate.client import command_line
+from tidegate.client.administration.operations import PartitionMove, RegisteredBroker
 from tidegate.client.command_line.draining import plan_drain
-from tidegate.client.metadata import PartitionView, TopicView
-from tidegate.client.operations import PartitionMove, RegisteredBroker
+from tidegate.client.connecting.metadata import PartitionMetadata, TopicView
 from typer.testing import CliRunner, Result
 
 clusters = st.integers(2, 7).flatmap(
@@ -79,7 +79,7 @@ class Asked:
         return found
 
     async def list_topics(self, *, internal: bool = False) -> list[TopicView]:
-        parts = {number: PartitionView(number, 1, 0, nodes, nodes) for number, nodes in self.replicas.items()}
+        parts = {number: PartitionMetadata(number, 1, 0, nodes, nodes) for number, nodes in self.replicas.items()}
         self.replicas = self._after
         return [TopicView("t", partitions=parts)] if internal else []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidegate.client.errors import (
+from tidegate.client.connecting.errors import (
     ADVICE,
     FAMILY_ADVICE,
     AbortableError,

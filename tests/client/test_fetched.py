@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidegate.client.fetched import FetchedRecords
+from tidegate.client.consuming.fetched import FetchedRecords
 from tidegate.wire.errors import KafkaError
 from tidegate.wire.records import ControlType, NewRecord, encode_batch, encode_marker
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from tidegate.client import command_line
+from tidegate.client.administration.descriptions import ConfigEntry, TopicDescription
+from tidegate.client.administration.operations import PartitionMove
 from tidegate.client.command_line.fewer_replicas import Reduction, in_words, reductions
-from tidegate.client.descriptions import ConfigEntry, TopicDescription
-from tidegate.client.metadata import PartitionView
-from tidegate.client.operations import PartitionMove
+from tidegate.client.connecting.metadata import PartitionMetadata
 from typer.testing import CliRunner, Result
 
 
 def topic(*replicas: tuple[int, ...], least: str = "2", name: str = "orders") -> TopicDescription:
-    parts = [PartitionView(number, 1, 0, nodes, nodes) for number, nodes in enumerate(replicas)]
+    parts = [PartitionMetadata(number, 1, 0, nodes, nodes) for number, nodes in enumerate(replicas)]
     return TopicDescription(name, False, parts, [ConfigEntry("min.insync.replicas", least, False, False)])
 
 

@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 from tidegate.client import Admin, Consumer, KafkaError, LocalCluster, NewTopic, Producer, RebalanceListener, RequestError
-from tidegate.client.cluster import Cluster
-from tidegate.client.group_membership import GroupMembership, MembershipSettings
+from tidegate.client.connecting.cluster import Cluster
+from tidegate.client.consuming.group_membership import GroupMembership, MembershipSettings
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.errors import ErrorCode
 

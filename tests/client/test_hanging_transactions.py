@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 from tidegate.client import Admin, Consumer, LocalCluster, NewTopic, Producer
+from tidegate.client.administration.descriptions import ProducerDescription, TopicDescription
+from tidegate.client.administration.hanging_transactions import HangingTransaction, find_hanging
 from tidegate.client.command_line import build
-from tidegate.client.descriptions import ProducerDescription, TopicDescription
-from tidegate.client.errors import RetriableError
-from tidegate.client.hanging_transactions import HangingTransaction, find_hanging
-from tidegate.client.metadata import PartitionView
+from tidegate.client.connecting.errors import RetriableError
+from tidegate.client.connecting.metadata import PartitionMetadata
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.wire.records import NewRecord, encode_batch
 from typer.testing import CliRunner
 
@@ -130,7 +130,7 @@ class MovingCoordinators:
 
     async def describe_topics(self, names: list[str], *, config: bool) -> list[TopicDescription]:
         leader, epoch = self.led.pop(0)
-        return [TopicDescription(names[0], True, [PartitionView(0, leader, epoch, (1, 2), (1, 2))])]
+        return [TopicDescription(names[0], True, [PartitionMetadata(0, leader, epoch, (1, 2), (1, 2))])]
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from tidegate.client.administration.operations import PartitionMove
 from tidegate.client.command_line.listing import joining_replicas, under_replicated
-from tidegate.client.metadata import PartitionView, TopicView
-from tidegate.client.operations import PartitionMove
+from tidegate.client.connecting.metadata import PartitionMetadata, TopicView
 
 
 def topic(*parts: tuple[tuple[int, ...], tuple[int, ...]]) -> TopicView:
-    return TopicView("t", False, {n: PartitionView(n, 1, 0, replicas, isr) for n, (replicas, isr) in enumerate(parts)})
+    return TopicView("t", False, {n: PartitionMetadata(n, 1, 0, replicas, isr) for n, (replicas, isr) in enumerate(parts)})
 
 
 def test_replicas_that_a_move_adds_are_not_missed_and_others_are() -> None:

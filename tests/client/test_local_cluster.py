@@ -17,10 +17,10 @@ from typing import cast
 
 import grpc
 import pytest
-from tidegate.client import local_cluster
 from tidegate.client.command_line.cluster import _unready
-from tidegate.client.local_cluster import ForeignNode, LocalCluster, LocalClusterError, LocalNode, NotReady
-from tidegate.client.node_process import NodeProcess, ProcessIdentity, last_words, log_tail
+from tidegate.processes import local_cluster
+from tidegate.processes.local_cluster import ForeignNode, LocalCluster, LocalClusterError, LocalNode, NotReady
+from tidegate.processes.node_process import NodeProcess, ProcessIdentity, last_words, log_tail
 from tidegate.proto.admin_pb2 import StatusReply
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
@@ -127,7 +127,7 @@ def test_configuration_fits_the_number_of_nodes_and_settings_win(tmp_path: Path)
 
 
 def test_the_nodes_know_every_setting_that_is_written_for_them(tmp_path: Path) -> None:
-    from tidegate.node.configuration import load
+    from tidegate.node.settings.configuration import load
 
     cluster = LocalCluster(tmp_path, 3)
     for node in cluster.nodes:
@@ -189,7 +189,7 @@ async def test_a_node_that_cannot_start_is_told_with_its_last_words(tmp_path: Pa
 HARNESS = """
 import asyncio, sys
 from pathlib import Path
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.processes.local_cluster import LocalCluster
 
 async def main():
     cluster = LocalCluster(Path(sys.argv[1]), 1)

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tidegate.client.describe_transactions import decode_described_transactions
-from tidegate.client.metadata import ClusterView, parse_bootstrap
+from tidegate.client.connecting.metadata import ClusterView, parse_bootstrap
+from tidegate.client.requests.describe_transactions import decode_described_transactions
 from tidegate.wire import codec
 from tidegate.wire.errors import ErrorCode, KafkaError
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidegate.client.errors import RequestError
-from tidegate.client.offset_reset import (
+from tidegate.client.administration.offset_reset import (
     Known,
     Mode,
     Reset,
@@ -15,6 +14,7 @@ from tidegate.client.offset_reset import (
     parse_file,
     parse_topic,
 )
+from tidegate.client.connecting.errors import RequestError
 
 KEY = ("t", 0)
 NONE = ("t", 1)  # has no committed offset

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as reference
-from tidegate.client.partitioner import StickyChooser, murmur2, partition_of_key
+from tidegate.client.producing.partitioner import StickyChooser, murmur2, partition_of_key
 
 
 @given(st.binary(max_size=200))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tidegate.client.errors import (
+from tidegate.client.connecting.errors import (
     AbortableError,
     BufferExhausted,
     CommitOutcomeUnknown,
@@ -18,10 +18,10 @@ from tidegate.client.errors import (
     RequestError,
     TransactionTimedOut,
 )
-from tidegate.client.partitioner import partition_of_key
-from tidegate.client.producer import GroupMetadata, Producer
-from tidegate.client.transaction_manager import State
-from tidegate.client.transaction_requests import Identity
+from tidegate.client.producing.partitioner import partition_of_key
+from tidegate.client.producing.producer import GroupMetadata, Producer
+from tidegate.client.producing.transaction_manager import State
+from tidegate.client.requests.transaction_requests import Identity
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.produce import ProduceResponse, ProduceResponsePartition, encode_produce_response

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from tidegate.client.errors import AbortableError, FatalError, ProducerFenced, RequestError
-from tidegate.client.transaction_manager import TRANSITIONS, Event, State, TransactionManager
-from tidegate.client.transaction_requests import Identity
+from tidegate.client.connecting.errors import AbortableError, FatalError, ProducerFenced, RequestError
+from tidegate.client.producing.transaction_manager import TRANSITIONS, Event, State, TransactionManager
+from tidegate.client.requests.transaction_requests import Identity
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 FIRST = Identity(7, 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from foreign_clients import Broken, Missing, Program
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.processes.local_cluster import LocalCluster
 
 CASE_TIMEOUT_S = 90
 

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from confluent_kafka import Producer as LibrdkafkaProducer
-from tidegate.client.admin import Admin
-from tidegate.client.consumer import Consumer
-from tidegate.client.local_cluster import LocalCluster
-from tidegate.client.producer import Producer
+from tidegate.client.administration.admin import Admin
+from tidegate.client.consuming.consumer import Consumer
+from tidegate.client.producing.producer import Producer
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 

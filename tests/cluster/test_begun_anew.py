@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tidegate.client.admin import Admin
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster, LocalClusterError
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.processes.local_cluster import LocalCluster, LocalClusterError
 
 from .witness import Witness
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidegate.client.consumer import Consumer
-from tidegate.client.local_cluster import LocalCluster
-from tidegate.client.node_process import NodeProcess
-from tidegate.client.producer import Producer
+from tidegate.client.consuming.consumer import Consumer
+from tidegate.client.producing.producer import Producer
+from tidegate.processes.local_cluster import LocalCluster
+from tidegate.processes.node_process import NodeProcess
 from tidegate.runtime.network import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("shared-cluster"), pytest.mark.timeout(120)]

@@ -16,11 +16,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from tidegate.client.admin import Admin
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.group_descriptions import GroupDescription
-from tidegate.client.local_cluster import LocalCluster, LocalNode
-from tidegate.node.internal_topics import CONSUMER_OFFSETS, partition_for
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.administration.group_descriptions import GroupDescription
+from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS, partition_for
+from tidegate.processes.local_cluster import LocalCluster, LocalNode
 
 from .protocol_cases import fresh
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tidegate.client.admin import Admin
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.processes.local_cluster import LocalCluster
 
 from .witness import Witness, eventually
 

@@ -17,14 +17,14 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tidegate.chaos.leash import MissingRight
-from tidegate.chaos.small_disks import SmallDisks, empty, fill
-from tidegate.client.admin import Admin
+from tidegate.chaos.machine.small_disks import SmallDisks, empty, fill
+from tidegate.chaos.machine.undo import MissingRight
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.administration.operations import DataFolder
 from tidegate.client.command_line.disks import condition
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster
-from tidegate.client.operations import DataFolder
-from tidegate.client.producer import Producer
+from tidegate.client.producing.producer import Producer
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .witness import Witness, batch, eventually, log_of, raw_produce

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from foreign_clients import Program
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.processes.local_cluster import LocalCluster
 
 from .programs import at_work, case_of, numbered
 

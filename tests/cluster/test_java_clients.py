@@ -13,9 +13,9 @@ from urllib.request import urlopen
 
 import pytest
 from foreign_clients import Program
+from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.blocking import Admin
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.processes.local_cluster import LocalCluster
 
 from .programs import CASE_TIMEOUT_S, at_work, cases_of_module, numbered
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from kafka import KafkaConsumer, TopicPartition
-from tidegate.client.admin import Admin
-from tidegate.client.consumer import Consumer
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster
-from tidegate.client.producer import Producer
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.consuming.consumer import Consumer
+from tidegate.client.producing.producer import Producer
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import NewRecord, encode_batch
 
@@ -107,7 +107,7 @@ async def test_a_compacted_topic_shrinks_and_reads_the_same_also_after_a_kill_in
     written = 150 * 2 * 60
 
     async def is_small() -> bool:
-        return metric(cluster, "cleaner_cleanings_total") > 0 and folder_bytes(cluster, "table") < written / 2
+        return metric(cluster, "log_cleaner_runs_total") > 0 and folder_bytes(cluster, "table") < written / 2
 
     await eventually(is_small, "the topic is cleaned")
     assert await read_all(cluster, "table") == truth

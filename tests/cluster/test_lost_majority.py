@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tidegate.client.admin import Admin
-from tidegate.client.local_cluster import LocalCluster, LocalNode
+from tidegate.client.administration.admin import Admin
+from tidegate.processes.local_cluster import LocalCluster, LocalNode
 from tidegate.wire.errors import ErrorCode
 
 from .witness import Witness, batch, eventually, raw_fetch, raw_produce

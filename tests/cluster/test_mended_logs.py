@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidegate.client.admin import Admin
-from tidegate.client.consumer import Consumer
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.client.administration.admin import Admin
+from tidegate.client.consuming.consumer import Consumer
+from tidegate.processes.local_cluster import LocalCluster
 
 from .witness import Witness, eventually
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidegate.client.admin import Admin
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from tidegate.client import Admin, Consumer, NewTopic, Producer
-from tidegate.client.errors import RequestError
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.client.connecting.errors import RequestError
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.wire.errors import ErrorCode
 
 from .protocol_cases import fresh

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from urllib.request import urlopen
 
 import pytest
-from tidegate.client.admin import Admin
-from tidegate.client.consumer import Consumer
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster
-from tidegate.client.producer import Producer
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.consuming.consumer import Consumer
+from tidegate.client.producing.producer import Producer
+from tidegate.processes.local_cluster import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("shared-cluster"), pytest.mark.timeout(180)]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from foreign_clients import Program
-from tidegate.client.admin import Admin
-from tidegate.client.consumer import Consumer
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.client.administration.admin import Admin
+from tidegate.client.consuming.consumer import Consumer
+from tidegate.processes.local_cluster import LocalCluster
 
 from .programs import at_work, cases_of_module, numbered
 

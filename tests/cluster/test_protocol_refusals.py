@@ -10,7 +10,7 @@ from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import NewRecord, encode_batch

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.processes.local_cluster import LocalCluster
 
 from .python_clients import Aiokafka, ConfluentKafka, KafkaPython, Member, leaving, until, until_they_share
 

@@ -13,8 +13,8 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from tidegate.client.admin import Admin
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.client.administration.admin import Admin
+from tidegate.processes.local_cluster import LocalCluster
 
 from .python_clients import (
     Aiokafka,

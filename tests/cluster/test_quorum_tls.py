@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from tidegate.client.admin import Admin
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster, LocalClusterError
-from tidegate.client.producer import Producer
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.producing.producer import Producer
+from tidegate.processes.local_cluster import LocalCluster, LocalClusterError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tidegate.client.blocking import Admin
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.processes.local_cluster import LocalCluster
 
 from .protocol_cases import fresh
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Gauge, Metric, MetricsData, NumberDataPoint, ResourceMetrics, ScopeMetrics
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.wire.api import ApiKey
 from tidegate.wire.compression import Compression, compress
 from tidegate.wire.errors import ErrorCode
@@ -111,7 +111,7 @@ async def test_only_the_metadata_have_a_quorum_to_describe(world: World) -> None
 
 BROKER_LOGGER = 8
 SET, DELETE, APPEND = 0, 1, 2
-MODULE, PACKAGE = "tidegate.node.handlers.broker_loggers", "tidegate.node.handlers"
+MODULE, PACKAGE = "tidegate.node.handlers.settings.broker_loggers", "tidegate.node.handlers"
 
 
 async def change_logger(world: World, name: str, operation: int, value: str | None, *, node: str = "1") -> tuple[int, str | None]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tidegate.chaos import archive, node_logs
-from tidegate.chaos.anomaly import Kind
-from tidegate.chaos.checker import check
-from tidegate.chaos.harness import run_scenario
-from tidegate.chaos.history import Outcome
-from tidegate.chaos.outcome import Outcome as RunOutcome
-from tidegate.chaos.scenarios import SCENARIOS
+from tidegate.chaos.checks import archive
+from tidegate.chaos.checks.anomaly import AnomalyKind
+from tidegate.chaos.checks.checker import check
+from tidegate.chaos.checks.history import OpOutcome
+from tidegate.chaos.run import node_logs
+from tidegate.chaos.run.harness import run_scenario
+from tidegate.chaos.run.outcome import RunOutcome as RunOutcome
+from tidegate.chaos.scenarios.table import SCENARIOS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("chaos"), pytest.mark.timeout(180)]
 
@@ -88,8 +89,8 @@ async def test_a_node_that_dies_in_the_middle_of_an_append_recovers_and_a_tamper
     assert "the node died at the fault point" in verdicts(outcome)
     recorded = archive.read(outcome.directory)
     assert check(recorded.history, recorded.logs, recorded.offsets).valid
-    sends = (send for op in recorded.history if op.outcome is Outcome.OK and op.transactional_id for send in op.sends)
+    sends = (send for op in recorded.history if op.outcome is OpOutcome.OK and op.transactional_id for send in op.sends)
     victim = next(sends)
     recorded.logs[victim.partition] = [r for r in recorded.logs[victim.partition] if r[1] != victim.value]
     kinds = {anomaly.kind for anomaly in check(recorded.history, recorded.logs, recorded.offsets).anomalies}
-    assert Kind.LOST_WRITE in kinds
+    assert AnomalyKind.LOST_WRITE in kinds

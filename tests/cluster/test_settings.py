@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer as LibrdkafkaProducer
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.wire.api import ApiKey
 from tidegate.wire.compression import Compression
 from tidegate.wire.records import decode_batch, iterate_headers

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.runtime.network import free_port
 
 from .witness import Witness

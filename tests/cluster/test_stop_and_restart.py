@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from tidegate.client.admin import Admin
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster, LocalNode
-from tidegate.client.producer import Producer
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.producing.producer import Producer
+from tidegate.processes.local_cluster import LocalCluster, LocalNode
 
 from .witness import Witness, eventually, kept_up, log_of, raw_bytes
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from tidegate.client import Admin, NewTopic
-from tidegate.client.errors import RequestError
-from tidegate.client.local_cluster import LocalCluster, LocalNode
+from tidegate.client.connecting.errors import RequestError
+from tidegate.processes.local_cluster import LocalCluster, LocalNode
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from foreign_clients import Broken, Missing, Program
-from tidegate.client.admin import Admin
-from tidegate.client.consumer import Consumer
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster
-from tidegate.client.producer import Producer
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.consuming.consumer import Consumer
+from tidegate.client.producing.producer import Producer
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.runtime.clock import SystemClock
 
 from .programs import CASE_TIMEOUT_S, numbered

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 

@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
-from tidegate.client.admin import Admin
-from tidegate.client.connection import BrokerConnection
-from tidegate.client.consumer import Consumer
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster
-from tidegate.client.producer import Producer
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.connecting.connection import BrokerConnection
+from tidegate.client.consuming.consumer import Consumer
+from tidegate.client.producing.producer import Producer
+from tidegate.processes.local_cluster import LocalCluster
 from tidegate.wire import codec
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import grpc
 from reserved_ports import reserve_ports
-from tidegate.controller.active import ControllerConfig
-from tidegate.controller.client import ControllerClient
-from tidegate.controller.controller_node import ControllerNode
-from tidegate.controller.model import SUPPORTED_FEATURES
+from tidegate.controller.planning.planner import ControllerConfig
 from tidegate.controller.raft.contract import RaftTimings
+from tidegate.controller.remote.client import ControllerClient
+from tidegate.controller.service.controller_node import ControllerNode
+from tidegate.controller.state.model import SUPPORTED_FEATURES
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.runtime import network
 from tidegate.runtime.clock import SystemClock

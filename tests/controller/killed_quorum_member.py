@@ -8,8 +8,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from tidegate.controller.metadata_log import MetadataLog
 from tidegate.controller.raft.contract import RaftTimings
+from tidegate.controller.service.metadata_log import MetadataLog
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime import faults
 from tidegate.runtime.clock import SystemClock

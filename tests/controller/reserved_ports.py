@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 
-from tidegate.client.local_ports import NodePorts, Reservations
+from tidegate.processes.local_ports import NodePorts, Reservations
 from tidegate.runtime.clock import SystemClock
 
 

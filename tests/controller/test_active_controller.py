@@ -7,9 +7,11 @@ from uuid import uuid4
 
 import pytest
 from controller_cluster import registration
-from tidegate.controller import partition_changes, topics
-from tidegate.controller.active import ActiveController, ControllerConfig, Plan
-from tidegate.controller.model import (
+from tidegate.controller.planning import topics
+from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner, Plan
+from tidegate.controller.state import partition_changes
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import (
     FLUSH_POLICY_CONFIG,
     INITIAL_FEATURES,
     MIN_IN_SYNC_REPLICAS_CONFIG,
@@ -18,7 +20,6 @@ from tidegate.controller.model import (
     ApplyResult,
     PartitionState,
 )
-from tidegate.controller.state import ClusterState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -28,7 +29,7 @@ FLUSHED = {MIN_IN_SYNC_REPLICAS_CONFIG: "2"}
 
 
 @dataclass
-class Office:
+class TestedController:
     """A state, its active controller and its clock."""
 
     state: ClusterState = field(default_factory=ClusterState)
@@ -37,8 +38,8 @@ class Office:
     disks: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.duties = ActiveController(self.state, self.config, self.now)
-        self.carry_out(self.duties.take_office(1, "blue", "m-1", dict(INITIAL_FEATURES)))
+        self.planner = ControllerPlanner(self.state, self.config, self.now)
+        self.carry_out(self.planner.begin_term(1, "blue", "m-1", dict(INITIAL_FEATURES)))
 
     def carry_out(self, plan: Plan) -> list[ApplyResult]:
         results = []
@@ -55,11 +56,11 @@ class Office:
         request = registration(node_id, incarnation, directory_id=self.disks.get(node_id, "") if directory is None else directory)
         if clean and known is not None:
             request.clean_shutdown_broker_epoch = known.broker_epoch
-        self.carry_out(self.duties.register(request))
-        self.duties.registered(node_id, self.now)
+        self.carry_out(self.planner.register(request))
+        self.planner.registered(node_id, self.now)
 
     def beat(self, node_id: int, **fields: object) -> None:
-        self.carry_out(self.duties.heartbeat(self.heartbeat(node_id, **fields), self.now))
+        self.carry_out(self.planner.heartbeat(self.heartbeat(node_id, **fields), self.now))
 
     def heartbeat(self, node_id: int, **fields: object) -> rpc.HeartbeatRequest:
         values = {"broker_epoch": self.state.brokers[node_id].broker_epoch, "applied_index": self.state.index} | fields
@@ -91,7 +92,7 @@ class Office:
             self.now += 0.25
             for node_id in alive:
                 self.beat(node_id)
-            self.carry_out(self.duties.tick(self.now))
+            self.carry_out(self.planner.tick(self.now))
         assert all(self.state.brokers[node_id].fenced for node_id in node_ids)
 
     def shows(self, *, leader: int, isr: tuple[int, ...], elr: tuple[int, ...] = (), name: str = "t") -> None:
@@ -100,53 +101,53 @@ class Office:
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office()
-    office.join(1, 2, 3)
-    return office
+def controller() -> TestedController:
+    controller = TestedController()
+    controller.join(1, 2, 3)
+    return controller
 
 
 # ---- registration ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_broker_is_unfenced_only_when_it_has_applied_its_own_registration() -> None:
-    office = Office()
-    office.register(1)
-    office.beat(1, applied_index=office.state.brokers[1].broker_epoch - 1)
-    assert office.state.brokers[1].fenced
-    office.beat(1, wants_fence=True)
-    assert office.state.brokers[1].fenced
-    office.beat(1)
-    assert not office.state.brokers[1].fenced
+    controller = TestedController()
+    controller.register(1)
+    controller.beat(1, applied_index=controller.state.brokers[1].broker_epoch - 1)
+    assert controller.state.brokers[1].fenced
+    controller.beat(1, wants_fence=True)
+    assert controller.state.brokers[1].fenced
+    controller.beat(1)
+    assert not controller.state.brokers[1].fenced
 
 
-def test_a_controller_that_lags_does_not_call_a_newer_registration_superseded(office: Office) -> None:
+def test_a_controller_that_lags_does_not_call_a_newer_registration_superseded(controller: TestedController) -> None:
     """It was deposed and does not know it: the broker asks elsewhere, instead of ending itself."""
     for node_id in (1, 9):
         with pytest.raises(KafkaError) as lagging:
-            office.duties.broker_with_epoch(node_id, office.state.index + 1)
+            controller.planner.broker_with_epoch(node_id, controller.state.index + 1)
         assert lagging.value.code is ErrorCode.NOT_CONTROLLER
 
 
-def test_a_repeated_registration_of_one_incarnation_plans_nothing(office: Office) -> None:
-    assert not office.duties.register(registration(1))
+def test_a_repeated_registration_of_one_incarnation_plans_nothing(controller: TestedController) -> None:
+    assert not controller.planner.register(registration(1))
 
 
-def test_a_new_incarnation_first_ends_the_old_one(office: Office) -> None:
+def test_a_new_incarnation_first_ends_the_old_one(controller: TestedController) -> None:
     """docs/semantics.md M5, in one plan: fence, out of every ISR, only then a new epoch."""
-    office.topic()
-    old = office.state.brokers[1].broker_epoch
-    plan = office.duties.register(registration(1, "second"))
+    controller.topic()
+    old = controller.state.brokers[1].broker_epoch
+    plan = controller.planner.register(registration(1, "second"))
     assert [operation.WhichOneof("kind") for operation in plan.operations] == [
         "fence_broker",
         "change_partitions",
         "register_broker",
     ]
-    office.carry_out(plan)
-    office.shows(leader=2, isr=(2, 3))
-    assert office.state.brokers[1].broker_epoch > old and office.state.brokers[1].fenced
+    controller.carry_out(plan)
+    controller.shows(leader=2, isr=(2, 3))
+    assert controller.state.brokers[1].broker_epoch > old and controller.state.brokers[1].fenced
     with pytest.raises(KafkaError) as refused:
-        office.duties.heartbeat(office.heartbeat(1, broker_epoch=old), office.now)
+        controller.planner.heartbeat(controller.heartbeat(1, broker_epoch=old), controller.now)
     assert refused.value.code == ErrorCode.STALE_BROKER_EPOCH
 
 
@@ -164,7 +165,9 @@ def test_a_new_incarnation_first_ends_the_old_one(office: Office) -> None:
         ({"grpc_port": -1}, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_a_broker_that_does_not_belong_is_refused(office: Office, fields: dict[str, object], code: ErrorCode) -> None:
+def test_a_broker_that_does_not_belong_is_refused(
+    controller: TestedController, fields: dict[str, object], code: ErrorCode
+) -> None:
     request = registration(9)
     for name, value in fields.items():
         if name == "supported_features":
@@ -173,247 +176,247 @@ def test_a_broker_that_does_not_belong_is_refused(office: Office, fields: dict[s
         else:
             setattr(request, name, value)
     with pytest.raises(KafkaError) as refused:
-        office.duties.register(request)
+        controller.planner.register(request)
     assert refused.value.code == code
 
 
 # ---- sessions --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_that_ends_fences_and_elects_in_one_command(office: Office) -> None:
+def test_a_session_that_ends_fences_and_elects_in_one_command(controller: TestedController) -> None:
     for number in range(50):
-        office.topic(f"t{number}", (1, 2, 3))
+        controller.topic(f"t{number}", (1, 2, 3))
     for _ in range(40):
-        office.now += 0.25
-        office.beat(2)
-        office.beat(3)
-        plan = office.duties.tick(office.now)
+        controller.now += 0.25
+        controller.beat(2)
+        controller.beat(3)
+        plan = controller.planner.tick(controller.now)
         if plan:
             break
     assert len(list(plan.commands(1))) == 1
-    (result,) = office.carry_out(plan)
+    (result,) = controller.carry_out(plan)
     assert len(result.changed_partitions) == 50 and result.changed_brokers == {1}
-    assert {office.partition(f"t{number}").leader for number in range(50)} == {2}
-    assert office.now == pytest.approx(6.25, abs=0.5)
+    assert {controller.partition(f"t{number}").leader for number in range(50)} == {2}
+    assert controller.now == pytest.approx(6.25, abs=0.5)
 
 
-def test_ten_thousand_partitions_move_in_a_few_commands_that_fit_the_log(office: Office) -> None:
+def test_ten_thousand_partitions_move_in_a_few_commands_that_fit_the_log(controller: TestedController) -> None:
     request = rpc.CreateTopicsRequest(topics=[rpc.NewTopic(name="wide", partitions=10_000, replication_factor=3)])
-    office.carry_out(Plan(topics.plan_creation(office.state, office.config, request, uuid4).operations))
-    commands = list(office.duties.fence([1], "test").commands(1))
+    controller.carry_out(Plan(topics.plan_creation(controller.state, controller.config, request, uuid4).operations))
+    commands = list(controller.planner.fence([1], "test").commands(1))
     assert len(commands) <= 4 and all(command.ByteSize() < 500_000 for command in commands)
-    office.carry_out(office.duties.fence([1], "test"))
-    assert all(1 not in p.isr for p in office.state.topics["wide"].partitions.values())
+    controller.carry_out(controller.planner.fence([1], "test"))
+    assert all(1 not in p.isr for p in controller.state.topics["wide"].partitions.values())
 
 
-def test_a_controller_that_slept_does_not_fence_everybody(office: Office) -> None:
-    office.now += 60.0
-    assert not office.duties.tick(office.now)
-    office.now += 1.0
-    assert not office.duties.tick(office.now)
+def test_a_controller_that_slept_does_not_fence_everybody(controller: TestedController) -> None:
+    controller.now += 60.0
+    assert not controller.planner.tick(controller.now)
+    controller.now += 1.0
+    assert not controller.planner.tick(controller.now)
 
 
-def test_a_controller_that_runs_late_gives_brokers_the_time_it_did_not_run(office: Office) -> None:
+def test_a_controller_that_runs_late_gives_brokers_the_time_it_did_not_run(controller: TestedController) -> None:
     """20 ms of CPU a second: every tick comes a second late, and heartbeats wait in the sockets meanwhile."""
     for _ in range(20):  # 25 s
-        office.now += 1.25
-        assert not office.duties.tick(office.now), "no broker is judged by what this process did not hear"
+        controller.now += 1.25
+        assert not controller.planner.tick(controller.now), "no broker is judged by what this process did not hear"
 
 
-def test_a_controller_that_runs_late_still_fences_a_broker_that_is_silent(office: Office) -> None:
+def test_a_controller_that_runs_late_still_fences_a_broker_that_is_silent(controller: TestedController) -> None:
     expired_at_s = 0.0
-    while not expired_at_s and office.now < 300:
-        office.now += 1.25
-        office.beat(2)
-        office.beat(3)
-        expired_at_s = office.now if office.duties.tick(office.now) else 0.0
+    while not expired_at_s and controller.now < 300:
+        controller.now += 1.25
+        controller.beat(2)
+        controller.beat(3)
+        expired_at_s = controller.now if controller.planner.tick(controller.now) else 0.0
     assert 25 < expired_at_s < 40
 
 
-def test_a_heartbeat_that_was_overtaken_keeps_the_session_and_tells_no_news(office: Office) -> None:
-    office.topic(**SAFE)
-    topic_id = office.state.topics["t"].topic_id.bytes
+def test_a_heartbeat_that_was_overtaken_keeps_the_session_and_tells_no_news(controller: TestedController) -> None:
+    controller.topic(**SAFE)
+    topic_id = controller.state.topics["t"].topic_id.bytes
     offline = [rpc.ReplicasOfTopic(topic_id=topic_id, partitions=[0])]
-    office.beat(1, number=5, offline_replicas=offline)
-    assert office.state.brokers[1].offline_replicas
-    office.now += 1.0
-    office.beat(1, number=4)
-    assert office.state.brokers[1].offline_replicas, "as the newest heartbeat says"
-    assert office.duties.sessions[1].heard_at == office.now
-    office.beat(1, number=6)
-    assert not office.state.brokers[1].offline_replicas
-    office.beat(1, number=5, wants_shutdown=True)
-    assert not office.state.brokers[1].shutting_down
+    controller.beat(1, number=5, offline_replicas=offline)
+    assert controller.state.brokers[1].offline_replicas
+    controller.now += 1.0
+    controller.beat(1, number=4)
+    assert controller.state.brokers[1].offline_replicas, "as the newest heartbeat says"
+    assert controller.planner.sessions[1].heard_at == controller.now
+    controller.beat(1, number=6)
+    assert not controller.state.brokers[1].offline_replicas
+    controller.beat(1, number=5, wants_shutdown=True)
+    assert not controller.state.brokers[1].shutting_down
 
 
-def test_a_new_controller_gives_every_broker_a_whole_session(office: Office) -> None:
-    office.now += 5.9
-    office.duties = ActiveController(office.state, office.config, office.now)
-    office.now += 0.25
-    assert not office.duties.tick(office.now)
-    office.lose(1, 2, 3)
+def test_a_new_controller_gives_every_broker_a_whole_session(controller: TestedController) -> None:
+    controller.now += 5.9
+    controller.planner = ControllerPlanner(controller.state, controller.config, controller.now)
+    controller.now += 0.25
+    assert not controller.planner.tick(controller.now)
+    controller.lose(1, 2, 3)
 
 
 # ---- elections (KIP-966) ---------------------------------------------------------------------------------------------------
 
 
-def test_isr_then_elr_and_the_last_replica_waits_for_its_return(office: Office) -> None:
-    office.topic(**SAFE)
-    office.lose(1)
-    office.shows(leader=2, isr=(2, 3))
-    office.lose(2)
-    office.shows(leader=3, isr=(3,), elr=(2,))
-    office.lose(3)
-    office.shows(leader=-1, isr=(), elr=(2, 3))
-    assert office.partition().last_known_leader == 3
-    office.beat(2)
-    office.shows(leader=2, isr=(2,), elr=(3,))
-    before = office.partition().leader_epoch
-    office.beat(3)
-    office.shows(leader=2, isr=(2,), elr=(3,))
-    assert office.partition().leader_epoch == before
+def test_isr_then_elr_and_the_last_replica_waits_for_its_return(controller: TestedController) -> None:
+    controller.topic(**SAFE)
+    controller.lose(1)
+    controller.shows(leader=2, isr=(2, 3))
+    controller.lose(2)
+    controller.shows(leader=3, isr=(3,), elr=(2,))
+    controller.lose(3)
+    controller.shows(leader=-1, isr=(), elr=(2, 3))
+    assert controller.partition().last_known_leader == 3
+    controller.beat(2)
+    controller.shows(leader=2, isr=(2,), elr=(3,))
+    before = controller.partition().leader_epoch
+    controller.beat(3)
+    controller.shows(leader=2, isr=(2,), elr=(3,))
+    assert controller.partition().leader_epoch == before
 
 
-def test_a_sole_replica_with_an_unclean_shutdown_is_not_elected_while_others_are_eligible(office: Office) -> None:
+def test_a_sole_replica_with_an_unclean_shutdown_is_not_elected_while_others_are_eligible(controller: TestedController) -> None:
     """The last replica standing: 1 and 2 stop cleanly, 3 dies, all come back; 3 may have lost what it alone had flushed."""
-    office.topic(**SAFE)
-    office.lose(1)
-    office.lose(2)
-    office.lose(3)
-    office.register(3, "second", clean=False)
-    office.shows(leader=-1, isr=(), elr=(2,))
-    office.beat(3)
-    office.shows(leader=-1, isr=(), elr=(2,))
-    office.join(2, incarnation="second", clean=True)
-    office.shows(leader=2, isr=(2,))
+    controller.topic(**SAFE)
+    controller.lose(1)
+    controller.lose(2)
+    controller.lose(3)
+    controller.register(3, "second", clean=False)
+    controller.shows(leader=-1, isr=(), elr=(2,))
+    controller.beat(3)
+    controller.shows(leader=-1, isr=(), elr=(2,))
+    controller.join(2, incarnation="second", clean=True)
+    controller.shows(leader=2, isr=(2,))
 
 
-def test_a_topic_is_flushed_from_now_on_only_while_all_its_replicas_are_in_sync(office: Office) -> None:
+def test_a_topic_is_flushed_from_now_on_only_while_all_its_replicas_are_in_sync(controller: TestedController) -> None:
     """Else an unclean stop from before the change would pass for one after it: the last replica standing is elected, without
     what it never flushed, and the others are cut (KIP-966)."""
-    office.disks = {1: "a", 2: "b", 3: "c"}
-    office.join(1, 2, 3, incarnation="with a disk")
-    office.topic(**SAFE)
+    controller.disks = {1: "a", 2: "b", 3: "c"}
+    controller.join(1, 2, 3, incarnation="with a disk")
+    controller.topic(**SAFE)
     request = rpc.AlterConfigsRequest(topics=[{"name": "t", "set": {"flush.policy": "always"}}])
-    office.lose(1)
-    office.lose(2)
-    office.lose(3)
-    (refused,) = topics.plan_configuration(office.state, request).topics
+    controller.lose(1)
+    controller.lose(2)
+    controller.lose(3)
+    (refused,) = topics.plan_configuration(controller.state, request).topics
     assert refused.result.error == ErrorCode.POLICY_VIOLATION and refused.operation is None
-    office.join(3, incarnation="second")
-    office.shows(leader=-1, isr=(), elr=(2,))
+    controller.join(3, incarnation="second")
+    controller.shows(leader=-1, isr=(), elr=(2,))
     for node_id in (2, 1, 3):
-        office.join(node_id, incarnation="third", clean=True)
-    present = office.partition()
+        controller.join(node_id, incarnation="third", clean=True)
+    present = controller.partition()
     whole = pb.PartitionChange(
         expected_partition_epoch=present.partition_epoch, leader=present.leader, isr=(1, 2, 3), last_known_leader=present.leader
     )
-    changes = pb.ChangePartitions(topics=[{"topic_id": office.state.topics["t"].topic_id.bytes, "partitions": [whole]}])
-    office.carry_out(Plan([pb.Operation(change_partitions=changes)]))
-    office.carry_out(Plan(topics.plan_configuration(office.state, request).operations))
-    assert office.state.topics["t"].flushed_before_acknowledged
+    changes = pb.ChangePartitions(topics=[{"topic_id": controller.state.topics["t"].topic_id.bytes, "partitions": [whole]}])
+    controller.carry_out(Plan([pb.Operation(change_partitions=changes)]))
+    controller.carry_out(Plan(topics.plan_configuration(controller.state, request).operations))
+    assert controller.state.topics["t"].flushed_before_acknowledged
 
 
-def test_a_clean_shutdown_keeps_a_replica_eligible(office: Office) -> None:
-    office.topic(**SAFE)
-    office.lose(1)
-    office.lose(2)
-    office.lose(3)
-    office.join(3, incarnation="second", clean=True)
-    office.shows(leader=3, isr=(3,), elr=(2,))
+def test_a_clean_shutdown_keeps_a_replica_eligible(controller: TestedController) -> None:
+    controller.topic(**SAFE)
+    controller.lose(1)
+    controller.lose(2)
+    controller.lose(3)
+    controller.join(3, incarnation="second", clean=True)
+    controller.shows(leader=3, isr=(3,), elr=(2,))
 
 
-def test_when_nobody_is_eligible_the_last_known_leader_comes_back(office: Office) -> None:
-    office.topic(**SAFE)
-    office.lose(1, 2, 3)
+def test_when_nobody_is_eligible_the_last_known_leader_comes_back(controller: TestedController) -> None:
+    controller.topic(**SAFE)
+    controller.lose(1, 2, 3)
     for node_id in (2, 3, 1):
-        office.register(node_id, "second")
-    office.shows(leader=-1, isr=())
-    last = office.partition().last_known_leader
+        controller.register(node_id, "second")
+    controller.shows(leader=-1, isr=())
+    last = controller.partition().last_known_leader
     others = [node_id for node_id in (1, 2, 3) if node_id != last]
     for node_id in others:
-        office.beat(node_id)
-    office.shows(leader=-1, isr=())
-    office.beat(last)
-    office.shows(leader=last, isr=(last,))
+        controller.beat(node_id)
+    controller.shows(leader=-1, isr=())
+    controller.beat(last)
+    controller.shows(leader=last, isr=(last,))
 
 
 def test_a_power_cut_of_all_brokers_leaves_flushed_topics_electable_by_any_isr_member() -> None:
     """Acknowledged means flushed by the whole ISR, so on the same disks everybody still has it, also without a clean stop."""
-    office = Office(disks={1: "disk-1", 2: "disk-2", 3: "disk-3"})
-    office.join(1, 2, 3)
-    office.topic("flushed", **FLUSHED)
-    office.topic("unflushed", **SAFE)
+    controller = TestedController(disks={1: "disk-1", 2: "disk-2", 3: "disk-3"})
+    controller.join(1, 2, 3)
+    controller.topic("flushed", **FLUSHED)
+    controller.topic("unflushed", **SAFE)
     for node_id in (1, 2, 3):
-        office.register(node_id, "second", clean=False)
-    office.beat(1)
-    office.beat(2)
-    assert office.partition("flushed").leader in (1, 2)
-    assert office.partition("unflushed").leader == -1, "3 led last; only it may come back"
-    office.beat(3)
-    assert office.partition("unflushed").leader == 3
+        controller.register(node_id, "second", clean=False)
+    controller.beat(1)
+    controller.beat(2)
+    assert controller.partition("flushed").leader in (1, 2)
+    assert controller.partition("unflushed").leader == -1, "3 led last; only it may come back"
+    controller.beat(3)
+    assert controller.partition("unflushed").leader == 3
 
 
 def test_a_replaced_disk_makes_its_broker_neither_eligible_nor_the_last_leader() -> None:
-    office = Office(disks={1: "disk-1"})
-    office.join(1)
-    office.topic("only", (1,))
-    office.register(1, "second", directory="another disk")
-    office.beat(1)
-    assert office.partition("only").leader == -1 and office.partition("only").elr == ()
-    assert office.partition("only").last_known_leader == -1
+    controller = TestedController(disks={1: "disk-1"})
+    controller.join(1)
+    controller.topic("only", (1,))
+    controller.register(1, "second", directory="another disk")
+    controller.beat(1)
+    assert controller.partition("only").leader == -1 and controller.partition("only").elr == ()
+    assert controller.partition("only").last_known_leader == -1
 
 
-def test_an_unclean_election_happens_only_by_the_topics_choice_and_never_on_a_state_topic(office: Office) -> None:
+def test_an_unclean_election_happens_only_by_the_topics_choice_and_never_on_a_state_topic(controller: TestedController) -> None:
     for name, config in (
         ("no", SAFE),
         ("yes", SAFE | {UNCLEAN_ELECTION_CONFIG: "true"}),
         (TRANSACTION_STATE_TOPIC, FLUSHED),
     ):
-        office.topic(name, (1, 2, 3), **config)
+        controller.topic(name, (1, 2, 3), **config)
     # Refused when it is asked for; as a version that did not refuse it may have left it:
-    office.state.topics[TRANSACTION_STATE_TOPIC].config.update(SAFE | {UNCLEAN_ELECTION_CONFIG: "true"})
-    office.lose(1)
-    office.lose(2, 3)
-    office.join(1, incarnation="second")
-    assert office.partition("yes").leader == 1 and office.partition("yes").isr == (1,)
-    assert office.partition("no").leader == -1
-    assert office.partition(TRANSACTION_STATE_TOPIC).leader == -1
+    controller.state.topics[TRANSACTION_STATE_TOPIC].config.update(SAFE | {UNCLEAN_ELECTION_CONFIG: "true"})
+    controller.lose(1)
+    controller.lose(2, 3)
+    controller.join(1, incarnation="second")
+    assert controller.partition("yes").leader == 1 and controller.partition("yes").isr == (1,)
+    assert controller.partition("no").leader == -1
+    assert controller.partition(TRANSACTION_STATE_TOPIC).leader == -1
 
 
-def test_switching_unclean_election_on_frees_a_stuck_partition_at_the_next_tick(office: Office) -> None:
-    office.topic(**SAFE)
-    office.lose(1)
-    office.lose(2, 3)
-    office.beat(1)
-    office.shows(leader=-1, isr=(), elr=(2, 3))
+def test_switching_unclean_election_on_frees_a_stuck_partition_at_the_next_tick(controller: TestedController) -> None:
+    controller.topic(**SAFE)
+    controller.lose(1)
+    controller.lose(2, 3)
+    controller.beat(1)
+    controller.shows(leader=-1, isr=(), elr=(2, 3))
     change = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", set={UNCLEAN_ELECTION_CONFIG: "true"})])
-    office.carry_out(Plan(topics.plan_configuration(office.state, change).operations))
-    office.now += 0.25
-    office.carry_out(office.duties.tick(office.now))
-    office.shows(leader=1, isr=(1,))
+    controller.carry_out(Plan(topics.plan_configuration(controller.state, change).operations))
+    controller.now += 0.25
+    controller.carry_out(controller.planner.tick(controller.now))
+    controller.shows(leader=1, isr=(1,))
 
 
-def test_leaderships_return_to_the_preferred_replica_once_it_is_in_sync(office: Office) -> None:
-    office.topic()
-    office.lose(1)
-    office.beat(1)
-    office.now += 31
-    assert not office.duties.rebalance(), "not in sync yet"
-    assert alter(office, 2, (2, 3, 1)) == ErrorCode.NONE
+def test_leaderships_return_to_the_preferred_replica_once_it_is_in_sync(controller: TestedController) -> None:
+    controller.topic()
+    controller.lose(1)
+    controller.beat(1)
+    controller.now += 31
+    assert not controller.planner.rebalance(), "not in sync yet"
+    assert alter(controller, 2, (2, 3, 1)) == ErrorCode.NONE
     for _ in range(130):
-        office.now += 0.25
+        controller.now += 0.25
         for node_id in (1, 2, 3):
-            office.beat(node_id)
-        office.carry_out(office.duties.tick(office.now))
-    assert office.partition().leader == 1
+            controller.beat(node_id)
+        controller.carry_out(controller.planner.tick(controller.now))
+    assert controller.partition().leader == 1
 
 
 # ---- in-sync replicas ------------------------------------------------------------------------------------------------------
 
 
-def alter(office: Office, node_id: int, isr: tuple[int, ...], *, attempt: int = 0, **fields: object) -> ErrorCode:
-    partition, topic = office.partition(), office.state.topics["t"]
+def alter(controller: TestedController, node_id: int, isr: tuple[int, ...], *, attempt: int = 0, **fields: object) -> ErrorCode:
+    partition, topic = controller.partition(), controller.state.topics["t"]
     values: dict[str, object] = {
         "topic_id": topic.topic_id.bytes,
         "partition": 0,
@@ -423,37 +426,37 @@ def alter(office: Office, node_id: int, isr: tuple[int, ...], *, attempt: int = 
     } | fields
     request = rpc.AlterPartitionsRequest(
         node_id=node_id,
-        broker_epoch=office.state.brokers[node_id].broker_epoch,
+        broker_epoch=controller.state.brokers[node_id].broker_epoch,
         attempt=attempt,
         changes=[rpc.IsrChange(**values)],  # type: ignore[arg-type]
     )
-    plan, (error,) = office.duties.alter_partitions(request)
-    office.carry_out(plan)
+    plan, (error,) = controller.planner.alter_partitions(request)
+    controller.carry_out(plan)
     return error
 
 
-def test_a_leader_shrinks_and_expands_its_isr_and_a_retry_is_a_success(office: Office) -> None:
-    office.topic(**SAFE)
-    assert alter(office, 1, (1,)) == ErrorCode.NONE
-    office.shows(leader=1, isr=(1,), elr=(2, 3))
-    assert alter(office, 1, (1,), partition_epoch=0) == ErrorCode.NONE
-    assert office.partition().partition_epoch == 1
-    assert alter(office, 1, (1, 2)) == ErrorCode.NONE
-    office.shows(leader=1, isr=(1, 2))
+def test_a_leader_shrinks_and_expands_its_isr_and_a_retry_is_a_success(controller: TestedController) -> None:
+    controller.topic(**SAFE)
+    assert alter(controller, 1, (1,)) == ErrorCode.NONE
+    controller.shows(leader=1, isr=(1,), elr=(2, 3))
+    assert alter(controller, 1, (1,), partition_epoch=0) == ErrorCode.NONE
+    assert controller.partition().partition_epoch == 1
+    assert alter(controller, 1, (1, 2)) == ErrorCode.NONE
+    controller.shows(leader=1, isr=(1, 2))
 
 
-def test_an_attempt_that_comes_after_a_later_one_is_not_carried_out(office: Office) -> None:
+def test_an_attempt_that_comes_after_a_later_one_is_not_carried_out(controller: TestedController) -> None:
     """The later one was told INELIGIBLE_REPLICA, and its sender no longer counts with that replica."""
-    office.topic(**SAFE)
-    assert alter(office, 1, (1, 2), attempt=1) == ErrorCode.NONE
-    office.lose(3)
-    assert alter(office, 1, (1, 2, 3), attempt=3) == ErrorCode.INELIGIBLE_REPLICA
-    office.beat(3)
+    controller.topic(**SAFE)
+    assert alter(controller, 1, (1, 2), attempt=1) == ErrorCode.NONE
+    controller.lose(3)
+    assert alter(controller, 1, (1, 2, 3), attempt=3) == ErrorCode.INELIGIBLE_REPLICA
+    controller.beat(3)
     with pytest.raises(KafkaError) as refused:
-        alter(office, 1, (1, 2, 3), attempt=2)
+        alter(controller, 1, (1, 2, 3), attempt=2)
     assert refused.value.code == ErrorCode.REQUEST_TIMED_OUT
-    office.shows(leader=1, isr=(1, 2))
-    assert alter(office, 1, (1, 2, 3), attempt=4) == ErrorCode.NONE
+    controller.shows(leader=1, isr=(1, 2))
+    assert alter(controller, 1, (1, 2, 3), attempt=4) == ErrorCode.NONE
 
 
 @pytest.mark.parametrize(
@@ -472,116 +475,116 @@ def test_an_attempt_that_comes_after_a_later_one_is_not_carried_out(office: Offi
     ],
 )
 def test_an_isr_change_that_does_not_hold_is_refused(
-    office: Office, node_id: int, isr: tuple[int, ...], fields: dict[str, object], error: ErrorCode
+    controller: TestedController, node_id: int, isr: tuple[int, ...], fields: dict[str, object], error: ErrorCode
 ) -> None:
-    office.topic()
-    assert alter(office, node_id, isr, **fields) == error
-    assert office.partition().partition_epoch == 0
+    controller.topic()
+    assert alter(controller, node_id, isr, **fields) == error
+    assert controller.partition().partition_epoch == 0
 
 
-def test_a_fenced_broker_does_not_join_an_isr(office: Office) -> None:
-    office.topic()
-    office.lose(3)
-    assert alter(office, 1, (1, 2, 3)) == ErrorCode.INELIGIBLE_REPLICA
+def test_a_fenced_broker_does_not_join_an_isr(controller: TestedController) -> None:
+    controller.topic()
+    controller.lose(3)
+    assert alter(controller, 1, (1, 2, 3)) == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_fenced_member_that_an_overtaken_plan_left_in_an_isr_is_removed_by_the_next_tick(office: Office) -> None:
-    office.topic()
-    epoch = office.state.brokers[3].broker_epoch
-    office.carry_out(Plan([pb.Operation(fence_broker=pb.FenceBroker(node_id=3, broker_epoch=epoch))]))
-    assert office.partition().isr == (1, 2, 3)
-    office.now += 0.25
-    office.carry_out(office.duties.tick(office.now))
-    office.shows(leader=1, isr=(1, 2))
+def test_a_fenced_member_that_an_overtaken_plan_left_in_an_isr_is_removed_by_the_next_tick(controller: TestedController) -> None:
+    controller.topic()
+    epoch = controller.state.brokers[3].broker_epoch
+    controller.carry_out(Plan([pb.Operation(fence_broker=pb.FenceBroker(node_id=3, broker_epoch=epoch))]))
+    assert controller.partition().isr == (1, 2, 3)
+    controller.now += 0.25
+    controller.carry_out(controller.planner.tick(controller.now))
+    controller.shows(leader=1, isr=(1, 2))
 
 
 # ---- controlled shutdown ---------------------------------------------------------------------------------------------------
 
 
-def test_a_broker_stops_only_after_the_others_have_heard_who_leads_now(office: Office) -> None:
-    office.topic(**SAFE)
-    office.beat(1, wants_shutdown=True)
-    office.duties.shutdown_began(1)
-    office.shows(leader=2, isr=(2, 3))
-    assert not office.duties.answer(1).should_shutdown
-    office.beat(1, wants_shutdown=True)
-    assert not office.duties.answer(1).should_shutdown, "2 and 3 have not applied it yet"
-    office.beat(2)
-    office.beat(3)
-    office.beat(1, wants_shutdown=True)
-    assert office.duties.answer(1).should_shutdown and office.state.brokers[1].fenced
-    office.beat(1, wants_shutdown=True)
-    assert office.duties.answer(1).should_shutdown, "a lost answer is given again"
-    office.join(1, incarnation="second", clean=True)
-    assert not office.state.brokers[1].fenced and not office.state.brokers[1].shutting_down
+def test_a_broker_stops_only_after_the_others_have_heard_who_leads_now(controller: TestedController) -> None:
+    controller.topic(**SAFE)
+    controller.beat(1, wants_shutdown=True)
+    controller.planner.shutdown_began(1)
+    controller.shows(leader=2, isr=(2, 3))
+    assert not controller.planner.answer(1).should_shutdown
+    controller.beat(1, wants_shutdown=True)
+    assert not controller.planner.answer(1).should_shutdown, "2 and 3 have not applied it yet"
+    controller.beat(2)
+    controller.beat(3)
+    controller.beat(1, wants_shutdown=True)
+    assert controller.planner.answer(1).should_shutdown and controller.state.brokers[1].fenced
+    controller.beat(1, wants_shutdown=True)
+    assert controller.planner.answer(1).should_shutdown, "a lost answer is given again"
+    controller.join(1, incarnation="second", clean=True)
+    assert not controller.state.brokers[1].fenced and not controller.state.brokers[1].shutting_down
 
 
-def test_the_only_replica_may_stop_and_leads_again_when_it_is_back(office: Office) -> None:
-    office.topic("only", (1,))
-    office.beat(1, wants_shutdown=True)
-    office.duties.shutdown_began(1)
-    office.beat(2)
-    office.beat(3)
-    office.beat(1, wants_shutdown=True)
-    assert office.duties.answer(1).should_shutdown
-    office.shows(leader=-1, isr=(), elr=(1,), name="only")
-    office.join(1, incarnation="second", clean=True)
-    office.shows(leader=1, isr=(1,), name="only")
+def test_the_only_replica_may_stop_and_leads_again_when_it_is_back(controller: TestedController) -> None:
+    controller.topic("only", (1,))
+    controller.beat(1, wants_shutdown=True)
+    controller.planner.shutdown_began(1)
+    controller.beat(2)
+    controller.beat(3)
+    controller.beat(1, wants_shutdown=True)
+    assert controller.planner.answer(1).should_shutdown
+    controller.shows(leader=-1, isr=(), elr=(1,), name="only")
+    controller.join(1, incarnation="second", clean=True)
+    controller.shows(leader=1, isr=(1,), name="only")
 
 
-def test_shutting_down_the_whole_cluster_one_by_one_loses_no_partition(office: Office) -> None:
-    office.topic(**SAFE)
+def test_shutting_down_the_whole_cluster_one_by_one_loses_no_partition(controller: TestedController) -> None:
+    controller.topic(**SAFE)
     for node_id in (1, 2, 3):
         for _ in range(3):
             for other in (1, 2, 3):
-                if not office.state.brokers[other].fenced:
-                    office.beat(other, wants_shutdown=other == node_id)
-            office.duties.shutdown_began(node_id)
-        assert office.duties.answer(node_id).should_shutdown, node_id
-    office.join(1, incarnation="second", clean=True)
-    office.shows(leader=-1, isr=(), elr=(2, 3))
-    office.join(2, 3, incarnation="second", clean=True)
-    office.shows(leader=2, isr=(2,), elr=(3,))
+                if not controller.state.brokers[other].fenced:
+                    controller.beat(other, wants_shutdown=other == node_id)
+            controller.planner.shutdown_began(node_id)
+        assert controller.planner.answer(node_id).should_shutdown, node_id
+    controller.join(1, incarnation="second", clean=True)
+    controller.shows(leader=-1, isr=(), elr=(2, 3))
+    controller.join(2, 3, incarnation="second", clean=True)
+    controller.shows(leader=2, isr=(2,), elr=(3,))
 
 
 # ---- ablations: what happens without the rules above ------------------------------------------------------------------------
 
 
 def test_without_the_proof_of_a_clean_stop_the_lossy_last_replica_would_lead(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    controller: TestedController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ActiveController, "_changes_after_restart", lambda *_: [])
-    office.topic(**SAFE)
-    office.lose(1)
-    office.lose(2)
-    office.lose(3)
-    office.join(3, incarnation="second")
-    office.shows(leader=3, isr=(3,), elr=(2,))
+    monkeypatch.setattr(ControllerPlanner, "_changes_after_restart", lambda *_: [])
+    controller.topic(**SAFE)
+    controller.lose(1)
+    controller.lose(2)
+    controller.lose(3)
+    controller.join(3, incarnation="second")
+    controller.shows(leader=3, isr=(3,), elr=(2,))
 
 
 def test_without_the_check_of_broker_epochs_an_earlier_life_would_enter_the_isr(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    controller: TestedController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ActiveController, "_isr_change_error", lambda *_: None)
+    monkeypatch.setattr(ControllerPlanner, "_isr_change_error", lambda *_: None)
     monkeypatch.setattr(partition_changes, "_membership_error", lambda *_: ErrorCode.NONE)
-    office.topic()
-    office.lose(3)
-    assert alter(office, 1, (1, 2, 3), isr_broker_epochs=(-1, -1, 99)) == ErrorCode.NONE
-    assert 3 in office.partition().isr and office.state.brokers[3].fenced
+    controller.topic()
+    controller.lose(3)
+    assert alter(controller, 1, (1, 2, 3), isr_broker_epochs=(-1, -1, 99)) == ErrorCode.NONE
+    assert 3 in controller.partition().isr and controller.state.brokers[3].fenced
 
 
 def test_without_waiting_for_the_others_a_broker_would_stop_while_it_is_still_asked(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    controller: TestedController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ActiveController, "_may_stop", lambda *_: True)
-    office.topic(**SAFE)
-    office.beat(1, wants_shutdown=True)
-    office.beat(1, wants_shutdown=True)
-    assert office.duties.answer(1).should_shutdown
-    assert office.duties.sessions[2].applied_index < office.state.index
+    monkeypatch.setattr(ControllerPlanner, "_may_stop", lambda *_: True)
+    controller.topic(**SAFE)
+    controller.beat(1, wants_shutdown=True)
+    controller.beat(1, wants_shutdown=True)
+    assert controller.planner.answer(1).should_shutdown
+    assert controller.planner.sessions[2].applied_index < controller.state.index
 
 
-def test_without_the_grace_after_a_sleep_everybody_would_be_fenced(office: Office) -> None:
-    office.now += 60.0
-    office.duties._last_tick = office.now
-    assert office.duties.tick(office.now).reason == "fence brokers: session expired"
+def test_without_the_grace_after_a_sleep_everybody_would_be_fenced(controller: TestedController) -> None:
+    controller.now += 60.0
+    controller.planner._last_tick = controller.now
+    assert controller.planner.tick(controller.now).reason == "fence brokers: session expired"

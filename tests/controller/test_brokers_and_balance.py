@@ -10,122 +10,123 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_active_controller import Office, alter
-from tidegate.controller import active, elections
-from tidegate.controller import topics as topic_plans
-from tidegate.controller.active import ControllerConfig
-from tidegate.controller.model import METADATA_VERSION, BrokerState, PartitionState, TopicState
-from tidegate.controller.placement import Load, place
+from test_active_controller import TestedController, alter
+from tidegate.controller.planning import planner as active
+from tidegate.controller.planning import topics as topic_plans
+from tidegate.controller.planning.placement import Load, place
+from tidegate.controller.planning.planner import ControllerConfig
+from tidegate.controller.state import elections
+from tidegate.controller.state.model import METADATA_VERSION, BrokerState, PartitionState, TopicState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office()
-    office.join(1, 2, 3, 4)
-    return office
+def controller() -> TestedController:
+    controller = TestedController()
+    controller.join(1, 2, 3, 4)
+    return controller
 
 
 # ---- unregistering ----------------------------------------------------------------------------------------------------------
 
 
-def unregister(office: Office, node_id: int) -> None:
-    office.carry_out(office.duties.unregister(node_id))
-    office.duties.unregistered(node_id)
+def unregister(controller: TestedController, node_id: int) -> None:
+    controller.carry_out(controller.planner.unregister(node_id))
+    controller.planner.unregistered(node_id)
 
 
-def refusal(office: Office, node_id: int) -> KafkaError:
+def refusal(controller: TestedController, node_id: int) -> KafkaError:
     with pytest.raises(KafkaError) as refused:
-        unregister(office, node_id)
+        unregister(controller, node_id)
     return refused.value
 
 
-def test_a_broker_is_forgotten_only_when_nothing_relies_on_it_and_comes_back_as_a_new_one(office: Office) -> None:
+def test_a_broker_is_forgotten_only_when_nothing_relies_on_it_and_comes_back_as_a_new_one(controller: TestedController) -> None:
     for number in range(7):
-        office.topic(f"t{number}", replicas=(1, 2, 3))
-    assert refusal(office, 9).code == ErrorCode.BROKER_ID_NOT_REGISTERED
-    assert "is alive" in refusal(office, 3).message
-    office.lose(3, 4)
-    held = refusal(office, 3)
+        controller.topic(f"t{number}", replicas=(1, 2, 3))
+    assert refusal(controller, 9).code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert "is alive" in refusal(controller, 3).message
+    controller.lose(3, 4)
+    held = refusal(controller, 3)
     assert held.code == ErrorCode.POLICY_VIOLATION
     assert "replica of t0-0, t1-0, t2-0, t3-0, t4-0 and more: move them first" in held.message
-    before = office.state.brokers[4].broker_epoch
-    unregister(office, 4)
-    assert 4 not in office.state.brokers and 4 not in office.duties.sessions
+    before = controller.state.brokers[4].broker_epoch
+    unregister(controller, 4)
+    assert 4 not in controller.state.brokers and 4 not in controller.planner.sessions
     with pytest.raises(KafkaError) as gone:
-        office.duties.heartbeat(rpc.HeartbeatRequest(node_id=4, broker_epoch=before), office.now)
+        controller.planner.heartbeat(rpc.HeartbeatRequest(node_id=4, broker_epoch=before), controller.now)
     assert gone.value.code == ErrorCode.BROKER_ID_NOT_REGISTERED
-    office.join(4, incarnation="another machine")
-    assert office.state.brokers[4].broker_epoch > before and office.state.brokers[4].active
+    controller.join(4, incarnation="another machine")
+    assert controller.state.brokers[4].broker_epoch > before and controller.state.brokers[4].active
 
 
-def test_the_state_itself_refuses_to_forget_a_broker_that_is_needed(office: Office) -> None:
+def test_the_state_itself_refuses_to_forget_a_broker_that_is_needed(controller: TestedController) -> None:
     """Whatever the plan was made from: the entry that is applied decides."""
-    office.topic(replicas=(1, 2, 3))
-    office.lose(3)
+    controller.topic(replicas=(1, 2, 3))
+    controller.lose(3)
 
     def apply(node_id: int) -> ErrorCode:
-        removal = pb.UnregisterBroker(node_id=node_id, broker_epoch=office.state.brokers[node_id].broker_epoch)
+        removal = pb.UnregisterBroker(node_id=node_id, broker_epoch=controller.state.brokers[node_id].broker_epoch)
         command = pb.Command(operations=[pb.Operation(unregister_broker=removal)])
-        return office.state.apply(office.state.index + 1, 1, command.SerializeToString()).error
+        return controller.state.apply(controller.state.index + 1, 1, command.SerializeToString()).error
 
     assert apply(3) == ErrorCode.POLICY_VIOLATION and apply(4) == ErrorCode.POLICY_VIOLATION
-    office.lose(4)
-    office.state._features = {METADATA_VERSION: 1}
-    assert apply(4) == ErrorCode.UNSUPPORTED_VERSION and "needs 2" in refusal(office, 4).message
-    office.state._features = {METADATA_VERSION: 2}
+    controller.lose(4)
+    controller.state._features = {METADATA_VERSION: 1}
+    assert apply(4) == ErrorCode.UNSUPPORTED_VERSION and "needs 2" in refusal(controller, 4).message
+    controller.state._features = {METADATA_VERSION: 2}
     assert apply(4) == ErrorCode.NONE
 
 
-def test_an_entry_for_an_earlier_life_forgets_nobody(office: Office) -> None:
-    old = office.state.brokers[4].broker_epoch
-    office.lose(4)
-    office.register(4, "second")
+def test_an_entry_for_an_earlier_life_forgets_nobody(controller: TestedController) -> None:
+    old = controller.state.brokers[4].broker_epoch
+    controller.lose(4)
+    controller.register(4, "second")
     removal = pb.Command(operations=[pb.Operation(unregister_broker=pb.UnregisterBroker(node_id=4, broker_epoch=old))])
-    result = office.state.apply(office.state.index + 1, 1, removal.SerializeToString())
-    assert result.error == ErrorCode.STALE_BROKER_EPOCH and 4 in office.state.brokers
+    result = controller.state.apply(controller.state.index + 1, 1, removal.SerializeToString())
+    assert result.error == ErrorCode.STALE_BROKER_EPOCH and 4 in controller.state.brokers
 
 
 # ---- balance ----------------------------------------------------------------------------------------------------------------
 
 
-def unbalanced(percentage: int, *, enabled: bool = True, elsewhere: int = 1, of: int = 10) -> Office:
+def unbalanced(percentage: int, *, enabled: bool = True, elsewhere: int = 1, of: int = 10) -> TestedController:
     """Broker 1 is the preferred leader of `of` partitions; `elsewhere` of them are led by 2 although it is in sync again."""
     config = ControllerConfig(leader_imbalance_percentage=percentage, leader_rebalance=enabled)
-    office = Office(config=config)
-    office.join(1, 2)
+    controller = TestedController(config=config)
+    controller.join(1, 2)
     for number in range(of):
-        office.topic(f"t{number}", replicas=(1, 2))
+        controller.topic(f"t{number}", replicas=(1, 2))
     for number in range(elsewhere):
-        topic = office.state.topics[f"t{number}"]
+        topic = controller.state.topics[f"t{number}"]
         partition = replace(topic.partitions[0], leader=2, leader_epoch=1)
-        office.state._topics[topic.name] = replace(topic, partitions={0: partition})
-    return office
+        controller.state._topics[topic.name] = replace(topic, partitions={0: partition})
+    return controller
 
 
 @pytest.mark.parametrize(("percentage", "returns"), [(0, True), (9, True), (10, False), (100, False)])
 def test_leaderships_return_when_more_than_the_allowed_share_is_elsewhere(percentage: int, returns: bool) -> None:
-    assert bool(unbalanced(percentage).duties.rebalance()) is returns
+    assert bool(unbalanced(percentage).planner.rebalance()) is returns
 
 
 def test_leaderships_return_by_themselves_at_the_interval_unless_that_is_off() -> None:
     for enabled in (True, False):
-        office = unbalanced(0, enabled=enabled)
-        office.now = 31.0
+        controller = unbalanced(0, enabled=enabled)
+        controller.now = 31.0
         for node_id in (1, 2):
-            office.beat(node_id)
+            controller.beat(node_id)
         for _ in range(3):
-            office.carry_out(office.duties.tick(office.now))
-        assert (office.partition("t0").leader == 1) is enabled
+            controller.carry_out(controller.planner.tick(controller.now))
+        assert (controller.partition("t0").leader == 1) is enabled
 
 
 def test_a_preferred_leader_that_is_not_in_sync_is_counted_but_left_alone() -> None:
-    office = unbalanced(20, elsewhere=3)
-    stuck = office.state.topics["t0"]
-    office.state._topics["t0"] = replace(stuck, partitions={0: replace(stuck.partitions[0], isr=(2,))})
-    plan = office.duties.rebalance()
+    controller = unbalanced(20, elsewhere=3)
+    stuck = controller.state.topics["t0"]
+    controller.state._topics["t0"] = replace(stuck, partitions={0: replace(stuck.partitions[0], isr=(2,))})
+    plan = controller.planner.rebalance()
     assert sum(len(topic.partitions) for op in plan.operations for topic in op.change_partitions.topics) == 2
 
 
@@ -176,40 +177,40 @@ def test_the_load_of_a_partition_that_moves_counts_where_it_will_be() -> None:
 # ---- many partitions, and the rules of KIP-966 ------------------------------------------------------------------------------
 
 
-def with_many(topics: int, partitions: int) -> Office:
-    office = Office()
-    office.join(1, 2, 3)
+def with_many(topics: int, partitions: int) -> TestedController:
+    controller = TestedController()
+    controller.join(1, 2, 3)
     replicas = [{"replicas": tuple(((number + shift) % 3) + 1 for shift in range(3))} for number in range(partitions)]
     request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id="test", sequence=1))
     for number in range(topics):
         wanted = request.topics.add(name=f"t{number}", partitions=-1, replication_factor=-1, assignments=replicas)
         wanted.config["min.insync.replicas"] = "2"
-    office.carry_out(active.Plan(topic_plans.plan_creation(office.state, office.config, request, uuid4).operations))
-    return office
+    controller.carry_out(active.Plan(topic_plans.plan_creation(controller.state, controller.config, request, uuid4).operations))
+    return controller
 
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 10_000), (1000, 10)])
 def test_ten_thousand_partitions_leave_a_dead_broker_in_a_few_bounded_commands(topics: int, partitions: int) -> None:
-    office = with_many(topics, partitions)
-    plan = office.duties.fence([1], "dead")
+    controller = with_many(topics, partitions)
+    plan = controller.planner.fence([1], "dead")
     commands = list(plan.commands(1))
     assert len(commands) <= 3 and max(command.ByteSize() for command in commands) < 500_000
-    office.carry_out(plan)
-    assert all(p.leader in (2, 3) and p.isr for t in office.state.topics.values() for p in t.partitions.values())
+    controller.carry_out(plan)
+    assert all(p.leader in (2, 3) and p.isr for t in controller.state.topics.values() for p in t.partitions.values())
 
 
 def test_a_leader_of_the_elr_is_elected_and_without_the_elr_nobody_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-966: 2 left the ISR when it was below min.insync.replicas, so it has everything that was acknowledged."""
 
     def elected() -> int:
-        office = Office()
-        office.join(1, 2, 3)
-        office.topic(**{"min.insync.replicas": "2", "flush.policy": "os"})
-        office.lose(3)
-        office.lose(2)
-        office.lose(1)
-        office.join(2, incarnation="second", clean=True)
-        return office.partition().leader
+        controller = TestedController()
+        controller.join(1, 2, 3)
+        controller.topic(**{"min.insync.replicas": "2", "flush.policy": "os"})
+        controller.lose(3)
+        controller.lose(2)
+        controller.lose(1)
+        controller.join(2, incarnation="second", clean=True)
+        return controller.partition().leader
 
     assert elected() == 2
     monkeypatch.setattr(active, "eligible_leaders", lambda *_: ())
@@ -221,12 +222,12 @@ def test_without_the_choice_of_the_topic_being_asked_records_would_be_lost_uncle
     """Also on a state topic, were its name not asked for."""
 
     def leader_after(**config: str) -> int:
-        office = Office()
-        office.join(1, 2)
-        office.topic(replicas=(1, 2), **config)
-        alter(office, 1, (1,))
-        office.lose(1)
-        return office.partition().leader
+        controller = TestedController()
+        controller.join(1, 2)
+        controller.topic(replicas=(1, 2), **config)
+        alter(controller, 1, (1,))
+        controller.lose(1)
+        return controller.partition().leader
 
     assert leader_after() == -1 and leader_after(**{"unclean.leader.election.enable": "true"}) == 2
     monkeypatch.setattr(TopicState, "unclean_election_allowed", property(lambda _self: True))

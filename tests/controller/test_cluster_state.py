@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidegate.controller.model import FLUSH_POLICY_CONFIG, MIN_IN_SYNC_REPLICAS_CONFIG
-from tidegate.controller.proposers import PROPOSERS_MAX, WINDOW
-from tidegate.controller.state import ApplyResult, ClusterState
+from tidegate.controller.state.cluster_state import ApplyResult, ClusterState
+from tidegate.controller.state.model import FLUSH_POLICY_CONFIG, MIN_IN_SYNC_REPLICAS_CONFIG
+from tidegate.controller.state.proposers import PROPOSERS_MAX, WINDOW
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode
 

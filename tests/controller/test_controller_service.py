@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from controller_cluster import QUICK, ControllerCluster, registration, until
-from tidegate.controller import service
-from tidegate.controller.client import ControllerClient
-from tidegate.controller.metadata_follower import MetadataFollower
-from tidegate.controller.metadata_log import MetadataLog
 from tidegate.controller.raft.journal import DurableJournal
-from tidegate.controller.state import ApplyResult, ClusterState
+from tidegate.controller.remote.client import ControllerClient
+from tidegate.controller.remote.metadata_follower import MetadataFollower
+from tidegate.controller.service import service
+from tidegate.controller.service.metadata_log import MetadataLog
+from tidegate.controller.state.cluster_state import ApplyResult, ClusterState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.errors import ErrorCode, KafkaError

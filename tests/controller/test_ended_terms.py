@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from controller_cluster import ControllerCluster, registration
-from tidegate.controller.client import ControllerClient
+from tidegate.controller.remote.client import ControllerClient
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.errors import ErrorCode

@@ -7,20 +7,22 @@ from uuid import uuid4
 
 import pytest
 from controller_cluster import ControllerCluster, registration, until
-from test_active_controller import Office
-from tidegate.controller import features, metadata_log, node_settings
-from tidegate.controller.active import ControllerConfig
-from tidegate.controller.feature_updates import plan_update
-from tidegate.controller.features import SUPPORTED, Ranges, UnknownLevel, check_known, level_problem
-from tidegate.controller.metadata_log import MetadataLogUnusable
-from tidegate.controller.model import (
+from test_active_controller import TestedController
+from tidegate.controller.planning import node_settings
+from tidegate.controller.planning.feature_updates import plan_update
+from tidegate.controller.planning.planner import ControllerConfig
+from tidegate.controller.planning.topics import plan_configuration, plan_creation
+from tidegate.controller.service import metadata_log
+from tidegate.controller.service.metadata_log import MetadataLogUnusable
+from tidegate.controller.state import features
+from tidegate.controller.state.features import SUPPORTED, Ranges, UnknownLevel, check_known, level_problem
+from tidegate.controller.state.model import (
     FORMER_METADATA_VERSION,
     METADATA_VERSION,
     OPERATION_LEVELS,
     metadata_level,
     name_of_metadata_level,
 )
-from tidegate.controller.topics import plan_configuration, plan_creation
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.storage.topic_config import TOPIC_CONFIGS
@@ -37,17 +39,19 @@ RELEASED: Ranges = {FORMER_METADATA_VERSION: (1, 3), TRANSACTIONS: (0, 2)}
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office()
-    office.state._features = {FORMER_METADATA_VERSION: 1, TRANSACTIONS: 2}
-    office.join(1, 2)
-    return office
+def controller() -> TestedController:
+    controller = TestedController()
+    controller.state._features = {FORMER_METADATA_VERSION: 1, TRANSACTIONS: 2}
+    controller.join(1, 2)
+    return controller
 
 
-def update(office: Office, name: str, level: int, *, voters: dict[int, Ranges | None] | None = None, **fields: bool) -> None:
+def update(
+    controller: TestedController, name: str, level: int, *, voters: dict[int, Ranges | None] | None = None, **fields: bool
+) -> None:
     wanted = rpc.FeatureUpdate(name=name, level=level, downgrade=fields.get("downgrade", False))
     request = rpc.UpdateFeaturesRequest(updates=[wanted], validate_only=fields.get("validate_only", False))
-    office.carry_out(plan_update(office.state, request, {1: SUPPORTED} if voters is None else voters))
+    controller.carry_out(plan_update(controller.state, request, {1: SUPPORTED} if voters is None else voters))
 
 
 PROBLEMS = [
@@ -69,37 +73,39 @@ def test_a_problem_names_the_feature_the_level_and_what_is_known(
 
 
 @pytest.mark.parametrize(("low", "high", "says"), [(0, 0, "does not know it"), (2, 5, "needs at least 2")])
-def test_a_broker_that_cannot_follow_a_finalised_level_is_refused(office: Office, low: int, high: int, says: str) -> None:
+def test_a_broker_that_cannot_follow_a_finalised_level_is_refused(
+    controller: TestedController, low: int, high: int, says: str
+) -> None:
     request = registration(3)
     former = next(each for each in request.supported_features if each.name == FORMER_METADATA_VERSION)
     former.CopyFrom(rpc.FeatureRange(name=FORMER_METADATA_VERSION, min_level=low, max_level=high))
     with pytest.raises(KafkaError) as refused:
-        office.duties.register(request)
+        controller.planner.register(request)
     assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
     assert "the cluster runs metadata.version=1, broker 3" in refused.value.message and says in refused.value.message
 
 
-def test_a_level_is_raised_when_everybody_knows_it_and_again_without_effect(office: Office) -> None:
-    update(office, METADATA_VERSION, 2, validate_only=True)
-    assert metadata_level(office.state.features) == 1
-    update(office, METADATA_VERSION, 2)
-    assert metadata_level(office.state.features) == 2
-    index = office.state.index
-    update(office, METADATA_VERSION, 2)
-    assert office.state.index == index
+def test_a_level_is_raised_when_everybody_knows_it_and_again_without_effect(controller: TestedController) -> None:
+    update(controller, METADATA_VERSION, 2, validate_only=True)
+    assert metadata_level(controller.state.features) == 1
+    update(controller, METADATA_VERSION, 2)
+    assert metadata_level(controller.state.features) == 2
+    index = controller.state.index
+    update(controller, METADATA_VERSION, 2)
+    assert controller.state.index == index
 
 
-def test_from_level_4_on_the_level_stands_under_its_own_name_alone(office: Office) -> None:
+def test_from_level_4_on_the_level_stands_under_its_own_name_alone(controller: TestedController) -> None:
     """A node of the version before knows the former name only: it stops at the entry, and never starts on what follows."""
-    update(office, METADATA_VERSION, 3)
-    assert dict(office.state.features) == {FORMER_METADATA_VERSION: 3, TRANSACTIONS: 2}
-    assert level_problem("it", RELEASED, office.state.features) is None
-    met = office.state.index
-    update(office, METADATA_VERSION, 4)
-    assert office.state.index == met + 1, "one entry"
-    assert dict(office.state.features) == {METADATA_VERSION: 4, TRANSACTIONS: 2}
-    assert features.shown(office.state.features) == dict(office.state.features)
-    assert level_problem("it", RELEASED, office.state.features)
+    update(controller, METADATA_VERSION, 3)
+    assert dict(controller.state.features) == {FORMER_METADATA_VERSION: 3, TRANSACTIONS: 2}
+    assert level_problem("it", RELEASED, controller.state.features) is None
+    met = controller.state.index
+    update(controller, METADATA_VERSION, 4)
+    assert controller.state.index == met + 1, "one entry"
+    assert dict(controller.state.features) == {METADATA_VERSION: 4, TRANSACTIONS: 2}
+    assert features.shown(controller.state.features) == dict(controller.state.features)
+    assert level_problem("it", RELEASED, controller.state.features)
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4])
@@ -108,11 +114,11 @@ def test_clients_see_one_name_at_every_level(level: int) -> None:
     assert FORMER_METADATA_VERSION not in features.shown_ranges()
 
 
-def old_broker(office: Office, node_id: int) -> None:
+def old_broker(controller: TestedController, node_id: int) -> None:
     request = registration(node_id)
     del request.supported_features[:]
     request.supported_features.extend(features.as_messages(OLD))
-    office.carry_out(office.duties.register(request))
+    controller.carry_out(controller.planner.register(request))
 
 
 REFUSED = [
@@ -130,38 +136,38 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "level", "fields", "code", "says"), REFUSED)
 def test_what_not_everybody_could_follow_is_refused(
-    office: Office, name: str, level: int, fields: dict[str, object], code: ErrorCode, says: str
+    controller: TestedController, name: str, level: int, fields: dict[str, object], code: ErrorCode, says: str
 ) -> None:
-    before = dict(office.state.features)
+    before = dict(controller.state.features)
     with pytest.raises(KafkaError) as refused:
-        update(office, name, level, **fields)  # type: ignore[arg-type]
+        update(controller, name, level, **fields)  # type: ignore[arg-type]
     assert refused.value.code == code and says in refused.value.message
-    assert office.state.features == before
+    assert controller.state.features == before
 
 
-def test_a_registered_broker_that_does_not_know_the_level_holds_it_back_although_it_is_away(office: Office) -> None:
-    old_broker(office, 3)
+def test_a_registered_broker_that_does_not_know_the_level_holds_it_back_although_it_is_away(controller: TestedController) -> None:
+    old_broker(controller, 3)
     with pytest.raises(KafkaError) as refused:
-        update(office, METADATA_VERSION, 2)
+        update(controller, METADATA_VERSION, 2)
     assert "broker 3 (1): upgrade or unregister them first" in refused.value.message
 
 
-def test_transactions_may_go_back_to_the_older_protocol(office: Office) -> None:
-    update(office, TRANSACTIONS, 1, downgrade=True)
-    assert office.state.features[TRANSACTIONS] == 1
-    update(office, TRANSACTIONS, 0, downgrade=True)
-    assert office.state.features[TRANSACTIONS] == 0
+def test_transactions_may_go_back_to_the_older_protocol(controller: TestedController) -> None:
+    update(controller, TRANSACTIONS, 1, downgrade=True)
+    assert controller.state.features[TRANSACTIONS] == 1
+    update(controller, TRANSACTIONS, 0, downgrade=True)
+    assert controller.state.features[TRANSACTIONS] == 0
 
 
-def test_one_of_several_that_is_refused_holds_up_all(office: Office) -> None:
+def test_one_of_several_that_is_refused_holds_up_all(controller: TestedController) -> None:
     request = rpc.UpdateFeaturesRequest()
     request.updates.add(name=METADATA_VERSION, level=2)
     request.updates.add(name=TRANSACTIONS, level=9)
     with pytest.raises(KafkaError):
-        plan_update(office.state, request, {1: SUPPORTED})
+        plan_update(controller.state, request, {1: SUPPORTED})
     request.updates[1].CopyFrom(rpc.FeatureUpdate(name=METADATA_VERSION, level=2))
     with pytest.raises(KafkaError) as refused:
-        plan_update(office.state, request, {1: SUPPORTED})
+        plan_update(controller.state, request, {1: SUPPORTED})
     assert "more than once" in refused.value.message
 
 
@@ -257,22 +263,24 @@ def test_every_setting_and_value_has_the_level_that_it_came_with() -> None:
         assert set(TOPIC_CONFIGS[name].choices) - first == levels_of_values - {""}, name
 
 
-def test_a_setting_or_value_above_the_level_is_refused_by_name(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    office.topic("orders", (1,))
+def test_a_setting_or_value_above_the_level_is_refused_by_name(
+    controller: TestedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.topic("orders", (1,))
     monkeypatch.setattr(features, "SETTING_LEVELS", {"retention.ms": 4})
     monkeypatch.setattr(features, "VALUE_LEVELS", {"cleanup.policy": {"compact": 4}})
 
     def codes(settings: dict[str, str]) -> list[tuple[int, str]]:
         topic = rpc.NewTopic(name="new", partitions=1, replication_factor=1, config=settings)
         creation = rpc.CreateTopicsRequest(topics=[topic], validate_only=True)
-        made = plan_creation(office.state, ControllerConfig(), creation, uuid4).results
+        made = plan_creation(controller.state, ControllerConfig(), creation, uuid4).results
         change = rpc.ConfigChange(name="orders", set=settings)
-        altered = plan_configuration(office.state, rpc.AlterConfigsRequest(topics=[change], validate_only=True)).results
+        altered = plan_configuration(controller.state, rpc.AlterConfigsRequest(topics=[change], validate_only=True)).results
         return [(result.error, result.message) for result in (*made, *altered)]
 
     refused = (({"retention.ms": "1"}, "retention.ms"), ({"cleanup.policy": "delete,compact"}, "cleanup.policy=compact"))
     for settings, named in refused:
         said = f"tidegate.metadata.version is 1, {named} needs 4: `tidegate features upgrade`"
         assert codes(settings) == [(ErrorCode.UNSUPPORTED_VERSION, said)] * 2
-    office.state._features = {METADATA_VERSION: 4}
+    controller.state._features = {METADATA_VERSION: 4}
     assert codes({"retention.ms": "1", "cleanup.policy": "compact"}) == [(ErrorCode.NONE, "")] * 2

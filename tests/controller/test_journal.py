@@ -285,7 +285,7 @@ def test_a_damaged_snapshot_stops_the_node_and_an_older_one_never_replaces_a_new
 
 
 def as_of_the_version_before(disk: LyingDisk) -> None:
-    """Rewrites the vote file without what that version did not know: id, vote right and seats."""
+    """Rewrites the vote file without what that version did not know: id, vote right and voter_records."""
     body = bytearray(disk.read(VOTE)[4:])
     del body[_VOTE.size :]
     body[4:6] = (1).to_bytes(2, "little")
@@ -313,7 +313,7 @@ def test_a_folder_of_the_version_before_has_a_vote_if_it_can_have_promised_anyth
         use(journal)
     as_of_the_version_before(disk)
     again = DurableJournal(disk, FOLDER, node_id=1, new_id=77)
-    assert (again.voting, again.journal_id, again.seats) == (voting, 77, {})
+    assert (again.voting, again.journal_id, again.voter_records) == (voting, 77, {})
     once_more = DurableJournal(disk, FOLDER, node_id=1, new_id=78)
     assert (once_more.voting, once_more.journal_id) == (voting, 77), "the id is kept from the first start on"
 
@@ -333,7 +333,7 @@ def test_a_seat_is_remembered_only_with_the_entries_it_was_given_for() -> None:
         disk.crash(rng)
         again = opened(disk)
         assert again.journal_id == JOURNAL
-        assert not again.voting or (again[-1][1] == 2 and again.seats == {1: (1, JOURNAL, 2), 2: (2, 9, 0)})
+        assert not again.voting or (again[-1][1] == 2 and again.voter_records == {1: (1, JOURNAL, 2), 2: (2, 9, 0)})
 
 
 class NamesAreBelieved(DurableJournal):

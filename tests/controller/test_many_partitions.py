@@ -8,11 +8,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tidegate.controller import state as state_module
-from tidegate.controller.elections import Settler, settle
-from tidegate.controller.model import NO_LEADER, PartitionState, TopicState
-from tidegate.controller.partition_changes import changed_partition
-from tidegate.controller.state import ClusterState
+from tidegate.controller.state import cluster_state as state_module
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.elections import Settler, settle
+from tidegate.controller.state.model import NO_LEADER, PartitionState, TopicState
+from tidegate.controller.state.partition_changes import changed_partition
 from tidegate.proto import metadata_pb2 as pb
 
 BROKERS = (1, 2, 3, 4)

@@ -11,8 +11,8 @@ import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.controller.raft.failure import RaftFatal
 from tidegate.controller.raft.journal import DurableJournal
-from tidegate.controller.raft.membership import Membership, Returns, decode_return, encode_return
-from tidegate.controller.raft.messages import Standing
+from tidegate.controller.raft.membership import Returns, VoterMembership, decode_return, encode_return
+from tidegate.controller.raft.messages import VoterStatus
 
 VOTERS = (1, 2, 3)
 
@@ -20,7 +20,7 @@ VOTERS = (1, 2, 3)
 class Voter:
     """A journal on its disk and its membership; `restart` forgets what was heard, `wipe` everything."""
 
-    def __init__(self, node_id: int, ids: itertools.count[int], rules: type[Membership] = Membership) -> None:
+    def __init__(self, node_id: int, ids: itertools.count[int], rules: type[VoterMembership] = VoterMembership) -> None:
         self.node_id, self._ids, self._rules = node_id, ids, rules
         self.wipe()
 
@@ -60,7 +60,9 @@ def test_all_voters_together_form_a_quorum_and_remember_it(voters: dict[int, Vot
     for voter in voters.values():
         voter.restart()
     assert with_vote(voters) == [1, 2, 3]
-    assert {tuple(sorted(voter.journal.seats.values())) for voter in voters.values()} == {((1, 100, 0), (2, 101, 0), (3, 102, 0))}
+    assert {tuple(sorted(voter.journal.voter_records.values())) for voter in voters.values()} == {
+        ((1, 100, 0), (2, 101, 0), (3, 102, 0))
+    }
 
 
 def test_a_majority_forms_nothing_and_says_whom_it_has_not_seen(voters: dict[int, Voter]) -> None:
@@ -79,8 +81,8 @@ def test_a_journal_of_a_formed_quorum_opens_for_no_fewer_voters(voters: dict[int
     journal = voters[1].journal
     for fewer in [(1,), (1, 2), (1, 2, 4)]:
         with pytest.raises(RaftFatal, match="quorum.voters does not name them"):
-            Membership(1, fewer, journal)
-    assert Membership(1, (1, 2, 3, 4, 5), journal).voting
+            VoterMembership(1, fewer, journal)
+    assert VoterMembership(1, (1, 2, 3, 4, 5), journal).voting
 
 
 @pytest.mark.parametrize("trace", ["an entry", "a term"])
@@ -121,10 +123,10 @@ def test_a_disk_that_is_lost_during_the_formation_only_delays_it(voters: dict[in
     assert with_vote(voters) == [1, 2, 3]
 
 
-class FormsAtSight(Membership):
+class FormsAtSight(VoterMembership):
     """Without the second round: the vote is taken when all were seen fresh, whatever they have become since."""
 
-    def heard(self, voter: int, standing: Standing) -> bool:
+    def heard(self, voter: int, standing: VoterStatus) -> bool:
         news = super().heard(voter, standing)
         if not self.voting and self.roster():
             self._take_seat(self.roster())
@@ -137,8 +139,8 @@ def test_when_the_youngest_journal_of_a_formed_quorum_was_made_nobody_had_a_vote
     violations = formed = 0
     for seed in range(150):
         rng, ids = random.Random(seed), itertools.count(100)
-        voters = {node_id: Voter(node_id, ids, FormsAtSight if broken else Membership) for node_id in VOTERS}
-        said: list[tuple[int, Standing]] = []
+        voters = {node_id: Voter(node_id, ids, FormsAtSight if broken else VoterMembership) for node_id in VOTERS}
+        said: list[tuple[int, VoterStatus]] = []
         births = {voter.journal.journal_id: 0 for voter in voters.values()}
         with_a_vote: dict[int, list[float]] = {}  # journal -> from when until when
         for step in range(1, 150):
@@ -159,7 +161,7 @@ def test_when_the_youngest_journal_of_a_formed_quorum_was_made_nobody_had_a_vote
                 voter.membership.heard(source, standing)
                 if voter.journal.voting:
                     formed += 1
-                    youngest = max(births[journal] for _, journal, _ in voter.journal.seats.values())
+                    youngest = max(births[journal] for _, journal, _ in voter.journal.voter_records.values())
                     violations += any(since <= youngest < until for since, until in with_a_vote.values())
                     with_a_vote[voter.journal.journal_id] = [step, math.inf]
     assert formed > 100 and (violations > 0) is broken

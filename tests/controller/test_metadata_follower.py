@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import grpc
 import pytest
 from controller_cluster import ControllerCluster, registration, until
-from tidegate.controller import metadata_log, service
-from tidegate.controller.client import ControllerClient
-from tidegate.controller.metadata_follower import MetadataFollower, _SnapshotAssembly, _StreamEnded
-from tidegate.controller.state import ApplyResult, ClusterState
+from tidegate.controller.remote.client import ControllerClient
+from tidegate.controller.remote.metadata_follower import MetadataFollower, _SnapshotAssembly, _StreamEnded
+from tidegate.controller.service import metadata_log, service
+from tidegate.controller.state.cluster_state import ApplyResult, ClusterState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import controller_pb2_grpc
 from tidegate.proto import metadata_pb2 as pb

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from controller_cluster import QUICK, until
 from reserved_ports import reserve_ports
-from tidegate.controller import metadata_log
-from tidegate.controller.metadata_log import MetadataLog, MetadataLogUnusable, NotController, ProposalUnknown, _Accepted
 from tidegate.controller.raft.contract import QuorumStatus, RaftTimings
-from tidegate.controller.state import ApplyResult
+from tidegate.controller.service import metadata_log
+from tidegate.controller.service.metadata_log import MetadataLog, MetadataLogUnusable, NotController, ProposalUnknown, _Accepted
+from tidegate.controller.state.cluster_state import ApplyResult
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk

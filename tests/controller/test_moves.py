@@ -1,6 +1,6 @@
 """Moves of partitions as pure plans: a table of single moves, and random lives in which no committed record may lose its copies.
 
-The rules stand in `controller/moves.py`; KIP-455, KIP-966, docs/semantics.md R13, R14.
+The rules stand in `controller/state/moves.py`; KIP-455, KIP-966, docs/semantics.md R13, R14.
 """
 
 from __future__ import annotations
@@ -10,177 +10,181 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
-from test_active_controller import FLUSHED, Office, alter
-from tidegate.controller import moves, partition_changes
-from tidegate.controller.model import (
+from test_active_controller import FLUSHED, TestedController, alter
+from tidegate.controller.planning.reassignments import plan_reassignments
+from tidegate.controller.state import moves, partition_changes
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import (
     METADATA_VERSION,
     MIN_IN_SYNC_REPLICAS_CONFIG,
     TRANSACTION_STATE_TOPIC,
     PartitionState,
     TopicState,
 )
-from tidegate.controller.reassignments import plan_reassignments
-from tidegate.controller.state import ClusterState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office()
-    office.join(1, 2, 3, 4, 5)
-    return office
+def controller() -> TestedController:
+    controller = TestedController()
+    controller.join(1, 2, 3, 4, 5)
+    return controller
 
 
-def ask(office: Office, *target: int, cancel: bool = False, name: str = "t", keep: bool = False) -> tuple[ErrorCode, str]:
+def ask(
+    controller: TestedController, *target: int, cancel: bool = False, name: str = "t", keep: bool = False
+) -> tuple[ErrorCode, str]:
     wanted = rpc.Reassignment(topic=name, partition=0, replicas=target, cancel=cancel)
     planned = plan_reassignments(
-        office.state, rpc.ReassignPartitionsRequest(partitions=[wanted], keep_replication_factor=keep)
+        controller.state, rpc.ReassignPartitionsRequest(partitions=[wanted], keep_replication_factor=keep)
     )
-    office.carry_out(planned.plan)
-    (result,) = planned.outcome(office.state)
+    controller.carry_out(planned.plan)
+    (result,) = planned.outcome(controller.state)
     return ErrorCode(result.error), result.message
 
 
-def tick(office: Office) -> None:
+def tick(controller: TestedController) -> None:
     for _ in range(3):
-        office.carry_out(office.duties.tick(office.now))
+        controller.carry_out(controller.planner.tick(controller.now))
 
 
-def is_at(office: Office, replicas: tuple[int, ...], adding: tuple[int, ...] = (), removing: tuple[int, ...] = ()) -> bool:
-    partition = office.partition()
+def is_at(
+    controller: TestedController, replicas: tuple[int, ...], adding: tuple[int, ...] = (), removing: tuple[int, ...] = ()
+) -> bool:
+    partition = controller.partition()
     return (partition.replicas, partition.adding, partition.removing) == (replicas, adding, removing)
 
 
 # ---- single moves ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_move_ends_when_every_new_replica_is_in_sync_and_hands_the_leadership_over(office: Office) -> None:
-    office.topic(**FLUSHED)
-    assert ask(office, 4, 5, 2) == (ErrorCode.NONE, "")
-    tick(office)
-    assert is_at(office, (1, 2, 3, 4, 5), (4, 5), (1, 3))
-    assert alter(office, 1, (1, 2, 3, 4)) == ErrorCode.NONE
-    tick(office)
-    assert is_at(office, (1, 2, 3, 4, 5), (4, 5), (1, 3)), "one of two"
-    before = office.partition().leader_epoch
-    assert alter(office, 1, (1, 2, 3, 4, 5)) == ErrorCode.NONE
-    tick(office)
-    assert is_at(office, (4, 5, 2)) and office.partition().leader_epoch > before
-    office.shows(leader=4, isr=(2, 4, 5))
+def test_a_move_ends_when_every_new_replica_is_in_sync_and_hands_the_leadership_over(controller: TestedController) -> None:
+    controller.topic(**FLUSHED)
+    assert ask(controller, 4, 5, 2) == (ErrorCode.NONE, "")
+    tick(controller)
+    assert is_at(controller, (1, 2, 3, 4, 5), (4, 5), (1, 3))
+    assert alter(controller, 1, (1, 2, 3, 4)) == ErrorCode.NONE
+    tick(controller)
+    assert is_at(controller, (1, 2, 3, 4, 5), (4, 5), (1, 3)), "one of two"
+    before = controller.partition().leader_epoch
+    assert alter(controller, 1, (1, 2, 3, 4, 5)) == ErrorCode.NONE
+    tick(controller)
+    assert is_at(controller, (4, 5, 2)) and controller.partition().leader_epoch > before
+    controller.shows(leader=4, isr=(2, 4, 5))
 
 
-def test_a_leader_that_stays_keeps_leading_in_a_new_epoch(office: Office) -> None:
+def test_a_leader_that_stays_keeps_leading_in_a_new_epoch(controller: TestedController) -> None:
     """The epoch fences fetches that whoever lost its replica sent before (KIP-320)."""
-    office.topic()
-    before = office.partition().leader_epoch
-    ask(office, 1, 2)
-    assert is_at(office, (1, 2)) and office.partition().leader == 1 and office.partition().leader_epoch == before + 1
+    controller.topic()
+    before = controller.partition().leader_epoch
+    ask(controller, 1, 2)
+    assert is_at(controller, (1, 2)) and controller.partition().leader == 1 and controller.partition().leader_epoch == before + 1
 
 
-def test_another_order_of_the_same_replicas_is_no_more_than_another_preferred_leader(office: Office) -> None:
-    office.topic()
-    before = office.partition().leader_epoch
-    assert ask(office, 3, 1, 2) == (ErrorCode.NONE, "")
-    assert is_at(office, (3, 1, 2)) and office.partition().leader_epoch == before
-    office.carry_out(office.duties.rebalance())
-    office.shows(leader=3, isr=(1, 2, 3))
+def test_another_order_of_the_same_replicas_is_no_more_than_another_preferred_leader(controller: TestedController) -> None:
+    controller.topic()
+    before = controller.partition().leader_epoch
+    assert ask(controller, 3, 1, 2) == (ErrorCode.NONE, "")
+    assert is_at(controller, (3, 1, 2)) and controller.partition().leader_epoch == before
+    controller.carry_out(controller.planner.rebalance())
+    controller.shows(leader=3, isr=(1, 2, 3))
 
 
-def test_what_is_so_already_changes_nothing(office: Office) -> None:
-    office.topic()
-    before = office.partition()
-    assert ask(office, 1, 2, 3) == (ErrorCode.NONE, "") and office.partition() == before
-    ask(office, 4, 2, 3)
-    under_way = office.partition()
-    assert ask(office, 4, 2, 3) == (ErrorCode.NONE, "") and office.partition() == under_way
+def test_what_is_so_already_changes_nothing(controller: TestedController) -> None:
+    controller.topic()
+    before = controller.partition()
+    assert ask(controller, 1, 2, 3) == (ErrorCode.NONE, "") and controller.partition() == before
+    ask(controller, 4, 2, 3)
+    under_way = controller.partition()
+    assert ask(controller, 4, 2, 3) == (ErrorCode.NONE, "") and controller.partition() == under_way
 
 
-def test_the_bar_of_min_insync_replicas_is_that_of_before_until_the_end(office: Office) -> None:
+def test_the_bar_of_min_insync_replicas_is_that_of_before_until_the_end(controller: TestedController) -> None:
     """One replica with min.insync.replicas=2 is asked for one; a move to three must not stop its writers."""
-    office.topic(replicas=(1,), **FLUSHED)
-    topic = office.state.topics["t"]
-    assert topic.min_in_sync_replicas(office.partition().settled_replicas) == 1
-    ask(office, 1, 2, 3)
-    assert topic.min_in_sync_replicas(office.partition().settled_replicas) == 1
-    alter(office, 1, (1, 2, 3))
-    tick(office)
-    assert is_at(office, (1, 2, 3)) and topic.min_in_sync_replicas(office.partition().settled_replicas) == 2
+    controller.topic(replicas=(1,), **FLUSHED)
+    topic = controller.state.topics["t"]
+    assert topic.min_in_sync_replicas(controller.partition().settled_replicas) == 1
+    ask(controller, 1, 2, 3)
+    assert topic.min_in_sync_replicas(controller.partition().settled_replicas) == 1
+    alter(controller, 1, (1, 2, 3))
+    tick(controller)
+    assert is_at(controller, (1, 2, 3)) and topic.min_in_sync_replicas(controller.partition().settled_replicas) == 2
 
 
-def test_a_move_waits_while_it_would_leave_too_few_replicas_in_sync(office: Office) -> None:
-    office.topic(**FLUSHED)
-    office.lose(2)
-    ask(office, 2, 4)
-    alter(office, 1, (1, 3, 4))
-    tick(office)
-    assert is_at(office, (1, 2, 3, 4), (4,), (1, 3)), "4 alone would hold what two have acknowledged"
-    office.join(2, incarnation="second")
-    alter(office, 1, (1, 2, 3, 4))
-    tick(office)
-    assert is_at(office, (2, 4)) and office.partition().leader == 2
+def test_a_move_waits_while_it_would_leave_too_few_replicas_in_sync(controller: TestedController) -> None:
+    controller.topic(**FLUSHED)
+    controller.lose(2)
+    ask(controller, 2, 4)
+    alter(controller, 1, (1, 3, 4))
+    tick(controller)
+    assert is_at(controller, (1, 2, 3, 4), (4,), (1, 3)), "4 alone would hold what two have acknowledged"
+    controller.join(2, incarnation="second")
+    alter(controller, 1, (1, 2, 3, 4))
+    tick(controller)
+    assert is_at(controller, (2, 4)) and controller.partition().leader == 2
 
 
-def test_a_cancelled_move_goes_back_at_once_in_the_old_order(office: Office) -> None:
-    office.topic(replicas=(3, 1, 2), **FLUSHED)
-    ask(office, 4, 5, 1)
-    alter(office, 3, (3, 1, 2, 4))
-    assert ask(office, cancel=True) == (ErrorCode.NONE, "")
-    assert is_at(office, (3, 1, 2))
-    office.shows(leader=3, isr=(3, 1, 2))
-    assert ask(office, cancel=True)[0] == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+def test_a_cancelled_move_goes_back_at_once_in_the_old_order(controller: TestedController) -> None:
+    controller.topic(replicas=(3, 1, 2), **FLUSHED)
+    ask(controller, 4, 5, 1)
+    alter(controller, 3, (3, 1, 2, 4))
+    assert ask(controller, cancel=True) == (ErrorCode.NONE, "")
+    assert is_at(controller, (3, 1, 2))
+    controller.shows(leader=3, isr=(3, 1, 2))
+    assert ask(controller, cancel=True)[0] == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_a_cancelled_move_keeps_a_new_replica_as_long_as_records_need_it(office: Office) -> None:
+def test_a_cancelled_move_keeps_a_new_replica_as_long_as_records_need_it(controller: TestedController) -> None:
     """1 and 4 acknowledged what 2 and 3 missed: without 4 it would be on one disk only."""
-    office.topic(**FLUSHED)
-    ask(office, 4, 5, 1)
-    alter(office, 1, (1, 2, 3, 4))
-    office.lose(2, 3)
-    assert ask(office, cancel=True) == (ErrorCode.NONE, "")
-    assert is_at(office, (1, 2, 3, 4), (4,), (4,)), "5 has left, 4 is needed"
-    office.join(2, incarnation="second")
-    alter(office, 1, (1, 2, 4))
-    tick(office)
-    assert is_at(office, (1, 2, 3))
-    office.shows(leader=1, isr=(1, 2))
+    controller.topic(**FLUSHED)
+    ask(controller, 4, 5, 1)
+    alter(controller, 1, (1, 2, 3, 4))
+    controller.lose(2, 3)
+    assert ask(controller, cancel=True) == (ErrorCode.NONE, "")
+    assert is_at(controller, (1, 2, 3, 4), (4,), (4,)), "5 has left, 4 is needed"
+    controller.join(2, incarnation="second")
+    alter(controller, 1, (1, 2, 4))
+    tick(controller)
+    assert is_at(controller, (1, 2, 3))
+    controller.shows(leader=1, isr=(1, 2))
 
 
-def test_a_cancelled_move_of_a_partition_without_a_leader_goes_back(office: Office) -> None:
-    office.topic(**FLUSHED)
-    ask(office, 4, 5, 1)
-    office.lose(1, 2, 3)
-    assert office.partition().leader == -1
-    assert ask(office, cancel=True) == (ErrorCode.NONE, "") and is_at(office, (1, 2, 3))
-    office.join(1, incarnation="second")
-    assert office.partition().leader == -1, "the one that left last comes back first"
+def test_a_cancelled_move_of_a_partition_without_a_leader_goes_back(controller: TestedController) -> None:
+    controller.topic(**FLUSHED)
+    ask(controller, 4, 5, 1)
+    controller.lose(1, 2, 3)
+    assert controller.partition().leader == -1
+    assert ask(controller, cancel=True) == (ErrorCode.NONE, "") and is_at(controller, (1, 2, 3))
+    controller.join(1, incarnation="second")
+    assert controller.partition().leader == -1, "the one that left last comes back first"
 
 
-def test_a_second_request_replaces_the_first_and_the_way_back_stays(office: Office) -> None:
-    office.topic(**FLUSHED)
-    ask(office, 4, 2, 3)
-    ask(office, 5, 2, 3)
-    assert is_at(office, (1, 2, 3, 5), (5,), (1,)), "4 had nothing yet"
-    assert ask(office, cancel=True) == (ErrorCode.NONE, "") and is_at(office, (1, 2, 3))
+def test_a_second_request_replaces_the_first_and_the_way_back_stays(controller: TestedController) -> None:
+    controller.topic(**FLUSHED)
+    ask(controller, 4, 2, 3)
+    ask(controller, 5, 2, 3)
+    assert is_at(controller, (1, 2, 3, 5), (5,), (1,)), "4 had nothing yet"
+    assert ask(controller, cancel=True) == (ErrorCode.NONE, "") and is_at(controller, (1, 2, 3))
 
 
-def test_a_shutting_down_broker_is_not_handed_the_leadership(office: Office) -> None:
-    office.topic(**FLUSHED)
-    ask(office, 4, 5)
-    alter(office, 1, (1, 2, 3, 4, 5))
-    office.beat(4, wants_shutdown=True)
-    tick(office)
-    assert office.partition().leader in (1, 5)
+def test_a_shutting_down_broker_is_not_handed_the_leadership(controller: TestedController) -> None:
+    controller.topic(**FLUSHED)
+    ask(controller, 4, 5)
+    alter(controller, 1, (1, 2, 3, 4, 5))
+    controller.beat(4, wants_shutdown=True)
+    tick(controller)
+    assert controller.partition().leader in (1, 5)
 
 
-def test_new_replicas_are_elected_uncleanly_only_after_the_old_ones(office: Office) -> None:
-    office.topic(**{"unclean.leader.election.enable": "true"})
-    ask(office, 4, 2, 3)
-    office.lose(1, 2, 3)
-    assert office.partition().leader == 4, "the topic chose to go on with what there is"
-    office.join(3, incarnation="second")
-    other = Office()
+def test_new_replicas_are_elected_uncleanly_only_after_the_old_ones(controller: TestedController) -> None:
+    controller.topic(**{"unclean.leader.election.enable": "true"})
+    ask(controller, 4, 2, 3)
+    controller.lose(1, 2, 3)
+    assert controller.partition().leader == 4, "the topic chose to go on with what there is"
+    controller.join(3, incarnation="second")
+    other = TestedController()
     other.join(1, 2, 3, 4)
     other.topic(**{"unclean.leader.election.enable": "true"})
     ask(other, 4, 2, 3)
@@ -199,55 +203,55 @@ REFUSED = [
 
 @pytest.mark.parametrize(("target", "keep", "code", "says"), REFUSED)
 def test_a_target_that_cannot_be_is_refused(
-    office: Office, target: tuple[int, ...], keep: bool, code: ErrorCode, says: str
+    controller: TestedController, target: tuple[int, ...], keep: bool, code: ErrorCode, says: str
 ) -> None:
-    office.topic()
-    before = office.partition()
-    error, message = ask(office, *target, keep=keep)
-    assert error == code and says in message and office.partition() == before
+    controller.topic()
+    before = controller.partition()
+    error, message = ask(controller, *target, keep=keep)
+    assert error == code and says in message and controller.partition() == before
 
 
-def test_what_does_not_exist_or_is_named_twice_is_refused(office: Office) -> None:
-    office.topic()
-    assert ask(office, 1, name="nope")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+def test_what_does_not_exist_or_is_named_twice_is_refused(controller: TestedController) -> None:
+    controller.topic()
+    assert ask(controller, 1, name="nope")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     twice = [rpc.Reassignment(topic="t", partition=0, replicas=(node, 2, 3)) for node in (4, 5)]
-    results = plan_reassignments(office.state, rpc.ReassignPartitionsRequest(partitions=twice)).results
+    results = plan_reassignments(controller.state, rpc.ReassignPartitionsRequest(partitions=twice)).results
     assert [result.error for result in results] == [ErrorCode.INVALID_REQUEST] * 2
 
 
-def test_a_state_topic_keeps_the_replicas_that_its_promise_needs(office: Office) -> None:
-    office.topic(TRANSACTION_STATE_TOPIC, **{MIN_IN_SYNC_REPLICAS_CONFIG: "2", "cleanup.policy": "compact"})
-    error, message = ask(office, 4, name=TRANSACTION_STATE_TOPIC)
+def test_a_state_topic_keeps_the_replicas_that_its_promise_needs(controller: TestedController) -> None:
+    controller.topic(TRANSACTION_STATE_TOPIC, **{MIN_IN_SYNC_REPLICAS_CONFIG: "2", "cleanup.policy": "compact"})
+    error, message = ask(controller, 4, name=TRANSACTION_STATE_TOPIC)
     assert error == ErrorCode.POLICY_VIOLATION and "needs the 2 replicas" in message
-    assert ask(office, 4, 5, name=TRANSACTION_STATE_TOPIC)[0] == ErrorCode.NONE
+    assert ask(controller, 4, 5, name=TRANSACTION_STATE_TOPIC)[0] == ErrorCode.NONE
 
 
-def test_nothing_moves_before_every_node_knows_of_moves(office: Office) -> None:
-    office.topic()
-    office.state._features = {METADATA_VERSION: 1}
+def test_nothing_moves_before_every_node_knows_of_moves(controller: TestedController) -> None:
+    controller.topic()
+    controller.state._features = {METADATA_VERSION: 1}
     with pytest.raises(KafkaError) as refused:
-        ask(office, 4, 2, 3)
+        ask(controller, 4, 2, 3)
     assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION and "tidegate features upgrade" in refused.value.message
     change = pb.PartitionChange(partition=0, leader=1, isr=[1, 2, 3], replicas=[1, 2, 3, 4], adding=[4], target=[4, 2, 3])
-    topic = office.state.topics["t"]
+    topic = controller.state.topics["t"]
     assert partition_changes.changed_partition(
-        office.state.brokers, office.state.features, topic, office.partition(), change
+        controller.state.brokers, controller.state.features, topic, controller.partition(), change
     ) is ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_a_change_that_lost_its_race_is_told(office: Office) -> None:
-    office.topic()
+def test_a_change_that_lost_its_race_is_told(controller: TestedController) -> None:
+    controller.topic()
     wanted = rpc.Reassignment(topic="t", partition=0, replicas=(4, 2, 3))
-    planned = plan_reassignments(office.state, rpc.ReassignPartitionsRequest(partitions=[wanted]))
-    assert planned.outcome(office.state)[0].error == ErrorCode.INVALID_UPDATE_VERSION
+    planned = plan_reassignments(controller.state, rpc.ReassignPartitionsRequest(partitions=[wanted]))
+    assert planned.outcome(controller.state)[0].error == ErrorCode.INVALID_UPDATE_VERSION
 
 
-def test_a_snapshot_keeps_a_move(office: Office) -> None:
-    office.topic(**FLUSHED)
-    ask(office, 4, 5, 2)
+def test_a_snapshot_keeps_a_move(controller: TestedController) -> None:
+    controller.topic(**FLUSHED)
+    ask(controller, 4, 5, 2)
     other = ClusterState()
-    other.restore(office.state.encode())
-    assert other.partition("t", 0) == office.partition() and other.state_hash() == office.state.state_hash()
+    other.restore(controller.state.encode())
+    assert other.partition("t", 0) == controller.partition() and other.state_hash() == controller.state.state_hash()
 
 
 UNSOUND = [
@@ -261,11 +265,13 @@ UNSOUND = [
 
 
 @pytest.mark.parametrize("fields", UNSOUND)
-def test_an_assignment_that_makes_no_sense_is_refused_by_the_state_itself(office: Office, fields: dict[str, list[int]]) -> None:
-    office.topic()
+def test_an_assignment_that_makes_no_sense_is_refused_by_the_state_itself(
+    controller: TestedController, fields: dict[str, list[int]]
+) -> None:
+    controller.topic()
     change = pb.PartitionChange(partition=0, leader=1, isr=[1, 2, 3], last_known_leader=1, **fields)
     found = partition_changes.changed_partition(
-        office.state.brokers, office.state.features, office.state.topics["t"], office.partition(), change
+        controller.state.brokers, controller.state.features, controller.state.topics["t"], controller.partition(), change
     )
     assert found is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
@@ -275,31 +281,31 @@ def test_an_assignment_that_makes_no_sense_is_refused_by_the_state_itself(office
 
 @dataclass
 class World:
-    """One partition, its brokers' logs (as lengths), and a leader that keeps the rules of `replication/leader.py`.
+    """One partition, its brokers' logs (as lengths), and a leader that keeps the rules of `replication/partition/leader.py`.
 
     A record is committed when every member of the ISR has it and there are min.insync.replicas of them.  Brokers crash without
     losing what they flushed; whoever is no replica any more deletes its log, which is when only the others can have the record.
     """
 
     seed: int
-    office: Office = field(default_factory=Office)
+    controller: TestedController = field(default_factory=TestedController)
     ends: dict[int, int] = field(default_factory=dict)
     committed: int = 0
     moved: int = 0
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.office.join(1, 2, 3, 4, 5)
-        self.office.topic(replicas=(1, 2, 3)[: self.random.choice((1, 2, 3))], **FLUSHED)
+        self.controller.join(1, 2, 3, 4, 5)
+        self.controller.topic(replicas=(1, 2, 3)[: self.random.choice((1, 2, 3))], **FLUSHED)
         self.ends = dict.fromkeys(self.partition.replicas, 0)
 
     @property
     def partition(self) -> PartitionState:
-        return self.office.partition()
+        return self.controller.partition()
 
     @property
     def minimum(self) -> int:
-        return self.office.state.topics["t"].min_in_sync_replicas(self.partition.settled_replicas)
+        return self.controller.state.topics["t"].min_in_sync_replicas(self.partition.settled_replicas)
 
     def live(self, steps: int) -> None:
         actions: list[Callable[[], None]] = [
@@ -341,7 +347,7 @@ class World:
         if self.partition.leader < 0:
             return
         for node in self.partition.replicas:
-            if not self.office.state.brokers[node].fenced and self.random.random() < 0.7:
+            if not self.controller.state.brokers[node].fenced and self.random.random() < 0.7:
                 self.ends[node] = self.ends[self.partition.leader]
 
     def join(self) -> None:
@@ -349,38 +355,38 @@ class World:
         if partition.leader < 0:
             return
         ready = [n for n in partition.replicas if n not in partition.isr and self.ends[n] >= self.ends[partition.leader]]
-        alive = [n for n in ready if self.office.state.brokers[n].active]
+        alive = [n for n in ready if self.controller.state.brokers[n].active]
         if alive:
-            alter(self.office, partition.leader, (*partition.isr, self.random.choice(alive)))
+            alter(self.controller, partition.leader, (*partition.isr, self.random.choice(alive)))
 
     def shrink(self) -> None:
         partition = self.partition
         others = [node for node in partition.isr if node != partition.leader]
         if others and self.random.random() < 0.4:
             gone = self.random.choice(others)
-            alter(self.office, partition.leader, tuple(node for node in partition.isr if node != gone))
+            alter(self.controller, partition.leader, tuple(node for node in partition.isr if node != gone))
 
     def crash(self) -> None:
-        alive = self.office.state.active_brokers()
+        alive = self.controller.state.active_brokers()
         if alive and self.random.random() < 0.6:
-            self.office.carry_out(self.office.duties.fence([self.random.choice(alive).node_id], "crash"))
+            self.controller.carry_out(self.controller.planner.fence([self.random.choice(alive).node_id], "crash"))
 
     def come_back(self) -> None:
-        fenced = [broker.node_id for broker in self.office.state.brokers.values() if broker.fenced]
+        fenced = [broker.node_id for broker in self.controller.state.brokers.values() if broker.fenced]
         if fenced:
-            self.office.join(self.random.choice(fenced), incarnation=str(self.office.state.index))
+            self.controller.join(self.random.choice(fenced), incarnation=str(self.controller.state.index))
 
     def move(self) -> None:
         before = self.partition.replicas
         target = self.random.sample((1, 2, 3, 4, 5), self.random.choice((1, 2, 3)))
-        assert ask(self.office, *target)[0] == ErrorCode.NONE
+        assert ask(self.controller, *target)[0] == ErrorCode.NONE
         self.moved += self.partition.replicas != before
 
     def cancel(self) -> None:
-        assert ask(self.office, cancel=True)[0] in (ErrorCode.NONE, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        assert ask(self.controller, cancel=True)[0] in (ErrorCode.NONE, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
 
     def tick(self) -> None:
-        self.office.carry_out(self.office.duties.tick(self.office.now))
+        self.controller.carry_out(self.controller.planner.tick(self.controller.now))
 
     def heal(self) -> None:
         """Everybody is back and follows: the move that is under way ends."""
@@ -391,8 +397,8 @@ class World:
                 leader = self.partition.leader
                 self.ends = dict.fromkeys(self.ends, self.ends[leader])
                 if set(self.partition.isr) != set(self.partition.replicas):
-                    alive = [n for n in self.partition.replicas if self.office.state.brokers[n].active]
-                    alter(self.office, leader, tuple(dict.fromkeys((*self.partition.isr, *alive))))
+                    alive = [n for n in self.partition.replicas if self.controller.state.brokers[n].active]
+                    alter(self.controller, leader, tuple(dict.fromkeys((*self.partition.isr, *alive))))
             self.settle()
         assert not self.partition.target, f"seed {self.seed}: {self.partition} does not end"
 
@@ -402,10 +408,10 @@ def test_random_moves_crashes_and_cancels_lose_no_copy_of_a_committed_record_and
     moved = committed = 0
     for seed in range(first, first + 30):
         world = World(seed)
-        world.office.disks = {node: f"disk-{node}" for node in range(1, 6)}
+        world.controller.disks = {node: f"disk-{node}" for node in range(1, 6)}
         for node in range(1, 6):
-            world.office.register(node, "with its disk")
-            world.office.beat(node)
+            world.controller.register(node, "with its disk")
+            world.controller.beat(node)
         world.tick()
         world.live(120)
         world.heal()
@@ -443,13 +449,13 @@ def test_without_the_bar_at_the_end_of_a_move_committed_records_would_be_left_wi
 
 
 def test_without_waiting_for_the_new_replicas_they_would_begin_outside_of_the_isr(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    controller: TestedController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = moves.advanced
     monkeypatch.setattr(moves, "advanced", lambda t, n, p, able: real(t, n, replace(p, adding=()), able))
-    office.topic()
-    ask(office, 4, 1)
-    assert is_at(office, (4, 1)) and office.partition().isr == (1,)
+    controller.topic()
+    ask(controller, 4, 1)
+    assert is_at(controller, (4, 1)) and controller.partition().isr == (1,)
 
 
 def test_without_keeping_those_that_are_counted_on_a_cancel_would_drop_the_only_copy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,13 +474,15 @@ def test_without_keeping_those_that_are_counted_on_a_cancel_would_drop_the_only_
     assert lives_are_broken()
 
 
-def test_without_a_new_epoch_an_old_fetch_of_a_deleted_log_would_count(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_new_epoch_an_old_fetch_of_a_deleted_log_would_count(
+    controller: TestedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def epochs() -> tuple[int, int]:
-        office.topic(name := f"t{office.state.index}", replicas=(1, 2, 3))
-        before = office.partition(name).leader_epoch
-        ask(office, 1, 2, name=name)
-        ask(office, 1, 2, 3, name=name)
-        return before, office.partition(name).leader_epoch
+        controller.topic(name := f"t{controller.state.index}", replicas=(1, 2, 3))
+        before = controller.partition(name).leader_epoch
+        ask(controller, 1, 2, name=name)
+        ask(controller, 1, 2, 3, name=name)
+        return before, controller.partition(name).leader_epoch
 
     before, after = epochs()
     assert after > before, "a leader that missed both entries still forgets how far 3 had come"

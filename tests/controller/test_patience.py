@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from tidegate.controller.client import ControllerClient
+from tidegate.controller.remote.client import ControllerClient
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.errors import ErrorCode, KafkaError

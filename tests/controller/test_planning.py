@@ -1,6 +1,7 @@
-"""Plans on what is under way (`controller/planning.py`): answers rest on what is committed, and clients hold up no election.
+"""Plans on what is under way (`controller/service/pipeline.py`): answers rest on what is committed, and clients hold up no
+election.
 
-A log whose commits the test decides, or that takes its time for each, in virtual time, below the real service and office.
+A log whose commits the test decides, or that takes its time for each, in virtual time, below the real service and controller.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import pytest
 from controller_cluster import registration
 from tidegate.chaos.sim.replication.clock import VirtualClock
 from tidegate.chaos.sim.replication.virtual_loop import VirtualLoop
-from tidegate.controller import planning, topics
-from tidegate.controller.active import ActiveController, ControllerConfig
-from tidegate.controller.metadata_log import MetadataLog, NotController
-from tidegate.controller.model import ApplyResult
-from tidegate.controller.office import Office
-from tidegate.controller.planning import Planning
-from tidegate.controller.service import ControllerService
-from tidegate.controller.state import ClusterState
+from tidegate.controller.planning import topics
+from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner
+from tidegate.controller.service import pipeline as planning
+from tidegate.controller.service.controller_leadership import ControllerLeadership
+from tidegate.controller.service.metadata_log import MetadataLog, NotController
+from tidegate.controller.service.pipeline import Planning
+from tidegate.controller.service.service import ControllerService
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import ApplyResult
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode
@@ -93,7 +95,7 @@ class Controller:
         metadata, clock = cast(MetadataLog, self.log), VirtualClock(self.loop, Random(1))
         config = config or ControllerConfig(session_timeout_ms=int(SESSION_S * 1000))
         self.service = ControllerService(metadata, config, clock)
-        self.office = Office(metadata, self.service, config, clock, "blue", self._dies)
+        self.controller = ControllerLeadership(metadata, self.service, config, clock, "blue", self._dies)
         self.log.commit_s = 0.001
         self.run_for(0.001)
         self.start(self._begin())
@@ -105,7 +107,7 @@ class Controller:
         raise AssertionError(reason)
 
     async def _begin(self) -> None:
-        self.office._role_changed(True)
+        self.controller._role_changed(True)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         return self.loop.create_task(work)
@@ -271,7 +273,7 @@ def test_who_has_heard_of_a_controlled_shutdown_is_counted_from_its_own_entry_on
     """Not from an earlier one that the same heartbeat brought about: others would still ask the broker when it stops."""
     controller.join(1)
     controller.join(2)
-    session = controller.service.require_duties().sessions[1]
+    session = controller.service.require_planner().sessions[1]
     controller.finish(leaving(controller, 1, offline=True))
     assert not controller.log.state.brokers[1].shutting_down and session.shutdown_index == 0
     controller.finish(leaving(controller, 1, offline=True))
@@ -490,7 +492,7 @@ def test_clients_that_create_topics_without_a_pause_do_not_hold_up_fencing(
 
 
 def test_a_controller_that_did_not_count_as_active_for_a_while_goes_on_fencing(controller: Controller) -> None:
-    """A flush of its journal hangs, nobody else is elected (a quorum of one): its term and its duties go on."""
+    """A flush of its journal hangs, nobody else is elected (a quorum of one): its term and its planner go on."""
     controller.join(1)
     controller.log.is_active = False
     controller.run_for(2.0)
@@ -532,7 +534,7 @@ def test_a_broker_that_is_being_fenced_is_not_told_that_it_may_lead_on(controlle
 def test_ablation_a_heartbeat_that_never_waits_renews_a_session_that_is_being_ended(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ActiveController, "is_being_fenced", lambda duties, node_id: False)
+    monkeypatch.setattr(ControllerPlanner, "is_being_fenced", lambda planner, node_id: False)
     second = second_heartbeat_of_a_broker_that_is_being_fenced(controller)
     assert not second.result().fenced and second.result().metadata_index == controller.log.applied_index
 
@@ -543,15 +545,15 @@ def test_a_term_that_ends_while_its_office_is_taken_begins_no_duties(
 ) -> None:
     """Its first command is committed in the very turn in which the term ends: the cancellation comes too late to be raised.  It
     would answer under the next term, and its timers would never end.  Ablation: it takes itself for the present one."""
-    log, office = controller.log, controller.office
-    ticking: list[ActiveController] = []
-    tick = ActiveController.tick
-    monkeypatch.setattr(ActiveController, "tick", lambda self, now: (ticking.append(self), tick(self, now))[1])
+    log, leadership = controller.log, controller.controller
+    ticking: list[ControllerPlanner] = []
+    tick = ControllerPlanner.tick
+    monkeypatch.setattr(ControllerPlanner, "tick", lambda self, now: (ticking.append(self), tick(self, now))[1])
 
     async def begin(term: int) -> None:
         log.term = term
-        office._role_changed(False)
-        office._role_changed(True)
+        leadership._role_changed(False)
+        leadership._role_changed(True)
 
     controller.start(begin(2))
     controller.settle()
@@ -559,7 +561,7 @@ def test_a_term_that_ends_while_its_office_is_taken_begins_no_duties(
 
     async def committed_and_over() -> None:
         if not looks:
-            monkeypatch.setattr(asyncio, "current_task", lambda: office._duty)
+            monkeypatch.setattr(asyncio, "current_task", lambda: leadership._term_task)
         log.commit()
         await begin(3)
 
@@ -572,7 +574,7 @@ def test_a_term_that_ends_while_its_office_is_taken_begins_no_duties(
     log.commit()
     ticking.clear()
     controller.run_for(1.0)
-    assert len({id(duties) for duties in ticking}) == (1 if looks else 2)
+    assert len({id(planner) for planner in ticking}) == (1 if looks else 2)
 
 
 def test_a_copy_of_the_state_is_its_own(controller: Controller) -> None:

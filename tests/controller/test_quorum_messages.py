@@ -20,9 +20,9 @@ from tidegate.controller.raft.messages import (
     Ping,
     SnapshotChunk,
     SnapshotReply,
-    Standing,
     VoteReply,
     VoteRequest,
+    VoterStatus,
     decode,
     encode,
 )
@@ -44,10 +44,10 @@ def appends(draw: st.DrawFn) -> AppendEntries:
 
 
 @st.composite
-def standings(draw: st.DrawFn) -> Standing:
+def standings(draw: st.DrawFn) -> VoterStatus:
     voters = draw(st.lists(st.integers(0, 99), max_size=5, unique=True))
     roster = tuple((voter, draw(JOURNAL), draw(NUMBER)) for voter in voters)
-    return Standing(draw(JOURNAL), draw(st.booleans()), draw(st.booleans()), roster)
+    return VoterStatus(draw(JOURNAL), draw(st.booleans()), draw(st.booleans()), roster)
 
 
 @st.composite
@@ -124,7 +124,7 @@ def test_entries_with_gaps_or_impossible_terms_are_refused(index: int, term: int
         VoteReply(2**63, granted=False, preliminary=False),
         SnapshotChunk(2**63, 1, 9, 4, 0, b"data"),
         SnapshotReply(2**63, 9, 4, 7, 1, voting=True),
-        Standing(1, True, False, ((1, 1, 2**63),)),
+        VoterStatus(1, True, False, ((1, 1, 2**63),)),
     ],
 )
 def test_a_term_or_index_that_no_cluster_can_reach_is_refused(frame: Frame) -> None:

@@ -238,11 +238,11 @@ def test_what_a_journal_says_whose_voter_returned_with_another_one_counts_for_no
         voter = core_of(simulation, voter_id)
         _, last_index, last_term = voter._journal[-1]
         asked = VoteRequest(core.term + 1, last_index, last_term, preliminary=False)
-        mine = voter._journal.seats[old_one]
-        voter._journal.seats[old_one] = (old_one, mine[1] + 1, last_index)  # "returns with another journal" was applied
+        mine = voter._journal.voter_records[old_one]
+        voter._journal.voter_records[old_one] = (old_one, mine[1] + 1, last_index)  # "returns with another journal" was applied
         voter.receive(old_one, asked)
         assert voter.term == core.term and voter._journal.getVotedForNodeId() != old_one
-        voter._journal.seats[old_one] = mine
+        voter._journal.voter_records[old_one] = mine
         voter.receive(old_one, asked)
         assert voter._journal.getVotedForNodeId() == old_one
 

@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 from controller_cluster import registration
 from test_planning import Controller
-from tidegate.controller import elections, proposers
-from tidegate.controller.active import Plan
-from tidegate.controller.client import ControllerClient
-from tidegate.controller.metadata_log import NotController
-from tidegate.controller.model import PartitionState
+from tidegate.controller.planning.planner import Plan
+from tidegate.controller.remote.client import ControllerClient
+from tidegate.controller.service.metadata_log import NotController
+from tidegate.controller.state import elections, proposers
+from tidegate.controller.state.model import PartitionState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.clock import SystemClock
@@ -70,7 +70,7 @@ def setting(value: str) -> rpc.AlterConfigsRequest:
 
 
 def four_stops(controller: Controller) -> None:
-    controller.service.propose(controller.service.require_duties().fence([4], "stopped"))
+    controller.service.propose(controller.service.require_planner().fence([4], "stopped"))
     controller.log.commit()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from test_active_controller import Office
-from tidegate.controller import resource_configs
-from tidegate.controller.active import Plan
-from tidegate.controller.model import METADATA_VERSION
-from tidegate.controller.resource_configs import plan_resource_configuration
-from tidegate.controller.resource_settings import GROUP_LIMITS, ResourceType, matching_patterns
-from tidegate.controller.state import ClusterState
+from test_active_controller import TestedController
+from tidegate.controller.planning import resource_configs
+from tidegate.controller.planning.planner import Plan
+from tidegate.controller.planning.resource_configs import plan_resource_configuration
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import METADATA_VERSION
+from tidegate.controller.state.resource_settings import GROUP_LIMITS, ResourceType, matching_patterns
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -19,48 +19,50 @@ SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval
 
 
 @pytest.fixture
-def office() -> Office:
-    return Office()
+def controller() -> TestedController:
+    return TestedController()
 
 
-def change(office: Office, kind: int, name: str, *, validate_only: bool = False, **entry: object) -> rpc.TopicResult:
+def change(
+    controller: TestedController, kind: int, name: str, *, validate_only: bool = False, **entry: object
+) -> rpc.TopicResult:
     """One request, planned and applied."""
     request = rpc.AlterConfigsRequest(validate_only=validate_only)
     wanted = rpc.ConfigChange(name=name, **entry)  # type: ignore[arg-type]
     request.resources.append(rpc.ResourceChange(resource_type=kind, change=wanted))
-    plans = plan_resource_configuration(office.state, GROUP_LIMITS, request)
+    plans = plan_resource_configuration(controller.state, GROUP_LIMITS, request)
     if plans.operations:
-        office.carry_out(Plan(plans.operations))
+        controller.carry_out(Plan(plans.operations))
     return plans.results[0]
 
 
-def test_settings_are_set_changed_and_taken_back(office: Office) -> None:
-    assert change(office, GROUP, "g", set={SESSION: "50000", HEARTBEAT: "6000"}).error == ErrorCode.NONE
-    assert change(office, GROUP, "h", set={SESSION: "60000"}).error == ErrorCode.NONE
-    assert change(office, GROUP, "g", set={SESSION: "45000"}, remove=[HEARTBEAT]).error == ErrorCode.NONE
-    assert office.state.resource_configs == {(GROUP, "g"): {SESSION: "45000"}, (GROUP, "h"): {SESSION: "60000"}}
-    assert change(office, GROUP, "h", set={HEARTBEAT: "7000"}, replace_all=True).error == ErrorCode.NONE
-    assert office.state.resource_configs[GROUP, "h"] == {HEARTBEAT: "7000"}
-    assert change(office, GROUP, "g", remove=[SESSION, HEARTBEAT, "never.set"]).error == ErrorCode.NONE
-    assert list(office.state.resource_configs) == [(GROUP, "h")]
+def test_settings_are_set_changed_and_taken_back(controller: TestedController) -> None:
+    assert change(controller, GROUP, "g", set={SESSION: "50000", HEARTBEAT: "6000"}).error == ErrorCode.NONE
+    assert change(controller, GROUP, "h", set={SESSION: "60000"}).error == ErrorCode.NONE
+    assert change(controller, GROUP, "g", set={SESSION: "45000"}, remove=[HEARTBEAT]).error == ErrorCode.NONE
+    assert controller.state.resource_configs == {(GROUP, "g"): {SESSION: "45000"}, (GROUP, "h"): {SESSION: "60000"}}
+    assert change(controller, GROUP, "h", set={HEARTBEAT: "7000"}, replace_all=True).error == ErrorCode.NONE
+    assert controller.state.resource_configs[GROUP, "h"] == {HEARTBEAT: "7000"}
+    assert change(controller, GROUP, "g", remove=[SESSION, HEARTBEAT, "never.set"]).error == ErrorCode.NONE
+    assert list(controller.state.resource_configs) == [(GROUP, "h")]
 
 
-def test_a_group_and_a_subscription_of_one_name_are_two(office: Office) -> None:
-    change(office, GROUP, "x", set={SESSION: "50000"})
-    change(office, METRICS, "x", set={"metrics": "org.apache", "match": "client_id=a.*"})
-    change(office, METRICS, "x", append={"metrics": "b,org.apache"}, subtract={"match": "client_id=a.*"})
-    assert office.state.resource_configs == {
+def test_a_group_and_a_subscription_of_one_name_are_two(controller: TestedController) -> None:
+    change(controller, GROUP, "x", set={SESSION: "50000"})
+    change(controller, METRICS, "x", set={"metrics": "org.apache", "match": "client_id=a.*"})
+    change(controller, METRICS, "x", append={"metrics": "b,org.apache"}, subtract={"match": "client_id=a.*"})
+    assert controller.state.resource_configs == {
         (GROUP, "x"): {SESSION: "50000"},
         (METRICS, "x"): {"metrics": "org.apache,b", "match": ""},
     }
 
 
-def test_a_snapshot_keeps_them(office: Office) -> None:
-    change(office, METRICS, "b", set={"interval.ms": "1000"})
-    change(office, GROUP, "a", set={SESSION: "50000"})
+def test_a_snapshot_keeps_them(controller: TestedController) -> None:
+    change(controller, METRICS, "b", set={"interval.ms": "1000"})
+    change(controller, GROUP, "a", set={SESSION: "50000"})
     other = ClusterState()
-    other.restore(office.state.encode())
-    assert other.resource_configs == office.state.resource_configs and other.state_hash() == office.state.state_hash()
+    other.restore(controller.state.encode())
+    assert other.resource_configs == controller.state.resource_configs and other.state_hash() == controller.state.state_hash()
 
 
 @pytest.mark.parametrize(
@@ -96,54 +98,56 @@ def test_a_snapshot_keeps_them(office: Office) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_and_changes_nothing(
-    office: Office, kind: int, name: str, wanted: dict[str, object], code: ErrorCode, said: str
+    controller: TestedController, kind: int, name: str, wanted: dict[str, object], code: ErrorCode, said: str
 ) -> None:
-    result = change(office, kind, name, **wanted)  # type: ignore[arg-type]
-    assert result.error == code and said in result.message and not office.state.resource_configs
+    result = change(controller, kind, name, **wanted)  # type: ignore[arg-type]
+    assert result.error == code and said in result.message and not controller.state.resource_configs
 
 
-def test_settings_that_do_not_go_together_are_refused(office: Office) -> None:
+def test_settings_that_do_not_go_together_are_refused(controller: TestedController) -> None:
     limits = {**GROUP_LIMITS, SESSION: (1, 60_000), HEARTBEAT: (1, 60_000)}
     request = rpc.AlterConfigsRequest()
     request.resources.add(resource_type=GROUP).change.MergeFrom(rpc.ConfigChange(name="g", set={SESSION: "4000"}))
-    (result,) = plan_resource_configuration(office.state, limits, request).results
+    (result,) = plan_resource_configuration(controller.state, limits, request).results
     assert result.error == ErrorCode.INVALID_CONFIG and result.message == f"{SESSION} must be greater than {HEARTBEAT}"
 
 
 @pytest.mark.parametrize("value", ["earliest", "latest", "by_duration:PT1H", "by_duration:P1DT2H3.5S"])
-def test_a_share_group_may_begin_where_kafka_lets_it(office: Office, value: str) -> None:
-    assert change(office, GROUP, "g", set={"share.auto.offset.reset": value}).error == ErrorCode.NONE
+def test_a_share_group_may_begin_where_kafka_lets_it(controller: TestedController, value: str) -> None:
+    assert change(controller, GROUP, "g", set={"share.auto.offset.reset": value}).error == ErrorCode.NONE
 
 
-def test_validation_changes_nothing_and_one_resource_twice_is_refused(office: Office) -> None:
-    assert change(office, GROUP, "g", set={SESSION: "50000"}, validate_only=True).error == ErrorCode.NONE
+def test_validation_changes_nothing_and_one_resource_twice_is_refused(controller: TestedController) -> None:
+    assert change(controller, GROUP, "g", set={SESSION: "50000"}, validate_only=True).error == ErrorCode.NONE
     one = rpc.ResourceChange(resource_type=GROUP, change=rpc.ConfigChange(name="g", set={SESSION: "50000"}))
-    plans = plan_resource_configuration(office.state, GROUP_LIMITS, rpc.AlterConfigsRequest(resources=[one, one]))
-    assert not office.state.resource_configs and not plans.operations
+    plans = plan_resource_configuration(controller.state, GROUP_LIMITS, rpc.AlterConfigsRequest(resources=[one, one]))
+    assert not controller.state.resource_configs and not plans.operations
     assert {result.error for result in plans.results} == {ErrorCode.INVALID_REQUEST}
 
 
-def test_there_are_no_more_resources_than_memory_is_meant_for(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_no_more_resources_than_memory_is_meant_for(
+    controller: TestedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resource_configs, "RESOURCES_MAX", 2)
     request = rpc.AlterConfigsRequest()
     for name in ("a", "b", "c"):
         request.resources.add(resource_type=GROUP).change.MergeFrom(rpc.ConfigChange(name=name, set={SESSION: "50000"}))
-    errors = [result.error for result in plan_resource_configuration(office.state, GROUP_LIMITS, request).results]
+    errors = [result.error for result in plan_resource_configuration(controller.state, GROUP_LIMITS, request).results]
     assert errors == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
-    change(office, GROUP, "a", set={SESSION: "50000"})
-    change(office, GROUP, "b", set={SESSION: "50000"})
-    assert change(office, GROUP, "c", set={SESSION: "50000"}).error == ErrorCode.POLICY_VIOLATION
-    assert change(office, GROUP, "a", set={SESSION: "55000"}).error == ErrorCode.NONE
-    assert change(office, GROUP, "n" * 1025, set={SESSION: "50000"}).error == ErrorCode.INVALID_REQUEST
+    change(controller, GROUP, "a", set={SESSION: "50000"})
+    change(controller, GROUP, "b", set={SESSION: "50000"})
+    assert change(controller, GROUP, "c", set={SESSION: "50000"}).error == ErrorCode.POLICY_VIOLATION
+    assert change(controller, GROUP, "a", set={SESSION: "55000"}).error == ErrorCode.NONE
+    assert change(controller, GROUP, "n" * 1025, set={SESSION: "50000"}).error == ErrorCode.INVALID_REQUEST
 
 
-def test_a_cluster_at_an_older_level_has_none(office: Office) -> None:
-    office.state._features = {METADATA_VERSION: 3}
-    assert change(office, GROUP, "g", set={SESSION: "50000"}).error == ErrorCode.UNSUPPORTED_VERSION
+def test_a_cluster_at_an_older_level_has_none(controller: TestedController) -> None:
+    controller.state._features = {METADATA_VERSION: 3}
+    assert change(controller, GROUP, "g", set={SESSION: "50000"}).error == ErrorCode.UNSUPPORTED_VERSION
     entry = pb.ChangeResourceConfig(resource_type=GROUP, name="g", set=[pb.ConfigEntry(key=SESSION, value="50000")])
     command = pb.Command(operations=[pb.Operation(change_resource_config=entry)]).SerializeToString()
-    assert office.state.apply(office.state.index + 1, 1, command).error == ErrorCode.UNSUPPORTED_VERSION
-    assert not office.state.resource_configs
+    assert controller.state.apply(controller.state.index + 1, 1, command).error == ErrorCode.UNSUPPORTED_VERSION
+    assert not controller.state.resource_configs
 
 
 def test_patterns_choose_clients_by_what_they_say_of_themselves() -> None:

@@ -9,29 +9,31 @@ from typing import cast
 from uuid import uuid4
 
 import pytest
-from test_active_controller import Office
-from tidegate.controller import topics
-from tidegate.controller.active import Plan
-from tidegate.controller.model import INTERNAL_TOPICS, BrokerState
-from tidegate.controller.placement import Load, place
-from tidegate.controller.topic_settings import future_config
+from test_active_controller import TestedController
+from tidegate.controller.planning import topics
+from tidegate.controller.planning.placement import Load, place
+from tidegate.controller.planning.planner import Plan
+from tidegate.controller.state.model import INTERNAL_TOPICS, BrokerState
+from tidegate.controller.state.topic_settings import future_config
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 
 @pytest.fixture
-def office() -> Office:
-    office = Office()
-    office.join(1, 2, 3)
-    return office
+def controller() -> TestedController:
+    controller = TestedController()
+    controller.join(1, 2, 3)
+    return controller
 
 
-def create(office: Office, *wanted: rpc.NewTopic, client: str = "c", sequence: int = 1, **fields: bool) -> list[rpc.TopicResult]:
+def create(
+    controller: TestedController, *wanted: rpc.NewTopic, client: str = "c", sequence: int = 1, **fields: bool
+) -> list[rpc.TopicResult]:
     request = rpc.CreateTopicsRequest(request_id=rpc.RequestId(client_id=client, sequence=sequence), topics=wanted, **fields)
     done = topics.TopicPlans()
     while len(done.topics) < len(wanted):
-        part = topics.plan_creation(office.state, office.config, request, uuid4, done)
-        office.carry_out(Plan(part.operations))
+        part = topics.plan_creation(controller.state, controller.config, request, uuid4, done)
+        controller.carry_out(Plan(part.operations))
         done.topics += part.topics
         done.partitions += part.partitions
     return done.results
@@ -41,56 +43,60 @@ def simple(name: str = "t", partitions: int = 2, factor: int = 2, **config: str)
     return rpc.NewTopic(name=name, partitions=partitions, replication_factor=factor, config=config)
 
 
-def test_a_topic_is_made_with_defaults_and_each_problem_is_its_own_answer(office: Office) -> None:
-    results = create(office, simple("good"), simple("bad name"), rpc.NewTopic(name="plain", partitions=-1, replication_factor=-1))
+def test_a_topic_is_made_with_defaults_and_each_problem_is_its_own_answer(controller: TestedController) -> None:
+    results = create(
+        controller, simple("good"), simple("bad name"), rpc.NewTopic(name="plain", partitions=-1, replication_factor=-1)
+    )
     assert [result.error for result in results] == [0, int(ErrorCode.INVALID_TOPIC_EXCEPTION), 0]
-    assert len(office.state.topics["plain"].partitions) == 1
-    assert office.state.topics["good"].topic_id.bytes == results[0].topic_id
+    assert len(controller.state.topics["plain"].partitions) == 1
+    assert controller.state.topics["good"].topic_id.bytes == results[0].topic_id
 
 
 @pytest.mark.parametrize("text", ["+2", "0000000002", " 2 "])
-def test_a_number_is_kept_in_one_way_however_it_is_written(office: Office, text: str) -> None:
+def test_a_number_is_kept_in_one_way_however_it_is_written(controller: TestedController, text: str) -> None:
     """The controller and the leader read `min.insync.replicas` each for itself (KIP-966)."""
-    create(office, simple("t", 1, 3, **{"min.insync.replicas": text}))
-    assert office.state.topics["t"].config == {"min.insync.replicas": "2"}
-    assert not settings_change(office, "t", set={"retention.ms": text}).error
-    assert office.state.topics["t"].config["retention.ms"] == "2"
+    create(controller, simple("t", 1, 3, **{"min.insync.replicas": text}))
+    assert controller.state.topics["t"].config == {"min.insync.replicas": "2"}
+    assert not settings_change(controller, "t", set={"retention.ms": text}).error
+    assert controller.state.topics["t"].config["retention.ms"] == "2"
 
 
 @pytest.mark.parametrize("text", ["0_2", "٢", "2.0", "9" * 5000])
-def test_what_java_reads_as_no_number_is_none(office: Office, text: str) -> None:
-    (result,) = create(office, simple("t", 1, 3, **{"min.insync.replicas": text}))
+def test_what_java_reads_as_no_number_is_none(controller: TestedController, text: str) -> None:
+    (result,) = create(controller, simple("t", 1, 3, **{"min.insync.replicas": text}))
     assert result.error == ErrorCode.INVALID_CONFIG and len(result.message) < 300
 
 
-def test_one_request_makes_no_more_partitions_than_can_be_planned_in_one_go(office: Office) -> None:
+def test_one_request_makes_no_more_partitions_than_can_be_planned_in_one_go(controller: TestedController) -> None:
     """A few hundred bytes could keep the controller from every heartbeat for minutes."""
-    most = office.config.partitions_per_request_max
+    most = controller.config.partitions_per_request_max
     wanted = [simple("a", most - 5, 1), simple("b", 6, 1), simple("c", 5, 1), simple("huge", most + 1, 1)]
-    errors = [ErrorCode(result.error) for result in create(office, *wanted)]
+    errors = [ErrorCode(result.error) for result in create(controller, *wanted)]
     assert errors == [ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS, ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS]
-    assert sorted(office.state.topics) == ["a", "c"]
+    assert sorted(controller.state.topics) == ["a", "c"]
 
 
-def test_a_request_for_many_topics_is_planned_in_slices(office: Office) -> None:
+def test_a_request_for_many_topics_is_planned_in_slices(controller: TestedController) -> None:
     """Heartbeats and elections come between them."""
     small = [simple(f"small-{number}", 1, 1) for number in range(topics.SLICE_TOPICS_MAX + 1)]
     large = [simple(f"large-{number}", topics.SLICE_PARTITIONS_MAX - 1, 1) for number in range(4)]
     for wanted, sizes in ((small, [topics.SLICE_TOPICS_MAX, 1]), (large, [2, 2])):
         request, done = rpc.CreateTopicsRequest(topics=wanted), topics.TopicPlans()
         for size in sizes:
-            part = topics.plan_creation(office.state, office.config, request, uuid4, done)
+            part = topics.plan_creation(controller.state, controller.config, request, uuid4, done)
             assert len(part.topics) == size and not any(result.error for result in part.results)
             done.topics += part.topics
             done.partitions += part.partitions
         assert [result.name for result in done.results] == [topic.name for topic in wanted]
 
 
-def test_one_request_adds_no_more_partitions_than_can_be_planned_in_one_go(office: Office) -> None:
-    create(office, *(simple(name, 1, 1) for name in "abc"))
-    most = office.config.partitions_per_request_max
+def test_one_request_adds_no_more_partitions_than_can_be_planned_in_one_go(controller: TestedController) -> None:
+    create(controller, *(simple(name, 1, 1) for name in "abc"))
+    most = controller.config.partitions_per_request_max
     wanted = [rpc.PartitionsToCreate(name=name, total=total) for name, total in (("a", most - 4), ("b", 8), ("c", 6))]
-    plans = topics.plan_enlargement(office.state, office.config, rpc.CreatePartitionsRequest(topics=wanted), applied_before=False)
+    plans = topics.plan_enlargement(
+        controller.state, controller.config, rpc.CreatePartitionsRequest(topics=wanted), applied_before=False
+    )
     assert [result.error for result in plans.results] == [0, int(ErrorCode.INVALID_PARTITIONS), 0]
 
 
@@ -118,128 +124,132 @@ def test_one_request_adds_no_more_partitions_than_can_be_planned_in_one_go(offic
         ),
     ],
 )
-def test_bad_topics_are_refused_with_a_reason(office: Office, wanted: rpc.NewTopic, error: ErrorCode, says: str) -> None:
-    (result,) = create(office, wanted)
+def test_bad_topics_are_refused_with_a_reason(
+    controller: TestedController, wanted: rpc.NewTopic, error: ErrorCode, says: str
+) -> None:
+    (result,) = create(controller, wanted)
     assert result.error == int(error) and says in result.message
-    assert not office.state.topics
+    assert not controller.state.topics
 
 
-def test_a_retry_is_answered_with_the_topic_its_first_attempt_made_and_another_request_is_not(office: Office) -> None:
-    (first,) = create(office, simple())
-    (retry,) = create(office, simple())
+def test_a_retry_is_answered_with_the_topic_its_first_attempt_made_and_another_request_is_not(
+    controller: TestedController,
+) -> None:
+    (first,) = create(controller, simple())
+    (retry,) = create(controller, simple())
     assert retry == first
-    (other,) = create(office, simple(), sequence=2)
+    (other,) = create(controller, simple(), sequence=2)
     assert other.error == int(ErrorCode.TOPIC_ALREADY_EXISTS)
 
 
-def test_validation_alone_makes_nothing(office: Office) -> None:
-    (result,) = create(office, simple(), validate_only=True)
-    assert not result.error and not office.state.topics
+def test_validation_alone_makes_nothing(controller: TestedController) -> None:
+    (result,) = create(controller, simple(), validate_only=True)
+    assert not result.error and not controller.state.topics
 
 
-def test_internal_topics_are_made_for_brokers_only_and_never_deleted_or_enlarged(office: Office) -> None:
-    (result,) = create(office, simple("__transaction_state"), allow_internal=True)
+def test_internal_topics_are_made_for_brokers_only_and_never_deleted_or_enlarged(controller: TestedController) -> None:
+    (result,) = create(controller, simple("__transaction_state"), allow_internal=True)
     assert not result.error
     request = rpc.DeleteTopicsRequest(names=["__transaction_state"])
-    (refused,) = topics.plan_deletion(office.state, request, applied_before=False).results
+    (refused,) = topics.plan_deletion(controller.state, request, applied_before=False).results
     assert refused.error == int(ErrorCode.INVALID_TOPIC_EXCEPTION)
     more = rpc.CreatePartitionsRequest(topics=[rpc.PartitionsToCreate(name="__transaction_state", total=9)])
-    (refused,) = topics.plan_enlargement(office.state, office.config, more, applied_before=False).results
+    (refused,) = topics.plan_enlargement(controller.state, controller.config, more, applied_before=False).results
     assert refused.error == int(ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
-def test_deletion_by_name_and_id_and_its_retry(office: Office) -> None:
-    a, b = create(office, simple("a"), simple("b"))
+def test_deletion_by_name_and_id_and_its_retry(controller: TestedController) -> None:
+    a, b = create(controller, simple("a"), simple("b"))
     request = rpc.DeleteTopicsRequest(names=["a", "nope"], topic_ids=[b.topic_id])
-    plans = topics.plan_deletion(office.state, request, applied_before=False)
+    plans = topics.plan_deletion(controller.state, request, applied_before=False)
     assert [result.error for result in plans.results] == [0, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 0]
-    office.carry_out(Plan(plans.operations))
-    assert not office.state.topics and office.state.topic_by_raw_id(a.topic_id) is None
-    again = topics.plan_deletion(office.state, request, applied_before=True)
+    controller.carry_out(Plan(plans.operations))
+    assert not controller.state.topics and controller.state.topic_by_raw_id(a.topic_id) is None
+    again = topics.plan_deletion(controller.state, request, applied_before=True)
     assert not again.operations and not any(result.error for result in again.results)
 
 
-def test_partitions_are_added_and_never_taken_away(office: Office) -> None:
-    create(office, simple("t", 2, 2))
+def test_partitions_are_added_and_never_taken_away(controller: TestedController) -> None:
+    create(controller, simple("t", 2, 2))
 
     def enlarge(total: int, before: bool = False) -> rpc.TopicResult:
         request = rpc.CreatePartitionsRequest(topics=[rpc.PartitionsToCreate(name="t", total=total)])
-        plans = topics.plan_enlargement(office.state, office.config, request, applied_before=before)
-        office.carry_out(Plan(plans.operations))
+        plans = topics.plan_enlargement(controller.state, controller.config, request, applied_before=before)
+        controller.carry_out(Plan(plans.operations))
         return plans.results[0]
 
-    assert not enlarge(5).error and len(office.state.topics["t"].partitions) == 5
+    assert not enlarge(5).error and len(controller.state.topics["t"].partitions) == 5
     assert enlarge(5).error == int(ErrorCode.INVALID_PARTITIONS)
     assert not enlarge(5, before=True).error
     assert enlarge(3).error == int(ErrorCode.INVALID_PARTITIONS)
 
 
-def test_a_compacted_topic_stays_compacted(office: Office) -> None:
+def test_a_compacted_topic_stays_compacted(controller: TestedController) -> None:
     """Its logs have gaps, which logs that are not compacted may not have."""
-    create(office, simple("t", **{"cleanup.policy": "compact"}))
+    create(controller, simple("t", **{"cleanup.policy": "compact"}))
 
     def refused(**change: object) -> str:
         request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", **change)])  # type: ignore[arg-type]
-        plans = topics.plan_configuration(office.state, request)
-        office.carry_out(Plan(plans.operations))
+        plans = topics.plan_configuration(controller.state, request)
+        controller.carry_out(Plan(plans.operations))
         return str(plans.results[0].message)
 
     assert "cleanup.policy=compact,delete" in refused(set={"cleanup.policy": "delete"})
     assert "has to stay so" in refused(remove=["cleanup.policy"])
     assert refused(set={"cleanup.policy": "compact,delete"}) == ""
     assert "has to stay so" in refused(subtract={"cleanup.policy": "compact"})
-    assert office.state.topics["t"].config["cleanup.policy"] == "compact,delete"
+    assert controller.state.topics["t"].config["cleanup.policy"] == "compact,delete"
 
 
-def test_configurations_are_validated_as_they_will_be(office: Office) -> None:
-    create(office, simple("t", **{"retention.ms": "5", "cleanup.policy": "compact"}))
+def test_configurations_are_validated_as_they_will_be(controller: TestedController) -> None:
+    create(controller, simple("t", **{"retention.ms": "5", "cleanup.policy": "compact"}))
 
     def configure(**change: object) -> rpc.TopicResult:
         request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", **change)])  # type: ignore[arg-type]
-        plans = topics.plan_configuration(office.state, request)
-        office.carry_out(Plan(plans.operations))
+        plans = topics.plan_configuration(controller.state, request)
+        controller.carry_out(Plan(plans.operations))
         return plans.results[0]
 
     assert not configure(set={"segment.bytes": "1048576"}, remove=["retention.ms"]).error
-    assert office.state.topics["t"].config == {"cleanup.policy": "compact", "segment.bytes": "1048576"}
+    assert controller.state.topics["t"].config == {"cleanup.policy": "compact", "segment.bytes": "1048576"}
     assert configure(set={"segment.byte": "1"}).error == int(ErrorCode.INVALID_CONFIG)
     assert not configure(set={"retention.ms": "9", "cleanup.policy": "compact"}, replace_all=True).error
-    assert office.state.topics["t"].config == {"retention.ms": "9", "cleanup.policy": "compact"}
+    assert controller.state.topics["t"].config == {"retention.ms": "9", "cleanup.policy": "compact"}
 
 
-def settings_change(office: Office, name: str, **change: object) -> rpc.TopicResult:
+def settings_change(controller: TestedController, name: str, **change: object) -> rpc.TopicResult:
     request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name=name, **change)])  # type: ignore[arg-type]
-    plans = topics.plan_configuration(office.state, request)
-    office.carry_out(Plan(plans.operations))
+    plans = topics.plan_configuration(controller.state, request)
+    controller.carry_out(Plan(plans.operations))
     return plans.results[0]
 
 
-def test_lists_are_appended_to_and_taken_from(office: Office) -> None:
-    create(office, simple("t"))
-    config = office.state.topics["t"].config
-    assert not settings_change(office, "t", append={"cleanup.policy": "compact"}).error
-    assert office.state.topics["t"].config == config | {"cleanup.policy": "delete,compact"}, "the default was a value, too"
-    assert not settings_change(office, "t", append={"cleanup.policy": "compact"}).error
-    assert not settings_change(office, "t", subtract={"cleanup.policy": "delete"}).error
-    assert office.state.topics["t"].config == config | {"cleanup.policy": "compact"}
-    nothing_left = settings_change(office, "t", subtract={"cleanup.policy": "compact"})
+def test_lists_are_appended_to_and_taken_from(controller: TestedController) -> None:
+    create(controller, simple("t"))
+    config = controller.state.topics["t"].config
+    assert not settings_change(controller, "t", append={"cleanup.policy": "compact"}).error
+    assert controller.state.topics["t"].config == config | {"cleanup.policy": "delete,compact"}, "the default was a value, too"
+    assert not settings_change(controller, "t", append={"cleanup.policy": "compact"}).error
+    assert not settings_change(controller, "t", subtract={"cleanup.policy": "delete"}).error
+    assert controller.state.topics["t"].config == config | {"cleanup.policy": "compact"}
+    nothing_left = settings_change(controller, "t", subtract={"cleanup.policy": "compact"})
     assert nothing_left.error == ErrorCode.INVALID_CONFIG and "has to stay so" in nothing_left.message
-    no_list = settings_change(office, "t", append={"segment.bytes": "1"})
+    no_list = settings_change(controller, "t", append={"segment.bytes": "1"})
     assert no_list.error == ErrorCode.INVALID_CONFIG and "no list" in no_list.message
 
 
 @pytest.mark.parametrize(
     "second", [{"remove": ["segment.ms"]}, {"append": {"segment.ms": "1"}}, {"subtract": {"segment.ms": "1"}}]
 )
-def test_one_key_is_changed_once_in_a_request(office: Office, second: dict[str, object]) -> None:
-    create(office, simple("t"))
-    refused = settings_change(office, "t", set={"segment.ms": "5"}, **second)
+def test_one_key_is_changed_once_in_a_request(controller: TestedController, second: dict[str, object]) -> None:
+    create(controller, simple("t"))
+    refused = settings_change(controller, "t", set={"segment.ms": "5"}, **second)
     assert refused.error == ErrorCode.INVALID_REQUEST and "segment.ms more than once" in refused.message
-    assert "segment.ms" not in office.state.topics["t"].config
+    assert "segment.ms" not in controller.state.topics["t"].config
 
 
 def test_a_request_with_very_many_keys_is_looked_at_in_one_pass() -> None:
-    """Nothing else happens in the controller meanwhile: every key compared with every other took it out of office."""
+    """Nothing else happens in the controller meanwhile: every key compared with every other took it out of controller."""
     compared = 0
 
     class Key(str):
@@ -255,31 +265,31 @@ def test_a_request_with_very_many_keys_is_looked_at_in_one_pass() -> None:
     assert compared < 10 * len(change.remove)
 
 
-def test_a_topic_that_is_in_a_request_twice_is_refused_both_times_and_nothing_is_applied(office: Office) -> None:
-    create(office, simple("t", 1), simple("other", 1))
+def test_a_topic_that_is_in_a_request_twice_is_refused_both_times_and_nothing_is_applied(controller: TestedController) -> None:
+    create(controller, simple("t", 1), simple("other", 1))
     more = rpc.CreatePartitionsRequest(
         topics=[{"name": "t", "total": 3}, {"name": "other", "total": 2}, {"name": "t", "total": 4}]
     )
-    plans = topics.plan_enlargement(office.state, office.config, more, applied_before=False)
+    plans = topics.plan_enlargement(controller.state, controller.config, more, applied_before=False)
     assert [result.error for result in plans.results] == [ErrorCode.INVALID_REQUEST, 0, ErrorCode.INVALID_REQUEST]
-    office.carry_out(Plan(plans.operations))
-    assert len(office.state.topics["t"].partitions) == 1 and len(office.state.topics["other"].partitions) == 2
+    controller.carry_out(Plan(plans.operations))
+    assert len(controller.state.topics["t"].partitions) == 1 and len(controller.state.topics["other"].partitions) == 2
     change = rpc.AlterConfigsRequest(topics=[{"name": "t", "set": {"segment.ms": "5"}}] * 2)
-    assert [r.error for r in topics.plan_configuration(office.state, change).results] == [ErrorCode.INVALID_REQUEST] * 2
+    assert [r.error for r in topics.plan_configuration(controller.state, change).results] == [ErrorCode.INVALID_REQUEST] * 2
 
 
-def test_names_that_differ_only_in_dots_and_underscores_collide(office: Office) -> None:
-    create(office, simple("a.b", 1))
-    (refused,) = create(office, simple("a_b", 1), sequence=2)
+def test_names_that_differ_only_in_dots_and_underscores_collide(controller: TestedController) -> None:
+    create(controller, simple("a.b", 1))
+    (refused,) = create(controller, simple("a_b", 1), sequence=2)
     assert refused.error == ErrorCode.INVALID_TOPIC_EXCEPTION and "existing topic: a.b" in refused.message
-    first, second = create(office, simple("c_d.e", 1), simple("c.d_e", 1), sequence=3)
+    first, second = create(controller, simple("c_d.e", 1), simple("c.d_e", 1), sequence=3)
     assert not first.error and second.error == ErrorCode.INVALID_TOPIC_EXCEPTION
-    (same,) = create(office, simple("a.b", 1), sequence=4)
+    (same,) = create(controller, simple("a.b", 1), sequence=4)
     assert same.error == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_a_message_does_not_say_its_code_again(office: Office) -> None:
-    (refused,) = create(office, simple("t", 0))
+def test_a_message_does_not_say_its_code_again(controller: TestedController) -> None:
+    (refused,) = create(controller, simple("t", 0))
     assert refused.message.startswith("0 partitions")
 
 
@@ -308,25 +318,27 @@ STATE_TOPIC = {
         ({"set": {"segment.bytes": "1048576"}, "replace_all": True}, "cannot be changed"),
     ],
 )
-def test_a_state_topic_never_becomes_unsafe(office: Office, name: str, change: dict[str, object], says: str) -> None:
-    create(office, simple(name, 1, 3, **STATE_TOPIC), allow_internal=True)
-    refused = settings_change(office, name, **change)
+def test_a_state_topic_never_becomes_unsafe(
+    controller: TestedController, name: str, change: dict[str, object], says: str
+) -> None:
+    create(controller, simple(name, 1, 3, **STATE_TOPIC), allow_internal=True)
+    refused = settings_change(controller, name, **change)
     assert refused.error == ErrorCode.POLICY_VIOLATION and says in refused.message
-    assert office.state.topics[name].config == STATE_TOPIC
+    assert controller.state.topics[name].config == STATE_TOPIC
 
 
-def test_a_state_topic_takes_what_no_promise_rests_on(office: Office) -> None:
-    create(office, simple("__consumer_offsets", 1, 3, **STATE_TOPIC), allow_internal=True)
+def test_a_state_topic_takes_what_no_promise_rests_on(controller: TestedController) -> None:
+    create(controller, simple("__consumer_offsets", 1, 3, **STATE_TOPIC), allow_internal=True)
     for key, value in {"segment.bytes": "1048576", "min.insync.replicas": "3", "max.message.bytes": "2000000"}.items():
-        assert not settings_change(office, "__consumer_offsets", set={key: value}).error
-    assert not settings_change(office, "__consumer_offsets", set={"min.insync.replicas": "2"}).error, "back to a majority"
+        assert not settings_change(controller, "__consumer_offsets", set={key: value}).error
+    assert not settings_change(controller, "__consumer_offsets", set={"min.insync.replicas": "2"}).error, "back to a majority"
 
 
 @pytest.mark.parametrize(
     "unsafe", [{"flush.policy": "os"}, {"cleanup.policy": "delete"}, {"unclean.leader.election.enable": "true"}]
 )
-def test_a_state_topic_is_not_made_unsafe(office: Office, unsafe: dict[str, str]) -> None:
-    (refused,) = create(office, simple("__consumer_offsets", 1, 1, **(STATE_TOPIC | unsafe)), allow_internal=True)
+def test_a_state_topic_is_not_made_unsafe(controller: TestedController, unsafe: dict[str, str]) -> None:
+    (refused,) = create(controller, simple("__consumer_offsets", 1, 1, **(STATE_TOPIC | unsafe)), allow_internal=True)
     assert refused.error == ErrorCode.POLICY_VIOLATION
 
 
@@ -397,60 +409,60 @@ def test_nothing_is_placed_while_no_broker_can_lead() -> None:
     assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_topics_are_made_and_enlarged_with_a_replica_away_outside_the_isr(office: Office) -> None:
-    office.lose(3)
-    create(office, simple("t", 2, 3))
+def test_topics_are_made_and_enlarged_with_a_replica_away_outside_the_isr(controller: TestedController) -> None:
+    controller.lose(3)
+    create(controller, simple("t", 2, 3))
     more = rpc.CreatePartitionsRequest(topics=[{"name": "t", "total": 4}])
-    plans = topics.plan_enlargement(office.state, office.config, more, applied_before=False)
-    office.carry_out(Plan(plans.operations))
-    partitions = office.state.topics["t"].partitions
-    assert len(partitions) == 4 and not office.state.violations()
+    plans = topics.plan_enlargement(controller.state, controller.config, more, applied_before=False)
+    controller.carry_out(Plan(plans.operations))
+    partitions = controller.state.topics["t"].partitions
+    assert len(partitions) == 4 and not controller.state.violations()
     for partition in partitions.values():
         assert partition.replicas[2] == 3 and set(partition.isr) == {1, 2} and partition.leader in (1, 2) and not partition.elr
-    office.lose(1, 2)
-    (refused,) = create(office, simple("none", 1, 3), sequence=2)
+    controller.lose(1, 2)
+    (refused,) = create(controller, simple("none", 1, 3), sequence=2)
     assert refused.error == ErrorCode.INVALID_REPLICATION_FACTOR and "none can lead" in refused.message
-    (assigned,) = create(office, rpc.NewTopic(name="mine", assignments=[{"replicas": [3, 1]}]), sequence=3)
+    (assigned,) = create(controller, rpc.NewTopic(name="mine", assignments=[{"replicas": [3, 1]}]), sequence=3)
     assert assigned.error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def delete(office: Office, name: str) -> None:
-    plans = topics.plan_deletion(office.state, rpc.DeleteTopicsRequest(names=[name]), applied_before=False)
-    office.carry_out(Plan(plans.operations))
-    assert name not in office.state.topics
+def delete(controller: TestedController, name: str) -> None:
+    plans = topics.plan_deletion(controller.state, rpc.DeleteTopicsRequest(names=[name]), applied_before=False)
+    controller.carry_out(Plan(plans.operations))
+    assert name not in controller.state.topics
 
 
-def test_a_request_that_comes_again_after_a_deletion_makes_another_topic(office: Office) -> None:
+def test_a_request_that_comes_again_after_a_deletion_makes_another_topic(controller: TestedController) -> None:
     """Its first answer was lost.  A replica that was away meanwhile has records of the deleted topic, and would take the new one
     for it by its id: what was acknowledged since would be overwritten by them."""
-    (first,) = create(office, simple())
-    (again,) = create(office, simple())
+    (first,) = create(controller, simple())
+    (again,) = create(controller, simple())
     assert not again.error and again.topic_id == first.topic_id, "while it is there, it is the one"
-    delete(office, "t")
-    (anew,) = create(office, simple())
+    delete(controller, "t")
+    (anew,) = create(controller, simple())
     assert not anew.error and anew.topic_id != first.topic_id
-    (by_another,) = create(office, simple(), client="d")
+    (by_another,) = create(controller, simple(), client="d")
     assert by_another.error == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_what_a_later_version_set_stays_beside_what_is_changed_now(office: Office) -> None:
+def test_what_a_later_version_set_stays_beside_what_is_changed_now(controller: TestedController) -> None:
     """The active controller may be of an older version than the one that took the setting."""
-    create(office, simple("t", 1, 1))
-    office.state.topics["t"].config.update({"retention.parsecs": "12", "cleanup.policy": "compact,shred"})
+    create(controller, simple("t", 1, 1))
+    controller.state.topics["t"].config.update({"retention.parsecs": "12", "cleanup.policy": "compact,shred"})
 
     def change(**fields: object) -> rpc.TopicResult:
         request = rpc.AlterConfigsRequest(topics=[rpc.ConfigChange(name="t", **fields)])  # type: ignore[arg-type]
-        plans = topics.plan_configuration(office.state, request)
-        office.carry_out(Plan(plans.operations))
+        plans = topics.plan_configuration(controller.state, request)
+        controller.carry_out(Plan(plans.operations))
         return plans.results[0]
 
     assert change(set={"segment.ms": "5"}).error == ErrorCode.NONE
     expected = {"retention.parsecs": "12", "cleanup.policy": "compact,shred", "segment.ms": "5"}
-    assert office.state.topics["t"].config == expected
+    assert controller.state.topics["t"].config == expected
     refused = change(set={"retention.parsecs": "13"})
     assert refused.error == ErrorCode.INVALID_CONFIG and "Unknown topic config name" in refused.message
     assert change(remove=["retention.parsecs"]).error == ErrorCode.NONE
-    assert "retention.parsecs" not in office.state.topics["t"].config
+    assert "retention.parsecs" not in controller.state.topics["t"].config
 
 
 @pytest.mark.parametrize(
@@ -468,30 +480,32 @@ def test_what_cannot_commit_from_the_start_may_be_led_by_any_replica(
     away: tuple[int, ...], config: dict[str, str], isr: tuple[int, ...], elr: tuple[int, ...]
 ) -> None:
     """Below min.insync.replicas the high watermark stands still (KIP-966): who is away lacks nothing that is committed."""
-    office = Office()
-    office.join(1, 2, 3)
+    controller = TestedController()
+    controller.join(1, 2, 3)
     if away:
-        office.lose(*away)
+        controller.lose(*away)
     assignment = rpc.Assignment(replicas=[1, 2, 3])
     made = rpc.NewTopic(name="t", partitions=-1, replication_factor=-1, assignments=[assignment], config=config)
-    assert not create(office, made)[0].error
+    assert not create(controller, made)[0].error
     more = rpc.CreatePartitionsRequest(topics=[rpc.PartitionsToCreate(name="t", total=2, assignments=[assignment])])
-    office.carry_out(Plan(topics.plan_enlargement(office.state, office.config, more, applied_before=False).operations))
-    for partition in office.state.topics["t"].partitions.values():
+    controller.carry_out(
+        Plan(topics.plan_enlargement(controller.state, controller.config, more, applied_before=False).operations)
+    )
+    for partition in controller.state.topics["t"].partitions.values():
         assert (partition.leader, partition.leader_epoch, partition.isr, partition.elr) == (1, 0, isr, elr)
 
 
-def test_a_new_partition_outlives_the_only_broker_that_was_there(office: Office) -> None:
-    office.disks[1] = "old disk"
-    office.register(1, "with a disk")
-    office.beat(1)
-    office.lose(2, 3)
-    create(office, simple("t", 1, 3, **{"min.insync.replicas": "2"}))
-    office.lose(1)
-    office.beat(2)
-    assert office.partition().leader == 2, "nothing was committed: the one that was there is not waited for"
-    office.lose(2)
-    office.register(1, "again", directory="new disk")
-    office.beat(1)
-    office.beat(3)
-    assert office.partition().leader in (2, 3)
+def test_a_new_partition_outlives_the_only_broker_that_was_there(controller: TestedController) -> None:
+    controller.disks[1] = "old disk"
+    controller.register(1, "with a disk")
+    controller.beat(1)
+    controller.lose(2, 3)
+    create(controller, simple("t", 1, 3, **{"min.insync.replicas": "2"}))
+    controller.lose(1)
+    controller.beat(2)
+    assert controller.partition().leader == 2, "nothing was committed: the one that was there is not waited for"
+    controller.lose(2)
+    controller.register(1, "again", directory="new disk")
+    controller.beat(1)
+    controller.beat(3)
+    assert controller.partition().leader in (2, 3)

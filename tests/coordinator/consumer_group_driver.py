@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from coordinator_doubles import Catalog, Driver, MemoryLog
-from tidegate.coordinator.group.classic_events import ClassicGroupConfig
+from tidegate.coordinator.group.classic.events import ClassicGroupConfig
 from tidegate.coordinator.group.consumer.events import (
     ConsumerGroupConfig,
     ConsumerGroupHeartbeat,

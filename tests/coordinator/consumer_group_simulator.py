@@ -21,7 +21,7 @@ from coordinator_doubles import Catalog, MemoryLog
 from tidegate.coordinator.group.consumer import records
 from tidegate.coordinator.group.consumer.events import ConsumerGroupConfig, ConsumerGroupHeartbeat, Partitions
 from tidegate.coordinator.group.consumer.group import ConsumerGroup
-from tidegate.coordinator.group.consumer.records import CurrentAssignment, Kind
+from tidegate.coordinator.group.consumer.records import CurrentAssignment, RecordKind
 from tidegate.coordinator.group.consumer.state import ConsumerGroupState
 from tidegate.coordinator.group.events import GroupConfig
 from tidegate.coordinator.group.shard import GroupShard
@@ -335,7 +335,7 @@ def falling_epochs(log: list[ReplayedRecord]) -> list[str]:
     found, highest = [], dict[records.Key, int]()
     for record in log:
         key = records.decode_key(record.key)
-        if key is None or key.kind not in (Kind.GROUP, Kind.TARGET_EPOCH, Kind.CURRENT):
+        if key is None or key.kind not in (RecordKind.GROUP, RecordKind.TARGET_EPOCH, RecordKind.CURRENT):
             continue
         if record.value is None:
             highest.pop(key, None)

@@ -12,7 +12,7 @@ from tidegate.coordinator.group.consumer import groups
 from tidegate.coordinator.group.consumer.group import ConsumerGroup, Draft
 from tidegate.coordinator.group.consumer.groups import ConsumerGroups
 from tidegate.coordinator.group.consumer.reconcile import reconcile
-from tidegate.coordinator.group.consumer.records import Kind
+from tidegate.coordinator.group.consumer.records import RecordKind
 from tidegate.coordinator.group.consumer.state import Action
 from tidegate.coordinator.outcome import CoordinatorRecord
 
@@ -87,8 +87,10 @@ def test_counting_what_must_be_revoked_as_free_is_noticed(monkeypatch: pytest.Mo
     assert "is read by" in broken_in_some_run()
 
 
-@pytest.mark.parametrize("kind", [Kind.GROUP, Kind.MEMBER, Kind.TARGET, Kind.CURRENT], ids=lambda kind: kind.name.lower())
-def test_a_change_that_is_not_written_is_noticed(monkeypatch: pytest.MonkeyPatch, kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind", [RecordKind.GROUP, RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT], ids=lambda kind: kind.name.lower()
+)
+def test_a_change_that_is_not_written_is_noticed(monkeypatch: pytest.MonkeyPatch, kind: RecordKind) -> None:
     """What only the copy knows never becomes state: a bump that is not written is made again and again, or never."""
     change: Callable[..., None] = Draft._change
 
@@ -152,5 +154,5 @@ def test_losing_what_was_committed_is_noticed() -> None:
 def test_a_record_is_what_the_ablations_drop() -> None:
     """They would notice nothing if drafts did not keep records."""
     draft = Draft(ConsumerGroup("g"))
-    draft.write(Kind.GROUP, 1)
+    draft.write(RecordKind.GROUP, 1)
     assert len(draft.records) == 1 and isinstance(draft.records[0], CoordinatorRecord)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from consumer_group_driver import REBALANCE_MS, Consumers, G, owned
 from coordinator_doubles import code_of
-from tidegate.coordinator.group.classic_events import JoinGroup
+from tidegate.coordinator.group.classic.events import JoinGroup
 from tidegate.coordinator.group.consumer.events import ConsumerGroupHeartbeatReply
 from tidegate.coordinator.group.consumer.state import RULES, MemberRequest, Situation
 from tidegate.coordinator.group.events import OffsetCommit, OffsetFetch, OffsetToCommit, TxnOffsetCommit

@@ -9,12 +9,12 @@ import pytest
 from consumer_group_driver import REBALANCE_MS, SESSION_MS, Consumers, G, numbers, owned
 from coordinator_doubles import Catalog, code_of
 from tidegate.coordinator.fields import FieldWriter, RecordFormatError
-from tidegate.coordinator.group.classic_events import Heartbeat, JoinGroup, LeaveGroup, LeavingMember
+from tidegate.coordinator.group.classic.events import Heartbeat, JoinGroup, LeaveGroup, LeavingMember
 from tidegate.coordinator.group.consumer import groups as groups_module
 from tidegate.coordinator.group.consumer.assignors import assign_uniform
 from tidegate.coordinator.group.consumer.groups import LOOK_AGAIN_MS
 from tidegate.coordinator.group.consumer.patterns import TopicPattern
-from tidegate.coordinator.group.consumer.records import CurrentAssignment, Key, Kind, encode_key, encode_value
+from tidegate.coordinator.group.consumer.records import CurrentAssignment, Key, RecordKind, encode_key, encode_value
 from tidegate.coordinator.group.consumer.state import MemberState
 from tidegate.coordinator.group.events import (
     DeleteGroup,
@@ -514,14 +514,14 @@ def test_offsets_that_members_of_a_group_read_do_not_expire(groups: Consumers) -
 
 def test_a_record_that_a_later_release_wrote_is_not_guessed_at() -> None:
     shard = Consumers().shard
-    key = encode_key(Key(Kind.GROUP, G))
+    key = encode_key(Key(RecordKind.GROUP, G))
     with pytest.raises(RecordFormatError, match="later release"):
-        shard.replay(ReplayedRecord(0, 0, key, b"\x00\x01" + encode_value(Kind.GROUP, 1)[2:]))
+        shard.replay(ReplayedRecord(0, 0, key, b"\x00\x01" + encode_value(RecordKind.GROUP, 1)[2:]))
     writer = FieldWriter()
     writer.int16(9)  # a kind that does not exist here: skipped
     writer.string(G)
     shard.replay(ReplayedRecord(0, 0, writer.finish(), b"\x00\x00"))
     assert isinstance(shard, GroupShard) and not shard.consumers.groups
-    state = encode_value(Kind.CURRENT, CurrentAssignment(3, 2, MemberState.STABLE, owned(0), owned(1)))
+    state = encode_value(RecordKind.CURRENT, CurrentAssignment(3, 2, MemberState.STABLE, owned(0), owned(1)))
     with pytest.raises(RecordFormatError, match="member state"):
-        shard.replay(ReplayedRecord(0, 0, encode_key(Key(Kind.CURRENT, G, "m")), state[:10] + b"\x07" + state[11:]))
+        shard.replay(ReplayedRecord(0, 0, encode_key(Key(RecordKind.CURRENT, G, "m")), state[:10] + b"\x07" + state[11:]))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from coordinator_doubles import Driver, MemoryLog, code_of
 from tidegate.coordinator.batches import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, in_batches
-from tidegate.coordinator.group.classic_events import (
+from tidegate.coordinator.group.classic.events import (
     Acknowledged,
     ClassicGroupConfig,
     Heartbeat,
@@ -19,6 +19,16 @@ from tidegate.coordinator.group.classic_events import (
     SyncGroup,
     SyncReply,
 )
+from tidegate.coordinator.group.classic.membership import ClassicGroup
+from tidegate.coordinator.group.classic.records import (
+    OffsetKey,
+    OffsetValue,
+    decode_key,
+    encode_group_key,
+    encode_offset_key,
+    encode_offset_value,
+)
+from tidegate.coordinator.group.classic.state import RULES, VALID_PREVIOUS, GroupRequest, GroupState
 from tidegate.coordinator.group.events import (
     DeleteGroup,
     DeleteOffsets,
@@ -31,17 +41,7 @@ from tidegate.coordinator.group.events import (
     OffsetToCommit,
     TxnOffsetCommit,
 )
-from tidegate.coordinator.group.membership import ClassicGroup
-from tidegate.coordinator.group.records import (
-    OffsetKey,
-    OffsetValue,
-    decode_key,
-    encode_group_key,
-    encode_offset_key,
-    encode_offset_value,
-)
 from tidegate.coordinator.group.shard import GroupShard
-from tidegate.coordinator.group.state import RULES, VALID_PREVIOUS, GroupRequest, GroupState
 from tidegate.coordinator.outcome import Context, CoordinatorRecord, ReplayedRecord
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import iterate_headers

@@ -15,7 +15,8 @@ from coordinator_doubles import Catalog, MemoryLog, code_of
 from tidegate.coordinator.batches import BATCH_BYTES_MAX
 from tidegate.coordinator.fields import FieldWriter
 from tidegate.coordinator.group import migration
-from tidegate.coordinator.group.classic_events import (
+from tidegate.coordinator.group.classic.consumer_protocol import read_assignment, read_subscription, write_assignment
+from tidegate.coordinator.group.classic.events import (
     ClassicGroupConfig,
     Heartbeat,
     JoinGroup,
@@ -24,12 +25,11 @@ from tidegate.coordinator.group.classic_events import (
     SyncGroup,
     SyncReply,
 )
-from tidegate.coordinator.group.consumer.records import ClassicMember, Kind, MemberMetadata, decode_value, encode_value
-from tidegate.coordinator.group.consumer_protocol import read_assignment, read_subscription, write_assignment
+from tidegate.coordinator.group.consumer.records import ClassicMember, MemberMetadata, RecordKind, decode_value, encode_value
 from tidegate.coordinator.group.events import DescribeGroup, GroupConfig, ListGroups, OffsetCommit, OffsetFetch, OffsetToCommit
 from tidegate.coordinator.group.policy import MigrationPolicy
 from tidegate.coordinator.group.shard import GroupShard
-from tidegate.coordinator.group.silence import Silences
+from tidegate.coordinator.silence import Silences
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 ONE = (OffsetToCommit("flights", 0, 5),)
@@ -485,7 +485,7 @@ def test_a_classic_members_record_has_kafkas_bytes() -> None:
     )
     classic = ClassicMember(30_000, (("range", subscription("t")),))
     member = MemberMetadata(None, None, "probe", "/127.0.0.1", ("t",), "", 60_000, None, classic)
-    assert decode_value(Kind.MEMBER, data) == member and encode_value(Kind.MEMBER, member) == data
+    assert decode_value(RecordKind.MEMBER, data) == member and encode_value(RecordKind.MEMBER, member) == data
 
 
 @pytest.mark.parametrize("cut", range(1, 30, 3))

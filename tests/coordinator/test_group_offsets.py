@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from coordinator_doubles import Catalog, Driver, MemoryLog, code_of
-from tidegate.coordinator.group.classic_events import ClassicGroupConfig, JoinGroup, LeaveGroup, LeavingMember, SyncGroup
+from tidegate.coordinator.group.classic.events import ClassicGroupConfig, JoinGroup, LeaveGroup, LeavingMember, SyncGroup
 from tidegate.coordinator.group.events import (
     DeleteGroup,
     DeleteOffsets,

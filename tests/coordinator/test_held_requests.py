@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from coordinator_doubles import Driver, code_of
+from tidegate.coordinator.transaction.awaiting_completion import HELD_PER_ID_MAX
 from tidegate.coordinator.transaction.events import (
     AddOffsets,
     AddPartitions,
@@ -18,7 +19,6 @@ from tidegate.coordinator.transaction.events import (
     SendMarkers,
     TransactionConfig,
 )
-from tidegate.coordinator.transaction.held import HELD_PER_ID_MAX
 from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import TransactionPartition, TransactionState
 from tidegate.wire.errors import ErrorCode, KafkaError

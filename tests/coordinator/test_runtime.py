@@ -12,11 +12,11 @@ from tidegate.coordinator.runtime import (
     CoordinatorLoadError,
     CoordinatorRecord,
     CoordinatorRuntime,
-    Outcome,
     Phase,
     ProducerIdentity,
     ReplayedRecord,
     RuntimeConfig,
+    ShardOutcome,
 )
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -55,7 +55,7 @@ class Summing:
         self.is_active = False
         self.fail_replay = False
 
-    def handle(self, event: Any, context: Context) -> Outcome[Any, Any]:
+    def handle(self, event: Any, context: Context) -> ShardOutcome[Any, Any]:
         match event:
             case Add():
                 if event.fail:
@@ -64,16 +64,16 @@ class Summing:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "nothing to add")
                 records = [CoordinatorRecord(KEY, b"%d" % event.amount)] * event.count
                 total = self.total + event.amount * event.count
-                return Outcome(records=records, reply=total, effects=(("effect", total),))
+                return ShardOutcome(records=records, reply=total, effects=(("effect", total),))
             case Read():
-                return Outcome(reply=self.total)
+                return ShardOutcome(reply=self.total)
             case Wait():
                 self.waiting.append(context.token)
-                return Outcome(defer=True)
+                return ShardOutcome(defer=True)
             case Wake():
                 woken, self.waiting = self.waiting, []
                 record = CoordinatorRecord(KEY, b"1")
-                return Outcome(records=[record], reply="woke", deferred=[(token, "woken") for token in woken])
+                return ShardOutcome(records=[record], reply="woke", deferred=[(token, "woken") for token in woken])
         raise AssertionError(event)
 
     def replay(self, record: ReplayedRecord) -> None:
@@ -84,9 +84,9 @@ class Summing:
     def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
         self.markers.append((producer.producer_id, commit, offset))
 
-    def activated(self, context: Context) -> Outcome[Any, Any]:
+    def activated(self, context: Context) -> ShardOutcome[Any, Any]:
         self.is_active = True
-        return Outcome(effects=(("activated", self.total),))
+        return ShardOutcome(effects=(("activated", self.total),))
 
     def resumed(self, now_ms: int, away_ms: int) -> None: ...
 
@@ -330,8 +330,8 @@ def test_an_effect_of_a_moved_shard_is_not_carried_out() -> None:
     done: list[Any] = []
 
     class Two(Summing):
-        def handle(self, event: Any, context: Context) -> Outcome[Any, Any]:
-            return Outcome(records=[CoordinatorRecord(KEY, b"1")], reply=1, effects=("first", "second"))
+        def handle(self, event: Any, context: Context) -> ShardOutcome[Any, Any]:
+            return ShardOutcome(records=[CoordinatorRecord(KEY, b"1")], reply=1, effects=("first", "second"))
 
     def execute(partition: int, epoch: int, effect: Any) -> None:
         done.append(effect)

@@ -14,9 +14,9 @@ import pytest
 from consumer_group_driver import Consumers, G
 from coordinator_doubles import code_of
 from test_group_membership import Groups
+from tidegate.coordinator import silence
 from tidegate.coordinator.fields import RecordFormatError
-from tidegate.coordinator.group import silence
-from tidegate.coordinator.group.classic_events import LeaveGroup, LeavingMember
+from tidegate.coordinator.group.classic.events import LeaveGroup, LeavingMember
 from tidegate.coordinator.group.events import DeleteGroup
 from tidegate.wire.errors import ErrorCode, KafkaError
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidegate.coordinator.fields import RecordFormatError
-from tidegate.coordinator.group import records as group_records
+from tidegate.coordinator.group.classic import records as group_records
+from tidegate.coordinator.group.classic.records import GroupKey, GroupValue, MemberValue, OffsetKey, OffsetValue
 from tidegate.coordinator.group.consumer import records as consumer_records
 from tidegate.coordinator.group.consumer.events import TopicShape
-from tidegate.coordinator.group.consumer.records import CurrentAssignment, Key, Kind, MemberMetadata
+from tidegate.coordinator.group.consumer.records import CurrentAssignment, Key, MemberMetadata, RecordKind
 from tidegate.coordinator.group.consumer.state import MemberState
-from tidegate.coordinator.group.records import GroupKey, GroupValue, MemberValue, OffsetKey, OffsetValue
 from tidegate.coordinator.transaction import records
 from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionPartition, TransactionState
 
@@ -162,17 +162,17 @@ assigned = st.frozensets(st.tuples(st.integers(1, 3).map(lambda number: UUID(int
 shapes = st.builds(TopicShape, st.integers(1, 2**128 - 1).map(lambda number: UUID(int=number)), st.integers(1, 2**31 - 1))
 optional = st.one_of(st.none(), names)
 consumer_values = st.one_of(
-    st.tuples(st.sampled_from([Kind.GROUP, Kind.TARGET_EPOCH]), int32),
-    st.tuples(st.just(Kind.TOPICS), st.dictionaries(names, shapes, max_size=4)),
-    st.tuples(st.just(Kind.TARGET), assigned),
+    st.tuples(st.sampled_from([RecordKind.GROUP, RecordKind.TARGET_EPOCH]), int32),
+    st.tuples(st.just(RecordKind.TOPICS), st.dictionaries(names, shapes, max_size=4)),
+    st.tuples(st.just(RecordKind.TARGET), assigned),
     st.tuples(
-        st.just(Kind.MEMBER),
+        st.just(RecordKind.MEMBER),
         st.builds(
             MemberMetadata, optional, optional, names, names, st.lists(names, max_size=3).map(tuple), optional, int32, optional
         ),
     ),
     st.tuples(
-        st.just(Kind.CURRENT),
+        st.just(RecordKind.CURRENT),
         st.builds(CurrentAssignment, int32, int32, st.sampled_from(MemberState), assigned, assigned),
     ),
 )
@@ -180,7 +180,7 @@ consumer_values = st.one_of(
 
 @settings(max_examples=200, deadline=None)
 @given(consumer_values, names, names)
-def test_a_consumer_groups_record_survives_the_log(value: tuple[Kind, Any], group_id: str, member_id: str) -> None:
+def test_a_consumer_groups_record_survives_the_log(value: tuple[RecordKind, Any], group_id: str, member_id: str) -> None:
     kind, said = value
     key = Key(kind, group_id, member_id if kind in consumer_records.ABOUT_A_MEMBER else "")
     assert consumer_records.decode_key(consumer_records.encode_key(key)) == key
@@ -197,23 +197,23 @@ def test_a_consumer_groups_record_survives_the_log(value: tuple[Kind, Any], grou
 def test_consumer_groups_records_are_kafkas_bytes() -> None:
     """The keys' versions are the kinds; values are flexible (KIP-482), with compact arrays and tagged fields at every level."""
     topic = UUID(int=1)
-    assert consumer_records.encode_key(Key(Kind.CURRENT, "g", "m")) == b"\x00\x08\x00\x01g\x00\x01m"
-    assert consumer_records.encode_value(Kind.GROUP, 7) == b"\x00\x00\x00\x00\x00\x07\x00"
+    assert consumer_records.encode_key(Key(RecordKind.CURRENT, "g", "m")) == b"\x00\x08\x00\x01g\x00\x01m"
+    assert consumer_records.encode_value(RecordKind.GROUP, 7) == b"\x00\x00\x00\x00\x00\x07\x00"
     partitions = b"\x02" + topic.bytes + b"\x02\x00\x00\x00\x03\x00"
-    assert consumer_records.encode_value(Kind.TARGET, frozenset({(topic, 3)})) == b"\x00\x00" + partitions + b"\x00"
+    assert consumer_records.encode_value(RecordKind.TARGET, frozenset({(topic, 3)})) == b"\x00\x00" + partitions + b"\x00"
     current = CurrentAssignment(5, 4, MemberState.UNREVOKED_PARTITIONS, frozenset(), frozenset({(topic, 3)}))
     expected = b"\x00\x00\x00\x00\x00\x05\x00\x00\x00\x04\x01\x01" + partitions + b"\x00"
-    assert consumer_records.encode_value(Kind.CURRENT, current) == expected
+    assert consumer_records.encode_value(RecordKind.CURRENT, current) == expected
     shape = b"\x02" + topic.bytes + b"\x02t\x00\x00\x00\x04\x01\x00"
-    assert consumer_records.encode_value(Kind.TOPICS, {"t": TopicShape(topic, 4)}) == b"\x00\x00" + shape + b"\x00"
+    assert consumer_records.encode_value(RecordKind.TOPICS, {"t": TopicShape(topic, 4)}) == b"\x00\x00" + shape + b"\x00"
     member = MemberMetadata("i", None, "c", "/h", ("t",), None, 60_000, "range")
     expected = b"\x00\x00\x02i\x00\x02c\x03/h\x02\x02t\x00\x00\x00\xea\x60\x06range\x00"
-    assert consumer_records.encode_value(Kind.MEMBER, member) == expected
+    assert consumer_records.encode_value(RecordKind.MEMBER, member) == expected
 
 
 def test_racks_and_tagged_fields_of_kafka_are_read_over() -> None:
     """Kafka 3.7 to 4.0 store the racks of partitions; 4.1 adds tagged fields (KIP-915: unknown ones are skipped)."""
     racks = b"\x02\x00\x00\x00\x00\x02\x02r\x00"
     data = b"\x00\x00\x02" + UUID(int=1).bytes + b"\x02t\x00\x00\x00\x04" + racks + b"\x00\x00"
-    assert consumer_records.decode_value(Kind.TOPICS, data) == {"t": TopicShape(UUID(int=1), 4)}
-    assert consumer_records.decode_value(Kind.GROUP, b"\x00\x00\x00\x00\x00\x07\x01\x00\x02ab") == 7
+    assert consumer_records.decode_value(RecordKind.TOPICS, data) == {"t": TopicShape(UUID(int=1), 4)}
+    assert consumer_records.decode_value(RecordKind.GROUP, b"\x00\x00\x00\x00\x00\x07\x01\x00\x02ab") == 7

@@ -15,9 +15,9 @@ from tidegate.coordinator.transaction.events import SendMarkers, TransactionIden
 from tidegate.coordinator.transaction.markers import MarkerQueue, MarkerResult
 from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionState
-from tidegate.storage.append_plan import AppendPlan
-from tidegate.storage.log import Log
-from tidegate.storage.producer_state import PreparedAppend, ProducerState
+from tidegate.storage.log.append_plan import AppendPlan
+from tidegate.storage.log.log import Log
+from tidegate.storage.producers.producer_state import PreparedAppend, ProducerState
 from tidegate.wire.errors import KafkaError
 from tidegate.wire.records import iterate_headers
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from coordinator_doubles import code_of
-from tidegate.coordinator.outcome import Context, CoordinatorRecord, Outcome, ReplayedRecord
+from tidegate.coordinator.outcome import Context, CoordinatorRecord, ReplayedRecord, ShardOutcome
 from tidegate.coordinator.transaction import records
 from tidegate.coordinator.transaction import shard as shard_module
 from tidegate.coordinator.transaction.events import (
@@ -130,15 +130,15 @@ def request(stimulus: Stimulus, made: TransactionShard) -> Any:
             return DescribeTransactions(ID)
 
 
-def decide(made: TransactionShard, event: Any) -> Outcome[Any, Any]:
+def decide(made: TransactionShard, event: Any) -> ShardOutcome[Any, Any]:
     context = Context(NOW if not isinstance(event, ExpireTransactions) else NOW + 10 * 24 * 3600 * 1000, 41, 3)
     try:
         return made.handle(event, context)
     except KafkaError as error:
-        return Outcome(reply=error)
+        return ShardOutcome(reply=error)
 
 
-def seen(outcome: Outcome[Any, Any], made: TransactionShard) -> str:
+def seen(outcome: ShardOutcome[Any, Any], made: TransactionShard) -> str:
     code = code_of(outcome.reply)
     if isinstance(outcome.reply, PartitionsReply):
         (code,) = set(outcome.reply.errors.values())

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tidegate.node.configuration import SETTINGS, Configuration, ConfigurationError, load
+from tidegate.node.settings.configuration import SETTINGS, Configuration, ConfigurationError, load
 
 from .manifests import CLUSTERS, config_map, environment
 from .test_manifests import flat

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tidegate.client.admin import Admin
-from tidegate.client.consumer import Consumer
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster
-from tidegate.client.producer import Producer
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.consuming.consumer import Consumer
+from tidegate.client.producing.producer import Producer
+from tidegate.processes.local_cluster import LocalCluster
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXAMPLES = sorted((DOCS / "examples").glob("*.py"))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import grpc
 import grpc.aio
 import pytest
-from tidegate.node.admin_service import AdminService
+from tidegate.node.observation.admin_service import AdminService
 from tidegate.proto import admin_pb2 as pb
 from tidegate.proto import admin_pb2_grpc
 from tidegate.runtime import faults

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.coordinator.group.events import GroupConfig
-from tidegate.coordinator.group.records import (
+from tidegate.coordinator.group.classic.records import (
     GroupValue,
     MemberValue,
     OffsetValue,
@@ -19,15 +18,16 @@ from tidegate.coordinator.group.records import (
     encode_offset_key,
     encode_offset_value,
 )
+from tidegate.coordinator.group.events import GroupConfig
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.runtime import CoordinatorRuntime
 from tidegate.coordinator.transaction.events import TransactionConfig
 from tidegate.coordinator.transaction.records import encode_key, encode_value
 from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionPartition, TransactionState
-from tidegate.node.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, settings
+from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, settings
 from tidegate.storage.cleaning.cleaner import clean_now
-from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.wire.records import ControlType, NewRecord, encode_batch, encode_marker, iterate_headers
 
 from .test_configuration import loaded

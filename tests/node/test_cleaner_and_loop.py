@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.core import Metric
-from tidegate.node import metrics
-from tidegate.node.log_upkeep import UpkeepView
+from tidegate.node.observation import metrics
+from tidegate.node.upkeep.log_upkeep import UpkeepView
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.cleaning import cleaner
-from tidegate.storage.log import AppendOrigin, Log
-from tidegate.storage.replacement import Replacement
+from tidegate.storage.log.log import AppendOrigin, Log
+from tidegate.storage.log.replacement import Replacement
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.records import NewRecord, encode_batch
 
@@ -281,6 +281,6 @@ def test_every_number_of_the_upkeep_has_a_metric_of_its_own() -> None:
 
 
 def test_the_metrics_that_call_for_somebody_are_documented() -> None:
-    text = (Path(metrics.__file__).parent.parent / "docs" / "operations.md").read_text()
+    text = (Path(metrics.__file__).parents[2] / "docs" / "operations.md").read_text()
     for name in ("tidegate_cleaner_uncleanable_partitions", "tidegate_cleaner_oldest_dirty_age_seconds"):
         assert f"`{name}`" in text

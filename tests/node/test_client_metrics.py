@@ -22,10 +22,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     Sum,
 )
 from prometheus_client import CollectorRegistry, generate_latest
-from tidegate.controller.resource_settings import ResourceType
-from tidegate.node import client_metrics
-from tidegate.node.broker import Broker
-from tidegate.node.client_metrics import (
+from tidegate.controller.state.resource_settings import ResourceType
+from tidegate.node.observation import client_metrics
+from tidegate.node.observation.client_metrics import (
     INTERVAL_MS_DEFAULT,
     NO_INSTANCE,
     TELEMETRY_BYTES_MAX,
@@ -36,7 +35,8 @@ from tidegate.node.client_metrics import (
     ResourceConfigs,
     decoded_points,
 )
-from tidegate.node.configuration import load
+from tidegate.node.serving.broker import Broker
+from tidegate.node.settings.configuration import load
 from tidegate.wire.api import ApiKey
 from tidegate.wire.compression import Compression, compress
 from tidegate.wire.errors import ErrorCode, KafkaError

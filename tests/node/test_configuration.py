@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidegate.controller.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, GROUP_LIMITS
-from tidegate.node.configuration import SETTINGS, Address, Configuration, ConfigurationError, load, parse_address
+from tidegate.controller.state.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, GROUP_LIMITS
+from tidegate.node.settings.configuration import SETTINGS, Address, Configuration, ConfigurationError, load, parse_address
 
 MINIMAL: dict[str, Any] = {
     "node.id": 1,
@@ -232,7 +232,7 @@ def test_every_setting_has_a_sentence_and_a_default_within_its_bounds() -> None:
 def test_every_setting_is_read_by_somebody() -> None:
     """One that is documented, accepted and without effect is a lie that nobody notices."""
     root = Path(__file__).parents[2]
-    table = (root / "node" / "configuration.py").read_text()
+    table = (root / "node" / "settings" / "configuration.py").read_text()
     start = table.index("SETTINGS: Final")
     sources = [path.read_text() for name in PRODUCT for path in (root / name).rglob("*.py") if path.name != "configuration.py"]
     read = "\n".join([*sources, table[:start], table[table.index("\n}\n", start) :]])

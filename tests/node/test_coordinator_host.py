@@ -10,15 +10,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tidegate.coordinator.outcome import Context, CoordinatorRecord, Outcome, ProducerIdentity, ReplayedRecord
+from tidegate.coordinator.outcome import Context, CoordinatorRecord, ProducerIdentity, ReplayedRecord, ShardOutcome
 from tidegate.coordinator.runtime import CoordinatorRuntime, Phase
-from tidegate.node import coordinator_host
-from tidegate.node.cluster_view import ClusterView
-from tidegate.node.coordinator_host import CoordinatorHost, ReplicatedStateLog
+from tidegate.node.cluster.cluster_view import ClusterView
+from tidegate.node.coordinators import coordinator_host
+from tidegate.node.coordinators.coordinator_host import CoordinatorHost, ReplicatedStateLog
 from tidegate.replication.manager import ReplicaManager
 from tidegate.runtime.clock import ManualClock, SystemClock
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import NewRecord, encode_batch
 
@@ -32,12 +32,12 @@ class Counting:
         self.absences: list[int] = []
         self.looks = 0
 
-    def handle(self, event: str, context: Context) -> Outcome[Any, None]:
+    def handle(self, event: str, context: Context) -> ShardOutcome[Any, None]:
         if event == "read":
-            return Outcome(reply=list(self.values))
+            return ShardOutcome(reply=list(self.values))
         if event == "wait":
-            return Outcome(defer=True)
-        return Outcome(records=(CoordinatorRecord(b"k", event.encode()),), reply=event)
+            return ShardOutcome(defer=True)
+        return ShardOutcome(records=(CoordinatorRecord(b"k", event.encode()),), reply=event)
 
     def replay(self, record: ReplayedRecord) -> None:
         assert record.value is not None
@@ -47,8 +47,8 @@ class Counting:
 
     def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None: ...
 
-    def activated(self, context: Context) -> Outcome[Any, None]:
-        return Outcome()
+    def activated(self, context: Context) -> ShardOutcome[Any, None]:
+        return ShardOutcome()
 
     def resumed(self, now_ms: int, away_ms: int) -> None:
         self.absences.append(away_ms)

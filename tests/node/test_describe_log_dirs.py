@@ -6,8 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tidegate.node.disk_reserve import DiskReserves
-from tidegate.node.handlers import describe_log_dirs
+from tidegate.node.handlers.cluster import describe_log_dirs
+from tidegate.node.upkeep.disk_reserve import DiskReserves
 from tidegate.runtime.disk import RealDisk
 from tidegate.wire.errors import ErrorCode
 

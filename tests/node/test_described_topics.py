@@ -10,13 +10,13 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from tidegate.controller.state import ClusterState
-from tidegate.node import described_topics
-from tidegate.node.broker import Broker
-from tidegate.node.codecs import DUTY_MAX, Codecs
-from tidegate.node.described_topics import DescribedTopics
-from tidegate.node.handlers import describe_topic_partitions, metadata
-from tidegate.node.requests import Encoded, RequestContext
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.node.handlers.cluster import describe_topic_partitions, metadata
+from tidegate.node.serving import described_topics
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.codecs import DUTY_MAX, Codecs
+from tidegate.node.serving.described_topics import DescribedTopics
+from tidegate.node.serving.requests import Encoded, RequestContext
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire import codec

@@ -12,7 +12,8 @@ from uuid import UUID
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.chaos.sim.mounts import Mounts
-from tidegate.node.disk_reserve import (
+from tidegate.node.node import Node
+from tidegate.node.upkeep.disk_reserve import (
     FULL_BELOW_BYTES,
     RESERVE_FILE,
     DiskReserve,
@@ -21,11 +22,10 @@ from tidegate.node.disk_reserve import (
     full_folders,
     is_out_of_room,
 )
-from tidegate.node.node import Node
 from tidegate.runtime.disk import RealDisk, RealFile
-from tidegate.storage.data_folders import DataFolders
-from tidegate.storage.folder_notes import PARTITION_CHECKPOINT
-from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.storage.directory.folder_notes import PARTITION_CHECKPOINT
+from tidegate.storage.folders.data_folders import DataFolders
+from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.wire.errors import KafkaError
 from tidegate.wire.records import NewRecord, encode_batch
 

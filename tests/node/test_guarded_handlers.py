@@ -7,16 +7,17 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from tidegate.node.coordinator_host import ReplicatedStateLog
-from tidegate.node.group_coordination import GroupCoordination
-from tidegate.node.handlers import find_coordinator, produce
-from tidegate.node.internal_topics import CONSUMER_OFFSETS
-from tidegate.node.marker_writing import Marker, MarkerWrites
-from tidegate.node.refused_batches import RefusedBatches
-from tidegate.node.requests import Encoded, RequestContext
-from tidegate.node.transaction_coordination import TransactionCoordination
-from tidegate.replication.lease import Lease
+from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS
+from tidegate.node.coordinators.coordinator_host import ReplicatedStateLog
+from tidegate.node.coordinators.group_coordination import GroupCoordination
+from tidegate.node.coordinators.marker_writing import Marker, MarkerWrites
+from tidegate.node.coordinators.transaction_coordination import TransactionCoordination
+from tidegate.node.handlers.groups import find_coordinator
+from tidegate.node.handlers.log import produce
+from tidegate.node.serving.rejected_sequences import RejectedSequences
+from tidegate.node.serving.requests import Encoded, RequestContext
 from tidegate.replication.manager import ReplicaManager
+from tidegate.replication.partition.lease import Lease
 from tidegate.runtime.clock import ManualClock
 from tidegate.storage.topic_config import LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -186,12 +187,13 @@ class Moving(Appends):
 
 
 async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None:
-    """The wiring of refused_batches.py: out of order would make the client take a new epoch, and repeat what may be written."""
+    """The wiring of rejected_sequences.py: out of order would make the client take a new epoch, and repeat what may be
+    written."""
     broker = cast(
         Any,
         SimpleNamespace(
             replicas=Moving(),
-            refused_batches=RefusedBatches(),
+            rejected_sequences=RejectedSequences(),
             clock=ManualClock(),
             cluster=SimpleNamespace(topic_name=None), directory=None, reserves=SimpleNamespace(given_up=False),
             metrics=SimpleNamespace(bytes_in=lambda count: None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate.node.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, partition_for, settings
+from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, partition_for, settings
 
 from .test_configuration import loaded
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from tidegate.controller.client import ControllerClient
-from tidegate.controller.model import BrokerState
-from tidegate.node.cluster_view import ClusterView
-from tidegate.node.isr_requests import IsrRequests
+from tidegate.controller.remote.client import ControllerClient
+from tidegate.controller.state.model import BrokerState
+from tidegate.node.cluster.cluster_view import ClusterView
+from tidegate.node.cluster.isr_requests import IsrRequests
 from tidegate.proto import controller_pb2 as pb
-from tidegate.replication.assignment import Eligibility, IsrChange, IsrMember, IsrResult
+from tidegate.replication.partition.assignment import Eligibility, IsrChange, IsrMember, IsrResult
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tidegate.controller.broker_settings import BROKER_SETTINGS
-from tidegate.controller.node_settings import plan_node_configuration
-from tidegate.controller.state import ALL_NODES, ClusterState
-from tidegate.node.described_settings import SOURCE_DYNAMIC_ALL_BROKERS, DescribedSettings
+from tidegate.controller.planning.node_settings import plan_node_configuration
+from tidegate.controller.state.broker_settings import BROKER_SETTINGS
+from tidegate.controller.state.cluster_state import ALL_NODES, ClusterState
+from tidegate.node.serving.described_settings import SOURCE_DYNAMIC_ALL_BROKERS, DescribedSettings
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.storage.topic_config import TOPIC_CONFIGS, parsed_topic_config

@@ -8,7 +8,7 @@ from itertools import permutations
 from random import Random
 
 import pytest
-from tidegate.node.lease import Change, HeartbeatAnswer, Lease
+from tidegate.node.lifecycle.lease import Change, HeartbeatAnswer, Lease
 
 SESSION_S = 6.0
 

@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tidegate.node import listener
-from tidegate.node.broker import Broker
-from tidegate.node.listener import Handlers, listen
-from tidegate.node.metrics import Metrics, NodeView
-from tidegate.node.requests import Deferred, Encoded, RequestContext, Staged
+from tidegate.node.observation.metrics import Metrics, NodeView
+from tidegate.node.serving import listener
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.listener import Handlers, listen
+from tidegate.node.serving.requests import Deferred, Encoded, RequestContext, Staged
 from tidegate.runtime.calm_logs import SparingLines
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire import codec

@@ -11,17 +11,17 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tidegate.coordinator.group import records as group_records
+from tidegate.coordinator.group.classic import records as group_records
 from tidegate.coordinator.group.consumer import records as consumer_records
 from tidegate.coordinator.group.consumer.events import TopicShape
-from tidegate.coordinator.group.consumer.records import Kind
+from tidegate.coordinator.group.consumer.records import RecordKind
 from tidegate.coordinator.group.consumer.state import MemberState
 from tidegate.coordinator.transaction import records as transaction_records
 from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionPartition, TransactionState
-from tidegate.node.log_commands import app
+from tidegate.node.log_tools.log_commands import app
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.checkpoint import encode_checkpoint
-from tidegate.storage.flush_notes import FLUSH_NOTES, RECORD_BYTES, encode_flush_notes, identity_of
+from tidegate.storage.durability.flush_notes import FLUSH_NOTES, RECORD_BYTES, encode_flush_notes, identity_of
 from tidegate.storage.inspection.dump import Selection, dump_segment
 from tidegate.wire.records import Compression, ControlType, NewRecord, assign_in_place, encode_batch, encode_marker
 from typer.testing import CliRunner
@@ -170,9 +170,9 @@ def test_consumer_groups_are_decoded(tmp_path: Path) -> None:
     topic, owned = UUID(int=1), frozenset({(UUID(int=1), 2)})
     member = consumer_records.MemberMetadata("i", None, "client", "/h", ("flights",), None, 60_000, None)
     current = consumer_records.CurrentAssignment(5, 4, MemberState.UNREVOKED_PARTITIONS, frozenset(), owned)
-    values: dict[Kind, Any] = {
-        Kind.GROUP: 7, Kind.TOPICS: {"flights": TopicShape(topic, 3)}, Kind.MEMBER: member, Kind.TARGET: owned,
-        Kind.CURRENT: current,
+    values: dict[RecordKind, Any] = {
+        RecordKind.GROUP: 7, RecordKind.TOPICS: {"flights": TopicShape(topic, 3)}, RecordKind.MEMBER: member,
+        RecordKind.TARGET: owned, RecordKind.CURRENT: current,
     }  # fmt: skip
     written = []
     for kind, value in values.items():
@@ -221,7 +221,7 @@ def test_a_reader_that_has_gone_is_no_error(flights: Path) -> None:
     path = flights / f"{0:020d}.log"
     path.write_bytes(b"".join(at(offset, encode_batch([NewRecord(b"k", b"v", (), NOW_MS)])) for offset in range(20_000)))
     for form in ("--json", "--full"):
-        command = [sys.executable, "-m", "tidegate.node.log_commands", "dump", str(path), "--records", form]
+        command = [sys.executable, "-m", "tidegate.node.log_tools.log_commands", "dump", str(path), "--records", form]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.stdout is not None and process.stderr is not None
             process.stdout.readline()

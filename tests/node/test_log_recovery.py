@@ -9,13 +9,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tidegate.node.log_recovery import open_logs, page_while_opening
+from tidegate.node.lifecycle.log_recovery import open_logs, page_while_opening
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.data_folders import DataFolders
-from tidegate.storage.log import LogConfig
-from tidegate.storage.log_directory import LogDirectory
-from tidegate.storage.opening_progress import OpeningStopped
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.directory.opening_progress import OpeningStopped
+from tidegate.storage.folders.data_folders import DataFolders
+from tidegate.storage.log.log import LogConfig
 
 LOGS = 3
 

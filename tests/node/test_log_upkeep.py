@@ -12,14 +12,14 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from tidegate.node.log_upkeep import LogUpkeep
-from tidegate.replication.replica import Role
+from tidegate.node.upkeep.log_upkeep import LogUpkeep
+from tidegate.replication.replica.replica import Role
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.cleaning.positions import CLEANER_CHECKPOINT
-from tidegate.storage.group_commit import GroupCommit
-from tidegate.storage.log import AppendOrigin, Log, LogConfig
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.log.group_commit import GroupCommit
+from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.records import NewRecord, decode_batch, encode_batch, iterate_headers
 
@@ -156,7 +156,7 @@ async def test_a_full_disk_is_no_reason_to_give_a_log_up(folder: Folder, monkeyp
         raise OSError(errno.ENOSPC, "no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tidegate.storage.segment.Segment.append_batches", full)
+        patch.setattr("tidegate.storage.segment.segment.Segment.append_batches", full)
         assert not await folder.upkeep.clean_once()
     assert folder.upkeep.view().uncleanable_partitions == 0 and not replica.log.is_offline
     assert not await folder.upkeep.clean_once()  # it waits a little
@@ -168,7 +168,7 @@ async def test_a_truncation_meanwhile_ends_a_cleaning_without_harm(folder: Folde
     replica = folder.topic("changes")
     before = offsets(replica.log)
     reached, go_on = threading.Event(), threading.Event()
-    from tidegate.storage.segment import Segment
+    from tidegate.storage.segment.segment import Segment
 
     sealed = Segment.seal_cleaned
 
@@ -258,7 +258,7 @@ async def test_ablation_a_swap_in_the_wrong_history_would_lose_records(folder: F
 async def test_records_that_are_deleted_meanwhile_end_a_cleaning_without_harm(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tidegate.storage.segment import Segment
+    from tidegate.storage.segment.segment import Segment
 
     replica = folder.topic("changes", replace(COMPACTED, min_cleanable_dirty_ratio=0.0))
     reached, go_on = threading.Event(), threading.Event()

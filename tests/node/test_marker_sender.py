@@ -9,13 +9,13 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from tidegate.controller.state import ClusterState
+from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.coordinator.transaction.events import MarkersWritten, SendMarkers, TransactionIdentity
 from tidegate.coordinator.transaction.markers import MarkerBatch
 from tidegate.coordinator.transaction.state import TransactionPartition
-from tidegate.node.marker_sender import Codes, MarkerSender
-from tidegate.node.peers import Peers
-from tidegate.node.transaction_coordination import Topics
+from tidegate.node.cluster.peers import Peers
+from tidegate.node.coordinators.marker_sender import Codes, MarkerSender
+from tidegate.node.coordinators.transaction_coordination import Topics
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.errors import ErrorCode, KafkaError
 

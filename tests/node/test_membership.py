@@ -7,10 +7,16 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
-from tidegate.controller.client import ControllerClient
-from tidegate.controller.metadata_follower import SILENCE_S_MAX
-from tidegate.controller.service import keep_alive_s
-from tidegate.node.membership import EARLY_IN_FLIGHT_MAX, EARLY_S_MIN, IN_FLIGHT_MAX, Membership, metadata_silence_s
+from tidegate.controller.remote.client import ControllerClient
+from tidegate.controller.remote.metadata_follower import SILENCE_S_MAX
+from tidegate.controller.service.service import keep_alive_s
+from tidegate.node.lifecycle.broker_lifecycle import (
+    EARLY_IN_FLIGHT_MAX,
+    EARLY_S_MIN,
+    IN_FLIGHT_MAX,
+    BrokerLifecycle,
+    metadata_silence_s,
+)
 from tidegate.proto import controller_pb2 as pb
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -46,7 +52,7 @@ class Watched:
         self.controller = Controller()
         self.told: list[str] = []
         self.applied_index = 42
-        self.membership = Membership(
+        self.membership = BrokerLifecycle(
             3,
             cast(ControllerClient, self.controller),
             self.clock,
@@ -300,14 +306,14 @@ async def test_what_is_to_be_told_soon_never_floods_the_controller(watched: Watc
     await asyncio.sleep(0.03)
     before = len(watched.controller.requests)
     for _ in range(3000):
-        watched.membership.beat_soon()
+        watched.membership.heartbeat_soon()
         await asyncio.sleep(0)
     assert len(watched.controller.requests) - before <= 1
     for _ in range(2 * EARLY_IN_FLIGHT_MAX):
-        watched.membership.beat_soon()
+        watched.membership.heartbeat_soon()
         await asyncio.sleep(0.01)
         watched.clock.advance(EARLY_S_MIN)
-        watched.membership.beat_soon()
+        watched.membership.heartbeat_soon()
         await asyncio.sleep(0.01)
     assert EARLY_IN_FLIGHT_MAX - 1 <= watched.membership.in_flight <= EARLY_IN_FLIGHT_MAX
     watched.controller.gate.set()
@@ -315,9 +321,9 @@ async def test_what_is_to_be_told_soon_never_floods_the_controller(watched: Watc
         while watched.membership.in_flight:
             await asyncio.sleep(0.001)
     before = len(watched.controller.requests)
-    watched.membership.beat_soon()
+    watched.membership.heartbeat_soon()
     watched.clock.advance(EARLY_S_MIN)
-    watched.membership.beat_soon()
+    watched.membership.heartbeat_soon()
     await watched.beats(1)
 
 

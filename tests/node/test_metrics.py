@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 from tidegate.coordinator.shard_view import Phase, ShardMetrics, ShardView
-from tidegate.node.metrics import Metrics, NodeView, PartitionView
-from tidegate.node.requests import worst_error
+from tidegate.node.observation.metrics import Metrics, NodeView, PartitionMetrics
+from tidegate.node.serving.requests import worst_error
 from tidegate.wire.errors import ErrorCode
 
 PARTITIONS = [
-    PartitionView("flights", 0, True, 90, 80, 100, 5, 4096, 3, True),
-    PartitionView("flights", 1, False, 7, 7, 7, 0, 512, 2, False),
-    PartitionView('odd"name\\', 0, True, 0, 0, 0, 0, 0, 0, False),
+    PartitionMetrics("flights", 0, True, 90, 80, 100, 5, 4096, 3, True),
+    PartitionMetrics("flights", 1, False, 7, 7, 7, 0, 512, 2, False),
+    PartitionMetrics('odd"name\\', 0, True, 0, 0, 0, 0, 0, 0, False),
 ]
 VIEW = NodeView(
     partitions=PARTITIONS,
     active_transactional_ids=4,
     open_transactions=2,
     groups=1,
-    markers_cancelled=6,
+    markers_abandoned=6,
     controller_active=True,
     metadata_index=42,
     ready=True,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tidegate.coordinator.group.consumer.patterns import PATTERNS_MAX, TopicPattern, UnsupportedPattern
-from tidegate.node import group_coordination
-from tidegate.node.group_coordination import LOOKS_IN_A_ROW, PATTERNS_S, ClusterTopics
+from tidegate.node.coordinators import group_coordination
+from tidegate.node.coordinators.group_coordination import LOOKS_IN_A_ROW, PATTERNS_S, ClusterTopics
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 MATCH_S = 0.0015

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from tidegate.node import peers
-from tidegate.node.peers import Peer, PeerFetchTransport, Peers
+from tidegate.node.cluster import peers
+from tidegate.node.cluster.peers import Peer, PeerFetchTransport, Peers
 from tidegate.runtime.network import FrameConnection, FrameServer, serve_frames
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode, KafkaError

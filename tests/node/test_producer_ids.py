@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tidegate.node.producer_ids import ProducerIds
+from tidegate.node.coordinators.producer_ids import ProducerIds
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 

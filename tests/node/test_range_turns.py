@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate.node.range_turns import RangeTurns, Turn
+from tidegate.node.data.range_turns import RangeTurns, Turn
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 

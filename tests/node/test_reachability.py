@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tidegate.controller.model import BrokerState
-from tidegate.controller.reachability import Life
-from tidegate.node.cluster_view import ClusterView
-from tidegate.node.finding import Finding
-from tidegate.node.peers import ask_who_it_is
-from tidegate.node.reachability import Asked, Prober, Question, ReachedBy, parse
+from tidegate.controller.state.model import BrokerState
+from tidegate.controller.state.reachability import Life
+from tidegate.node.cluster.cluster_view import ClusterView
+from tidegate.node.cluster.peers import ask_who_it_is
+from tidegate.node.lifecycle.finding import Finding
+from tidegate.node.lifecycle.reachability import Asked, Prober, Question, ReachedBy, parse
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -72,7 +72,7 @@ def test_only_a_life_that_is_registered_counts_and_a_forged_one_hides_none(forge
 async def test_a_broker_beats_early_only_for_what_is_news() -> None:
     """Whatever a client asks, and however often: the question is answered, and one heartbeat tells of the broker that asked."""
     early: list[None] = []
-    membership = SimpleNamespace(broker_epoch=7, not_reached_by=(2,), beat_soon=lambda: early.append(None))
+    membership = SimpleNamespace(broker_epoch=7, not_reached_by=(2,), heartbeat_soon=lambda: early.append(None))
     metadata = SimpleNamespace(state=SimpleNamespace(brokers={2: broker(2, 20)}))
     cluster, own = ClusterView(1, cast(Any, metadata), cast(Any, None), SystemClock()), (1, 7)
     reached_by = ReachedBy()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidegate.controller.model import TOPIC_NAME_LENGTH_MAX
-from tidegate.node.refused_batches import REMEMBERED_MAX, REMEMBERED_S, RefusedBatches, Sender
+from tidegate.controller.state.model import TOPIC_NAME_LENGTH_MAX
+from tidegate.node.serving.rejected_sequences import REMEMBERED_MAX, REMEMBERED_S, RejectedSequences, Sender
 from tidegate.wire.errors import ErrorCode
 
 P = Sender("flights", 0, producer_id=7, producer_epoch=1)
@@ -11,7 +11,7 @@ MOVED, GAP = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_N
 
 
 def test_the_gap_behind_a_refused_batch_gets_its_error_until_that_batch_is_accepted() -> None:
-    batches = RefusedBatches()
+    batches = RejectedSequences()
     assert batches.refused(P, 10, MOVED, 0.0) is MOVED
     assert batches.refused(P, 15, GAP, 0.1) is MOVED
     assert batches.refused(P, 20, ErrorCode.UNKNOWN_PRODUCER_ID, 0.1) is MOVED
@@ -20,7 +20,7 @@ def test_the_gap_behind_a_refused_batch_gets_its_error_until_that_batch_is_accep
 
 
 def test_a_true_gap_stays_one() -> None:
-    batches = RefusedBatches()
+    batches = RejectedSequences()
     assert batches.refused(P, 15, GAP, 0.0) is GAP
     batches.refused(P, 10, MOVED, 0.0)
     assert batches.refused(P, 10, GAP, 0.1) is GAP, "the batch itself is out of order"
@@ -31,14 +31,14 @@ def test_a_true_gap_stays_one() -> None:
 
 
 def test_the_first_refused_batch_counts_also_past_the_end_of_the_sequences() -> None:
-    batches = RefusedBatches()
+    batches = RejectedSequences()
     batches.refused(P, 2**31 - 3, MOVED, 0.0)
     batches.refused(P, 2, ErrorCode.NOT_ENOUGH_REPLICAS, 0.1)
     assert batches.refused(P, 0, GAP, 0.2) is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 def test_errors_that_a_client_does_not_repeat_are_not_remembered_and_the_memory_is_bounded() -> None:
-    batches = RefusedBatches()
+    batches = RejectedSequences()
     batches.refused(P, 10, ErrorCode.INVALID_RECORD, 0.0)
     assert batches.refused(P, 15, GAP, 0.1) is GAP
     for number in range(REMEMBERED_MAX + 5):
@@ -47,7 +47,7 @@ def test_errors_that_a_client_does_not_repeat_are_not_remembered_and_the_memory_
 
 
 def test_what_is_too_long_for_a_topic_is_not_remembered() -> None:
-    batches = RefusedBatches()
+    batches = RejectedSequences()
     for length in (TOPIC_NAME_LENGTH_MAX + 1, 8 << 20):
         long = P._replace(topic="t" * length)
         assert batches.refused(long, 10, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0.0) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

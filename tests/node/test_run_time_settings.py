@@ -7,14 +7,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
-from tidegate.controller.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
-from tidegate.controller.model import ApplyResult, PartitionState, TopicState
-from tidegate.controller.state import ALL_NODES, ClusterState
-from tidegate.node.cluster_view import ClusterView
-from tidegate.node.inherited_settings import SLICE_S, InheritedSettings
+from tidegate.controller.state.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
+from tidegate.controller.state.cluster_state import ALL_NODES, ClusterState
+from tidegate.controller.state.model import ApplyResult, PartitionState, TopicState
+from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.metadata_application import MetadataApplication
-from tidegate.node.run_time_settings import RunTimeSettings
-from tidegate.replication.assignment import Assignment
+from tidegate.node.settings.inherited_settings import SLICE_S, InheritedSettings
+from tidegate.node.settings.run_time_settings import RunTimeSettings
+from tidegate.replication.partition.assignment import Assignment
 from tidegate.runtime.clock import ManualClock
 
 from .test_configuration import loaded

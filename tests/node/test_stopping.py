@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import grpc
 import grpc.aio
-from tidegate.controller.client import ControllerClient
-from tidegate.controller.metadata_follower import MetadataFollower
+from tidegate.controller.remote.client import ControllerClient
+from tidegate.controller.remote.metadata_follower import MetadataFollower
 from tidegate.coordinator.transaction.state import TransactionPartition
-from tidegate.node.marker_sender import MarkerSender
-from tidegate.node.peers import Peers
+from tidegate.node.cluster.peers import Peers
+from tidegate.node.coordinators.marker_sender import MarkerSender
 from tidegate.runtime.clock import SystemClock
 
 

@@ -14,16 +14,16 @@ from typing import Any, cast
 import pytest
 from tidegate.coordinator.transaction.events import AddPartitions, PartitionsReply
 from tidegate.coordinator.transaction.state import TransactionPartition
-from tidegate.node.broker import Broker
-from tidegate.node.handlers import add_partitions_to_txn
-from tidegate.node.internal_topics import TRANSACTION_STATE, partition_for
-from tidegate.node.peers import Peers
-from tidegate.node.requests import Deferred, RequestContext
-from tidegate.node.transaction_coordination import TransactionCoordination
-from tidegate.node.transaction_enlistment import PASSING, TransactionEnlistment
+from tidegate.node.cluster.internal_topics import TRANSACTION_STATE, partition_for
+from tidegate.node.cluster.peers import Peers
+from tidegate.node.coordinators.transaction_coordination import TransactionCoordination
+from tidegate.node.coordinators.transaction_enlistment import PASSING, TransactionEnlistment
+from tidegate.node.handlers.transactions import add_partitions_to_txn
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import Deferred, RequestContext
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import ControlType, NewRecord, encode_batch, encode_marker

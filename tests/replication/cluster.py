@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
-from tidegate.replication.assignment import Assignment, IsrChange, IsrResult
-from tidegate.replication.configuration import ReplicationConfig, ReplicationLimits
-from tidegate.replication.fetcher import FetcherLimits
+from tidegate.replication.fetching.configuration import ReplicationConfig, ReplicationLimits
+from tidegate.replication.fetching.fetcher import FetcherLimits
 from tidegate.replication.manager import ReplicaManager
+from tidegate.replication.partition.assignment import Assignment, IsrChange, IsrResult
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import Disk, RealDisk
-from tidegate.storage.group_commit import GroupCommit
-from tidegate.storage.log import Log, LogConfig
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.log.group_commit import GroupCommit
+from tidegate.storage.log.log import Log, LogConfig
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.fetch import (
     FetchRequest,

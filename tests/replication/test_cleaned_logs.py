@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.cleaning.cleaner import clean_now
-from tidegate.storage.log import AppendOrigin, Log
+from tidegate.storage.log.log import AppendOrigin, Log
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import ControlType, NewRecord, Record, decode_batch, encode_batch, encode_marker, iterate_headers
 
@@ -168,7 +168,7 @@ async def test_a_replica_made_after_the_topic_was_compacted_once_is_filled(
     """The policy is `delete` by now: nothing but the leader's word tells a hole from lost data."""
     caplog.set_level("INFO")
     if not told:
-        monkeypatch.setattr(Log, "allow_holes", lambda log: None)
+        monkeypatch.setattr(Log, "allow_offset_gaps", lambda log: None)
     cluster = await cluster_with_a_cleaned_leader(tmp_path)
     now = cluster.partitions["t", 0]
     cluster.partitions["t", 0] = replace(now, config=now.config | {"cleanup.policy": "delete"})

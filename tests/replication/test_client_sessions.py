@@ -7,8 +7,8 @@ from itertools import count
 from uuid import UUID
 
 import pytest
-from tidegate.controller.model import TOPIC_NAME_LENGTH_MAX
-from tidegate.replication.client_sessions import EVICTION_S, ClientSession, ClientSessions
+from tidegate.controller.state.model import TOPIC_NAME_LENGTH_MAX
+from tidegate.replication.fetching.client_sessions import EVICTION_S, ClientSession, ClientSessions
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.fetch import FetchPartition, FetchRequest, FetchResponse
 from tidegate.wire.fetch import FetchResponsePartition as Answer

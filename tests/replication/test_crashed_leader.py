@@ -11,9 +11,9 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tidegate.replication.assignment import Assignment
-from tidegate.replication.replica import Replica, Role
-from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.replication.partition.assignment import Assignment
+from tidegate.replication.replica.replica import Replica, Role
+from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 
 from .cluster import batch_of
 from .memory_disk import MemoryDisk

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tidegate.replication.assignment import Assignment
 from tidegate.replication.manager import ReplicaManager
-from tidegate.replication.replica import Role
-from tidegate.storage.creation import PARTITION_METADATA
-from tidegate.storage.log import AppendOrigin
-from tidegate.storage.log_directory import DAMAGED
+from tidegate.replication.partition.assignment import Assignment
+from tidegate.replication.replica.replica import Role
+from tidegate.storage.directory.creation import PARTITION_METADATA
+from tidegate.storage.directory.log_directory import DAMAGED
+from tidegate.storage.log.log import AppendOrigin
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .cluster import TOPIC_ID, Cluster, batch_of, eventually

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tidegate.replication.delayed import AckWaiters, FetchWaiter, FetchWatchers
-from tidegate.replication.leader import PartitionLeader
+from tidegate.replication.partition.leader import PartitionLeader
+from tidegate.replication.replica.delayed import AckWaiters, FetchWaiter, FetchWatchers
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode
 

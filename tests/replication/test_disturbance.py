@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tidegate.storage.log import AppendOrigin
+from tidegate.storage.log.log import AppendOrigin
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import decode_batch, iterate_headers
 

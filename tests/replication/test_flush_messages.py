@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tidegate.node.timed_flushes import TimedFlushes
+from tidegate.node.upkeep.timed_flushes import TimedFlushes
 from tidegate.storage.topic_config import FlushPolicy, LogConfig
 from tidegate.wire.errors import ErrorCode
 

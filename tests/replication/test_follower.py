@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate.replication.follower import (
+from tidegate.replication.partition.follower import (
     Action,
     Answer,
     Append,
@@ -17,7 +17,7 @@ from tidegate.replication.follower import (
     Restart,
     Truncate,
 )
-from tidegate.replication.history import find_divergence
+from tidegate.replication.partition.history import find_divergence
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .epoch_log import EpochLog

@@ -16,18 +16,18 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from tidegate.controller import topics
-from tidegate.controller.active import ActiveController, ControllerConfig, Plan
-from tidegate.controller.client import ControllerClient
-from tidegate.controller.model import INITIAL_FEATURES, SUPPORTED_FEATURES, PartitionState
-from tidegate.controller.service import ControllerService
-from tidegate.controller.state import ClusterState
-from tidegate.node.cluster_view import ClusterView
+from tidegate.controller.planning import topics
+from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner, Plan
+from tidegate.controller.remote.client import ControllerClient
+from tidegate.controller.service.service import ControllerService
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import INITIAL_FEATURES, SUPPORTED_FEATURES, PartitionState
+from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.proto import controller_pb2 as rpc
-from tidegate.replication import leader as leader_module
-from tidegate.replication.assignment import IsrResult
 from tidegate.replication.isr import _Queued
-from tidegate.replication.leader import REFUSED, PartitionLeader, PendingChange
+from tidegate.replication.partition import leader as leader_module
+from tidegate.replication.partition.assignment import IsrResult
+from tidegate.replication.partition.leader import REFUSED, PartitionLeader, PendingChange
 from tidegate.runtime.clock import ManualClock
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -69,10 +69,10 @@ class Controller:
 
     term: int
     state: ClusterState
-    duties: ActiveController = field(init=False)
+    duties: ControllerPlanner = field(init=False)
 
     def __post_init__(self) -> None:
-        self.duties = ActiveController(self.state, ControllerConfig(), 0.0)
+        self.duties = ControllerPlanner(self.state, ControllerConfig(), 0.0)
 
 
 class Walk:
@@ -89,7 +89,7 @@ class Walk:
         self.answers: list[Answer] = []
         self.deposed: list[Controller] = []
         self.active = Controller(1, ClusterState())
-        self.carry_out(self.active.duties.take_office(1, "blue", "m", dict(INITIAL_FEATURES)))
+        self.carry_out(self.active.duties.begin_term(1, "blue", "m", dict(INITIAL_FEATURES)))
         for node_id in (1, 2, 3):
             self.register(node_id)
             self.beat(node_id)
@@ -159,7 +159,7 @@ class Walk:
         self.deposed = [*self.deposed[-1:], Controller(former.term, former.state.copy())]
         self.deposed[-1].duties._alter_attempts = dict(former.duties._alter_attempts)
         self.active = Controller(former.term + 1, former.state)
-        self.carry_out(self.active.duties.take_office(2, "", "", {}))
+        self.carry_out(self.active.duties.begin_term(2, "", "", {}))
 
     def arrives(self, controller: Controller, asked: Asked) -> None:
         """As `ControllerService.AlterPartitions`; a deposed controller never commits what it plans."""
@@ -318,13 +318,13 @@ def test_the_leader_counts_with_whom_the_controller_may_have_in_the_isr(first: i
 
 
 def attempts_are_not_numbered(patch: Patch) -> None:
-    alter = ActiveController.alter_partitions
+    alter = ControllerPlanner.alter_partitions
 
-    def forgetful(duties: ActiveController, request: rpc.AlterPartitionsRequest) -> Any:
+    def forgetful(duties: ControllerPlanner, request: rpc.AlterPartitionsRequest) -> Any:
         duties._alter_attempts.clear()
         return alter(duties, request)
 
-    patch.setattr(ActiveController, "alter_partitions", forgetful)
+    patch.setattr(ControllerPlanner, "alter_partitions", forgetful)
 
 
 def requests_of_ended_terms_are_carried_out(patch: Patch) -> None:
@@ -332,15 +332,15 @@ def requests_of_ended_terms_are_carried_out(patch: Patch) -> None:
 
 
 def eligibility_is_judged_before_the_partition_epoch(patch: Patch) -> None:
-    judge = ActiveController._isr_change_error
+    judge = ControllerPlanner._isr_change_error
 
-    def hasty(duties: ActiveController, node_id: int, change: rpc.IsrChange, topic: Any, partition: Any) -> Any:
+    def hasty(duties: ControllerPlanner, node_id: int, change: rpc.IsrChange, topic: Any, partition: Any) -> Any:
         brokers = duties._state.brokers
         if change.leader_epoch == partition.leader_epoch and any(brokers[member].fenced for member in change.isr):
             return ErrorCode.INELIGIBLE_REPLICA
         return judge(duties, node_id, change, topic, partition)
 
-    patch.setattr(ActiveController, "_isr_change_error", hasty)
+    patch.setattr(ControllerPlanner, "_isr_change_error", hasty)
 
 
 def superseded_is_taken_for_refused(patch: Patch) -> None:

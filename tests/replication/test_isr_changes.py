@@ -9,9 +9,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tidegate.replication.assignment import IsrChange, IsrResult
 from tidegate.replication.isr import IsrChanges
-from tidegate.replication.leader import PartitionLeader
+from tidegate.replication.partition.assignment import IsrChange, IsrResult
+from tidegate.replication.partition.leader import PartitionLeader
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.errors import ErrorCode, KafkaError
 

@@ -12,10 +12,10 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from tidegate.node.batch_threads import BatchThreads
-from tidegate.node.handlers import produce
+from tidegate.node.handlers.log import produce
+from tidegate.node.serving.batch_threads import BatchThreads
 from tidegate.runtime.clock import SystemClock
-from tidegate.storage import admission
+from tidegate.storage.log import admission
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire import record_check
 from tidegate.wire.compression import Compression, Scratch

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
-from tidegate.replication.assignment import Eligibility, IsrMember, IsrResult
-from tidegate.replication.leader import (
+from tidegate.replication.partition.assignment import Eligibility, IsrMember, IsrResult
+from tidegate.replication.partition.leader import (
     JOIN_SILENCE_S,
     REFUSED,
     SUPERSEDED,

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tidegate.replication.fetcher import FetcherLimits
-from tidegate.replication.leader import PartitionLeader, PendingChange
+from tidegate.replication.fetching.fetcher import FetcherLimits
 from tidegate.replication.manager import ReplicaManager
-from tidegate.replication.replica import Role
+from tidegate.replication.partition.leader import PartitionLeader, PendingChange
+from tidegate.replication.replica.replica import Role
 from tidegate.runtime import calm_logs
-from tidegate.storage.log import AppendInfo, AppendOrigin
+from tidegate.storage.log.log import AppendInfo, AppendOrigin
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.fetch import FetchPartition, FetchRequest, FetchResponsePartition
 from tidegate.wire.records import ControlType, NewRecord, decode_batch, encode_batch, encode_marker, iterate_headers

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tidegate.replication import follower_fetches
-from tidegate.replication.assignment import Assignment
-from tidegate.replication.catch_up_throttle import CatchUpThrottle
-from tidegate.replication.configuration import ReplicationLimits
-from tidegate.replication.leader import PartitionLeader
-from tidegate.storage.log import AppendOrigin
+from tidegate.replication.fetching import follower_fetches
+from tidegate.replication.fetching.configuration import ReplicationLimits
+from tidegate.replication.partition.assignment import Assignment
+from tidegate.replication.partition.leader import PartitionLeader
+from tidegate.replication.replica.catch_up_throttle import CatchUpThrottle
+from tidegate.storage.log.log import AppendOrigin
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .cluster import Cluster, batch_of, eventually

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tidegate.replication.leader import PartitionLeader
-from tidegate.replication.nearby import NONE, nearby_replica
+from tidegate.replication.fetching.nearby import NONE, nearby_replica
+from tidegate.replication.partition.leader import PartitionLeader
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.fetch import FetchPartition, FetchRequest, FetchResponsePartition
 

@@ -12,13 +12,13 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from tidegate.node import batch_threads
-from tidegate.node.batch_threads import BatchThreads
-from tidegate.node.broker import Broker
-from tidegate.node.handlers import list_offsets
-from tidegate.node.requests import RequestContext
-from tidegate.storage import lookup
-from tidegate.storage.log import AppendOrigin
+from tidegate.node.handlers.log import list_offsets
+from tidegate.node.serving import batch_threads
+from tidegate.node.serving.batch_threads import BatchThreads
+from tidegate.node.serving.broker import Broker
+from tidegate.node.serving.requests import RequestContext
+from tidegate.storage.log import lookup
+from tidegate.storage.log.log import AppendOrigin
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import NewRecord, encode_batch

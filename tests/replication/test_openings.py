@@ -10,14 +10,14 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tidegate.replication.assignment import Assignment
 from tidegate.replication.manager import ReplicaManager
-from tidegate.replication.replica import Replica
+from tidegate.replication.partition.assignment import Assignment
+from tidegate.replication.replica.replica import Replica
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.creation import Creation
-from tidegate.storage.group_commit import GroupCommit
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.directory.creation import Creation
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.log.group_commit import GroupCommit
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .cluster import TOPIC_ID, eventually
@@ -64,7 +64,7 @@ class Node:
 
     async def made(self) -> None:
         self.go_on.set()
-        await eventually(lambda: not self.manager._openings._tasks, "all logs are made")
+        await eventually(lambda: not self.manager._log_opener._tasks, "all logs are made")
 
     async def close(self) -> None:
         self.go_on.set()

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tidegate.replication.leader import PartitionLeader, ReplicaProgress
-from tidegate.replication.offsets import EARLIEST
+from tidegate.replication.fetching.offsets import EARLIEST
+from tidegate.replication.partition.leader import PartitionLeader, ReplicaProgress
 from tidegate.replication.record_deletion import RecordDeletions
-from tidegate.replication.replica import Replica
-from tidegate.storage.log import AppendOrigin, Log
-from tidegate.storage.log_start import LogStart
+from tidegate.replication.replica.replica import Replica
+from tidegate.storage.log.log import AppendOrigin, Log
+from tidegate.storage.log.log_start import LogStart
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.errors import ErrorCode, KafkaError
 

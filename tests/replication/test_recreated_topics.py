@@ -10,8 +10,8 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from tidegate.replication.follower_fetches import FollowerFetches
-from tidegate.replication.replica import Replica
+from tidegate.replication.fetching.follower_fetches import FollowerFetches
+from tidegate.replication.replica.replica import Replica
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import decode_batch, iterate_headers
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tidegate.replication import follower_fetches
-from tidegate.replication.fetch_session import FollowerSession, SessionTable
-from tidegate.replication.fetcher import LeaderFetcher
-from tidegate.replication.follower import Action, Answer, FetchPosition, Ignore, LogView, PartitionFollower
-from tidegate.storage.log import AppendOrigin
+from tidegate.replication.fetching import follower_fetches
+from tidegate.replication.fetching.fetch_session import FollowerSession, SessionTable
+from tidegate.replication.fetching.fetcher import LeaderFetcher
+from tidegate.replication.partition.follower import Action, Answer, FetchPosition, Ignore, LogView, PartitionFollower
+from tidegate.storage.log.log import AppendOrigin
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.fetch import FetchPartition, FetchRequest
 
@@ -310,7 +310,7 @@ async def test_what_does_not_fit_into_one_fetch_is_listed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: list[int], sessions: bool
 ) -> None:
     if not sessions:
-        monkeypatch.setattr("tidegate.replication.fetch_session.SESSIONS_MAX", 0)
+        monkeypatch.setattr("tidegate.replication.fetching.fetch_session.SESSIONS_MAX", 0)
     cluster = Cluster(tmp_path, listed_max=4)
     for node in (1, 2, 3):
         cluster.start(node)

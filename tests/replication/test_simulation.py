@@ -18,7 +18,7 @@ from tidegate.chaos.sim.replication.options import FAULTS, LATER_FAULTS, draw, d
 from tidegate.chaos.sim.replication.truth import PartitionTruth
 from tidegate.chaos.sim.replication.virtual_loop import Process, VirtualLoop
 from tidegate.chaos.sim.runs import Broken
-from tidegate.replication.leader import PartitionLeader
+from tidegate.replication.partition.leader import PartitionLeader
 
 CHUNKS = 4
 SEEDS_OF_A_CHUNK = 50

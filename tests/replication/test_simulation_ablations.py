@@ -16,26 +16,26 @@ from tidegate.chaos.sim.replication.history import History
 from tidegate.chaos.sim.replication.network import Weather
 from tidegate.chaos.sim.replication.options import Options, draw_first
 from tidegate.chaos.sim.runs import Broken
-from tidegate.controller import moves, partition_changes
-from tidegate.controller.active import ActiveController
-from tidegate.controller.client import ControllerClient
-from tidegate.controller.model import BrokerState, PartitionState, TopicState
-from tidegate.controller.service import ControllerService
-from tidegate.controller.state import ClusterState
-from tidegate.node.cluster_view import ClusterView
-from tidegate.node.lease import Change, HeartbeatAnswer, Lease
-from tidegate.node.membership import Membership
-from tidegate.replication import fetcher as fetcher_module
-from tidegate.replication import replica as replica_module
-from tidegate.replication.assignment import UNKNOWN_BROKER_EPOCH, Assignment, Eligibility
-from tidegate.replication.follower import Action, Answer, FetchPosition, LogView, PartitionFollower
-from tidegate.replication.leader import PartitionLeader, ReplicaProgress
+from tidegate.controller.planning.planner import ControllerPlanner
+from tidegate.controller.remote.client import ControllerClient
+from tidegate.controller.service.service import ControllerService
+from tidegate.controller.state import moves, partition_changes
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import BrokerState, PartitionState, TopicState
+from tidegate.node.cluster.cluster_view import ClusterView
+from tidegate.node.lifecycle.broker_lifecycle import BrokerLifecycle
+from tidegate.node.lifecycle.lease import Change, HeartbeatAnswer, Lease
+from tidegate.replication.fetching import fetcher as fetcher_module
 from tidegate.replication.manager import ReplicaManager
+from tidegate.replication.partition.assignment import UNKNOWN_BROKER_EPOCH, Assignment, Eligibility
+from tidegate.replication.partition.follower import Action, Answer, FetchPosition, LogView, PartitionFollower
+from tidegate.replication.partition.leader import PartitionLeader, ReplicaProgress
 from tidegate.replication.record_deletion import RecordDeletions
-from tidegate.replication.replica import Replica
+from tidegate.replication.replica import replica as replica_module
+from tidegate.replication.replica.replica import Replica
+from tidegate.storage.durability.flush import Durability
 from tidegate.storage.epoch_cache import EpochCache
-from tidegate.storage.flush import Durability
-from tidegate.storage.log_start import LogStart
+from tidegate.storage.log.log_start import LogStart
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 Patch = pytest.MonkeyPatch
@@ -119,10 +119,10 @@ def commit_under_the_minimum(patch: Patch) -> None:
 
 def unclean_replica_keeps_its_place(patch: Patch) -> None:
     """KIP-966: what an unclean stop may have lost is not asked; the last replica standing leads again."""
-    changes = ActiveController._changes
+    changes = ControllerPlanner._changes
 
     def nothing_lost(
-        controller: ActiveController,
+        controller: ControllerPlanner,
         present: set[int],
         lost: Callable[[TopicState], bool] | None = None,
         lost_id: int = -1,
@@ -131,7 +131,7 @@ def unclean_replica_keeps_its_place(patch: Patch) -> None:
     ) -> object:
         return changes(controller, present)
 
-    patch.setattr(ActiveController, "_changes", nothing_lost)
+    patch.setattr(ControllerPlanner, "_changes", nothing_lost)
 
 
 def stale_incarnation_joins(patch: Patch) -> None:
@@ -177,7 +177,7 @@ def epoch_history_is_kept_late(patch: Patch) -> None:
         durability.drop_snapshots(lambda snapshot: snapshot > end_offset)
         durability.epochs_changed(end_offset)
 
-    patch.setattr(Durability, "cut_history", cut_without)
+    patch.setattr(Durability, "truncate_history", cut_without)
     patch.setattr(EpochCache, "deny", lambda cache, epoch, since, offset: None)
 
 
@@ -186,13 +186,13 @@ def epoch_history_is_not_cut(patch: Patch) -> None:
 
 
 def session_end_stops_nothing(patch: Patch) -> None:
-    patch.setattr(Membership, "holds_session", property(lambda membership: True))
-    patch.setattr(Membership, "_end_session_when_over", lambda membership: None)
+    patch.setattr(BrokerLifecycle, "holds_session", property(lambda membership: True))
+    patch.setattr(BrokerLifecycle, "_end_session_when_over", lambda membership: None)
 
 
 def session_end_by_timer_only(patch: Patch) -> None:
     """A process that slept finds requests in its sockets before its timers run."""
-    patch.setattr(Membership, "holds_session", property(lambda membership: True))
+    patch.setattr(BrokerLifecycle, "holds_session", property(lambda membership: True))
 
 
 def acknowledgements_outlive_the_session(patch: Patch) -> None:
@@ -207,7 +207,7 @@ def acknowledgements_outlive_the_session(patch: Patch) -> None:
 
 def lagging_controller_is_believed(patch: Patch) -> None:
     """A deposed controller calls a registration that it does not know yet superseded, and does not say in which term."""
-    with_epoch = ActiveController._with_epoch
+    with_epoch = ControllerPlanner._with_epoch
 
     def answer(state: ClusterState, node_id: int, broker_epoch: int) -> BrokerState:
         try:
@@ -222,7 +222,7 @@ def lagging_controller_is_believed(patch: Patch) -> None:
         status.controller_epoch = 0
         return note_answer(client, node_id, status)
 
-    patch.setattr(ActiveController, "_with_epoch", staticmethod(answer))
+    patch.setattr(ControllerPlanner, "_with_epoch", staticmethod(answer))
     patch.setattr(ControllerClient, "note_answer", note_without_term)
 
 
@@ -241,7 +241,7 @@ def registration_before_fencing(patch: Patch) -> None:
             state._topics = topics
 
     patch.setattr(ClusterState, "_register_broker", at_once)
-    patch.setattr(ActiveController, "_changes_after_restart", lambda controller, existing, request: [])
+    patch.setattr(ControllerPlanner, "_changes_after_restart", lambda controller, existing, request: [])
 
 
 def deletions_wait_for_nobody(patch: Patch) -> None:
@@ -306,16 +306,16 @@ def fetches_from_before_a_move_count(patch: Patch) -> None:
 def sleeping_controllers_answer(patch: Patch) -> None:
     """A controller that stood still, and was deposed meanwhile, answers the heartbeats that it finds."""
 
-    def duties(service: ControllerService) -> ActiveController:
-        if service._duties is None:
+    def duties(service: ControllerService) -> ControllerPlanner:
+        if service._planner is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "not the active one")
-        return service._duties
+        return service._planner
 
-    patch.setattr(ControllerService, "require_duties", duties)
+    patch.setattr(ControllerService, "require_planner", duties)
 
 
 def heartbeats_are_answered_while_a_fencing_is_under_way(patch: Patch) -> None:
-    patch.setattr(ActiveController, "is_being_fenced", lambda controller, node_id: False)
+    patch.setattr(ControllerPlanner, "is_being_fenced", lambda controller, node_id: False)
 
 
 def sessions_come_back_with_old_metadata(patch: Patch) -> None:
@@ -342,7 +342,7 @@ def answers_count_from_their_arrival(patch: Patch) -> None:
 
 def leaderships_return_unfound(patch: Patch) -> None:
     """A broker that came back in sync leads again at once, whether the others look for it where it is or where it was."""
-    patch.setattr(ActiveController, "reached", lambda *_arguments: True)
+    patch.setattr(ControllerPlanner, "reached", lambda *_arguments: True)
 
 
 def full_disks_take_records(patch: Patch) -> None:

@@ -15,9 +15,9 @@ from tidegate.chaos.sim.replication.history import History
 from tidegate.chaos.sim.replication.network import Weather
 from tidegate.chaos.sim.replication.node import NodeTimings, SimulatedNode
 from tidegate.chaos.sim.replication.options import Options, draw_first
-from tidegate.node.cluster_view import ClusterView
-from tidegate.replication.assignment import Eligibility
-from tidegate.replication.replica import Replica
+from tidegate.node.cluster.cluster_view import ClusterView
+from tidegate.replication.partition.assignment import Eligibility
+from tidegate.replication.replica.replica import Replica
 
 SEEDS = 4
 CONTROLLERS_AWAY_S = 4.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from tidegate.replication.lease import Lease
+from tidegate.replication.partition.lease import Lease
 from tidegate.runtime.calm_logs import PATIENCE_S
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tidegate.replication.catch_up_throttle import CatchUpThrottle, is_throttled
-from tidegate.replication.configuration import ReplicationLimits
-from tidegate.replication.replica import FOLLOWER_THROTTLED_CONFIG, LEADER_THROTTLED_CONFIG
+from tidegate.replication.fetching.configuration import ReplicationLimits
+from tidegate.replication.replica.catch_up_throttle import CatchUpThrottle, is_throttled
+from tidegate.replication.replica.replica import FOLLOWER_THROTTLED_CONFIG, LEADER_THROTTLED_CONFIG
 
 from .cluster import Cluster, eventually
 from .test_moved_replicas import change, committed, write

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidegate.replication.fetcher import LeaderFetcher
-from tidegate.replication.follower import Append, Restart, Truncate
-from tidegate.replication.replica import Replica, Role
-from tidegate.storage.health import Health
-from tidegate.storage.log import AppendOrigin
+from tidegate.replication.fetching.fetcher import LeaderFetcher
+from tidegate.replication.partition.follower import Append, Restart, Truncate
+from tidegate.replication.replica.replica import Replica, Role
+from tidegate.storage.log.health import Health
+from tidegate.storage.log.log import AppendOrigin
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.fetch import FetchResponse
 

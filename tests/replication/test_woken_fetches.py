@@ -7,9 +7,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tidegate.replication.client_fetches import ClientFetches
+from tidegate.replication.fetching.client_fetches import ClientFetches
 from tidegate.runtime.turns import LoopTurns, Turn
-from tidegate.storage.log import AppendOrigin
+from tidegate.storage.log.log import AppendOrigin
 from tidegate.wire.fetch import FetchPartition, FetchRequest
 
 from .cluster import TOPIC_ID, Cluster, batch_of, eventually

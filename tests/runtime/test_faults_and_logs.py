@@ -89,14 +89,14 @@ def test_the_environment_decides_and_the_kill_is_real(enabled: str, code: int) -
 
 
 def record_of(**fields: object) -> logging.LogRecord:
-    record = logging.LogRecord("tidegate.storage.log", logging.WARNING, "f.py", 1, "segment_rolled", (), None)
+    record = logging.LogRecord("tidegate.storage.log.log", logging.WARNING, "f.py", 1, "segment_rolled", (), None)
     record.fields = fields
     return record
 
 
 def test_a_text_line_has_the_event_and_its_values_quoted_only_where_needed() -> None:
     line = logs.TextFormatter().format(record_of(topic="flights", partition=3, reason='disk "full"', empty=""))
-    assert line.endswith('WARNING storage.log segment_rolled topic=flights partition=3 reason="disk \\"full\\"" empty=""')
+    assert line.endswith('WARNING storage.log.log segment_rolled topic=flights partition=3 reason="disk \\"full\\"" empty=""')
 
 
 def test_a_value_cannot_break_the_line() -> None:
@@ -106,7 +106,7 @@ def test_a_value_cannot_break_the_line() -> None:
 
 def test_a_json_line_is_one_object() -> None:
     line = json.loads(logs.JsonFormatter().format(record_of(partition=3, path=logging)))
-    assert (line["level"], line["logger"]) == ("WARNING", "tidegate.storage.log")
+    assert (line["level"], line["logger"]) == ("WARNING", "tidegate.storage.log.log")
     assert (line["event"], line["partition"]) == ("segment_rolled", 3)
 
 

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tidegate.controller.model import BrokerState, PartitionState, TopicState
-from tidegate.node.batch_threads import BatchThreads
-from tidegate.node.data_service import DataService
+from tidegate.controller.state.model import BrokerState, PartitionState, TopicState
+from tidegate.node.data.data_service import DataService
+from tidegate.node.serving.batch_threads import BatchThreads
 from tidegate.proto import data_pb2_grpc
-from tidegate.replication.assignment import Assignment
 from tidegate.replication.manager import ReplicaManager
+from tidegate.replication.partition.assignment import Assignment
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.runtime.network import bind_grpc, grpc_server
-from tidegate.storage.group_commit import GroupCommit
-from tidegate.storage.log import AppendOrigin, LogConfig
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.log.group_commit import GroupCommit
+from tidegate.storage.log.log import AppendOrigin, LogConfig
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import ControlType, NewRecord, encode_batch, encode_marker, parse_header

@@ -15,9 +15,9 @@ from tidegate.spark import count_command, count_committed
 from tidegate.spark.connection import DataClient, ReadError
 from tidegate.spark.counting import PartitionCount, counts_of
 from tidegate.spark.kafka_address import grpc_addresses
-from tidegate.storage import counting
 from tidegate.storage.cleaning.retention import apply_retention
-from tidegate.storage.counting import Counting, CountOvertaken
+from tidegate.storage.log import counting
+from tidegate.storage.log.counting import Counting, CountOvertaken
 from tidegate.wire.errors import ErrorCode
 from typer.testing import CliRunner
 

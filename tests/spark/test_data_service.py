@@ -11,8 +11,8 @@ from uuid import UUID
 
 import grpc
 import pytest
-from tidegate.node import data_service
-from tidegate.node.range_turns import RangeTurns, Turn
+from tidegate.node.data import data_service
+from tidegate.node.data.range_turns import RangeTurns, Turn
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
 from tidegate.runtime.network import grpc_channel_blocking

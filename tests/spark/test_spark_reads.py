@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from tidegate.node import data_service
+from tidegate.node.data import data_service
 from tidegate.spark.session import local_session, stop_session
-from tidegate.storage.bulk_read import BulkRead
+from tidegate.storage.log.bulk_read import BulkRead
 from tidegate.wire.records import NewRecord
 
 from .served import ServedCluster, Step, committed, history

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.cleaning.cleaner import CleaningResult, clean_now
-from tidegate.storage.log import Log, LogConfig
+from tidegate.storage.log.log import Log, LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.compression import Compression
 from tidegate.wire.records import ControlType, NewRecord, Record, decode_batch, decode_marker, encode_batch, encode_marker

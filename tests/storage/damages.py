@@ -9,8 +9,8 @@ from uuid import UUID
 
 from crc32c import crc32c
 from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
-from tidegate.storage.seal import decode_seal
-from tidegate.storage.transaction_index import decode_transaction_index
+from tidegate.storage.segment.checksums import decode_checksums
+from tidegate.storage.segment.transaction_index import decode_transaction_index
 from tidegate.wire.records import ControlType, NewRecord, assign_in_place, encode_batch, encode_marker, iterate_headers
 
 from .damaging import (
@@ -132,7 +132,7 @@ def a_segment_that_was_there_before(root: Path) -> None:
         source = path.with_suffix(f".{suffix}").read_bytes()[:of]
         path.with_name(f"{copied:020d}.{suffix}").write_bytes(source)
     assert last
-    seal = decode_seal(path.with_suffix(".seal").read_bytes(), base)
+    seal = decode_checksums(path.with_suffix(".seal").read_bytes(), base)
     path.with_name(f"{copied:020d}.seal").write_bytes(seal._replace(base_offset=copied, log_bytes=size).encode())
 
 
@@ -213,7 +213,7 @@ def a_flipped_bit_in_a_seal(root: Path) -> None:
 @damages("seal-wrong")
 def the_seal_of_other_indexes(root: Path) -> None:
     path = segments(root / P)[1].with_suffix(".seal")
-    path.write_bytes(decode_seal(path.read_bytes(), int(path.stem))._replace(index_crc=7).encode())
+    path.write_bytes(decode_checksums(path.read_bytes(), int(path.stem))._replace(index_crc=7).encode())
 
 
 @damages("segment-short")

@@ -9,9 +9,9 @@ from crc32c import crc32c
 from tidegate.runtime.disk import RealDisk
 from tidegate.runtime.lock_probe import is_locked
 from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
-from tidegate.storage.count_index import CountIndex, decode_count_index
-from tidegate.storage.inspection.directory import DataFolder, Manner, verify
+from tidegate.storage.inspection.directory import DataFolder, VerificationOptions, verify
 from tidegate.storage.inspection.partition import PartitionReport
+from tidegate.storage.segment.count_index import CountIndex, decode_count_index
 from tidegate.wire.records import assign_in_place, iterate_headers
 
 from .workload import NOW_MS
@@ -20,7 +20,7 @@ P = "flights-0"
 
 
 def look(*paths: Path, now_ms: int = NOW_MS, compacted: frozenset[str] = frozenset()) -> list[DataFolder | PartitionReport]:
-    return list(verify(RealDisk(), paths, Manner(now_ms, is_locked, compacted)))
+    return list(verify(RealDisk(), paths, VerificationOptions(now_ms, is_locked, compacted)))
 
 
 def segments(folder: Path) -> list[Path]:

@@ -6,8 +6,8 @@ from pathlib import Path
 from uuid import UUID
 
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.log import Log, LogConfig
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.log.log import Log, LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
 
 from .workload import NOW_MS, append, append_marker, batch, marker

@@ -22,12 +22,12 @@ from random import Random
 from crc32c import crc32c
 from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
 from tidegate.storage.cleaning.records import records_bytes, scan_records
-from tidegate.storage.offset_index import OffsetIndex
-from tidegate.storage.producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot
-from tidegate.storage.producer_state import BatchMetadata, ProducerEntry, ProducerState
-from tidegate.storage.seal import SealInvalid, decode_seal, seal_of
-from tidegate.storage.time_index import TimeIndex
-from tidegate.storage.transaction_index import TransactionIndexEntry, decode_transaction_index
+from tidegate.storage.producers.producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot
+from tidegate.storage.producers.producer_state import BatchMetadata, ProducerEntry, ProducerState
+from tidegate.storage.segment.checksums import ChecksumsInvalid, checksums_of, decode_checksums
+from tidegate.storage.segment.offset_index import OffsetIndex
+from tidegate.storage.segment.time_index import TimeIndex
+from tidegate.storage.segment.transaction_index import TransactionIndexEntry, decode_transaction_index
 from tidegate.wire.errors import KafkaError
 from tidegate.wire.records import (
     Compression,
@@ -183,7 +183,7 @@ def _snapshot() -> bytes:
 
 
 OFFSET_INDEX, TIME_INDEX, SNAPSHOT = _offset_index(), _time_index(), _snapshot()
-SEAL = seal_of(1000, 1120, 20_000, OFFSET_INDEX, TIME_INDEX, 20, 7)
+SEAL = checksums_of(1000, 1120, 20_000, OFFSET_INDEX, TIME_INDEX, 20, 7)
 TRANSACTIONS = b"".join(TransactionIndexEntry(i, 10 * i, 10 * i + 5, 10 * i + 6).encode() for i in range(20))
 CHECKPOINT = encode_checkpoint([("flights", i, 100 * i, 90 * i, i) for i in range(12)])
 
@@ -213,8 +213,8 @@ def time_index_case(random: Random) -> str:
 
 def seal_case(random: Random) -> str:
     try:
-        seal = decode_seal(damaged(random, SEAL.encode()), 1000)
-    except SealInvalid:
+        seal = decode_checksums(damaged(random, SEAL.encode()), 1000)
+    except ChecksumsInvalid:
         return "seal refused"
     if seal != SEAL:
         raise Found("a damaged seal is believed")

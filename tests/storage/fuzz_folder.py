@@ -11,9 +11,9 @@ from pathlib import Path
 from random import Random
 
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage.counting import count_now
-from tidegate.storage.log import Log
-from tidegate.storage.log_directory import DirectoryRefused, LogDirectory
+from tidegate.storage.directory.log_directory import DirectoryRefused, LogDirectory
+from tidegate.storage.log.counting import count_now
+from tidegate.storage.log.log import Log
 from tidegate.storage.topic_config import LogConfig
 from tidegate.wire.errors import KafkaError
 from tidegate.wire.records import iterate_headers, validate_batch

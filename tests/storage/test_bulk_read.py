@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.bulk_read import begin_bulk_read
-from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.storage.log.bulk_read import begin_bulk_read
+from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import NewRecord, decode_batch, encode_batch, iterate_headers
 

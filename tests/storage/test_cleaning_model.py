@@ -80,14 +80,14 @@ def test_ablation_a_live_producers_last_marker_that_goes_is_found(monkeypatch: p
 def test_ablation_aborted_records_in_the_key_map_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from tidegate.storage.cleaning import cleaner
     from tidegate.storage.cleaning.compaction import note_keys
-    from tidegate.storage.transaction_index import AbortedRanges
+    from tidegate.storage.segment.transaction_index import AbortedRanges
 
     monkeypatch.setattr(cleaner, "note_keys", lambda keys, _aborted, *batch: note_keys(keys, AbortedRanges(()), *batch))
     assert goes_red(range(20))
 
 
 def test_ablation_cleaning_above_the_last_stable_offset_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidegate.storage.log import Log
+    from tidegate.storage.log.log import Log
 
     class Hasty(CleaningHistory):
         def clean(self, a: int, b: int) -> None:
@@ -150,7 +150,7 @@ def test_a_crash_at_any_point_of_a_cleaning_leaves_a_readable_log(seed: int) -> 
 
 def test_ablation_a_swap_that_is_not_atomic_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the decision on disk, what a crash leaves depends on which renames came through."""
-    monkeypatch.setattr("tidegate.storage.recovery.finish_swaps", lambda disk, directory: None)
+    monkeypatch.setattr("tidegate.storage.recovery.recovery.finish_swaps", lambda disk, directory: None)
     with pytest.raises((AssertionError, KafkaError)):
         for cut_after in range(60):
             crash_while_cleaning(0, cut_after)

@@ -11,9 +11,9 @@ from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.cleaning.compaction import SLOT_BYTES, Compaction, KeyMap, note_keys
 from tidegate.storage.cleaning.plan import Cleanable, SegmentFacts, dirtiest, group_segments, plan_cleaning
 from tidegate.storage.cleaning.records import delete_horizon_ms, records_bytes, rewritten, scan_records
-from tidegate.storage.log import LogConfig
+from tidegate.storage.log.log import LogConfig
+from tidegate.storage.segment.transaction_index import AbortedRanges, TransactionIndexEntry
 from tidegate.storage.topic_config import CleanupPolicy
-from tidegate.storage.transaction_index import AbortedRanges, TransactionIndexEntry
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import DELETE_HORIZON, NewRecord, Record, decode_batch, encode_batch, parse_header, validate_batch

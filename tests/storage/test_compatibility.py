@@ -14,7 +14,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaBuild
 from kafka.record.memory_records import MemoryRecords as KafkaRecords
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.cleaning.cleaner import clean_now
-from tidegate.storage.log import LogConfig
+from tidegate.storage.log.log import LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.records import Compression, NewRecord, decode_batch, iterate_headers, validate_batch
 

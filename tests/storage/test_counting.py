@@ -10,14 +10,15 @@ from random import Random
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.chaos.sim.storage_history import StorageHistory
+from tidegate.chaos.sim.storage.log_history import StorageHistory
 from tidegate.runtime.disk import RealDisk, RealFile
-from tidegate.storage import count_file, count_index, counting
 from tidegate.storage.cleaning.cleaner import clean_now
-from tidegate.storage.count_index import CountIndex, CountIndexInvalid
-from tidegate.storage.counting import CountOvertaken, begin_count, count_now, count_stop
-from tidegate.storage.log import Log, LogConfig
-from tidegate.storage.segment import Segment
+from tidegate.storage.log import counting
+from tidegate.storage.log.counting import CountOvertaken, begin_count, count_now, count_stop
+from tidegate.storage.log.log import Log, LogConfig
+from tidegate.storage.segment import count_file, count_index
+from tidegate.storage.segment.count_index import CountIndex, CountIndexInvalid
+from tidegate.storage.segment.segment import Segment
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import Compression, ControlType, NewRecord, decode_batch, encode_batch, encode_marker
@@ -416,7 +417,7 @@ def test_the_ends_of_a_range_cost_headers_only(tmp_path: Path, monkeypatch: pyte
 
 
 # --------------------------------------------------------------------------------------------------------------- ablations
-# The histories check counts against a model that decodes everything (`chaos/sim/count_checks.py`).
+# The histories check counts against a model that decodes everything (`chaos/sim/storage/count_checks.py`).
 
 
 def test_the_lives_of_cleaned_logs_are_counted_right() -> None:
@@ -453,7 +454,7 @@ def test_counts_that_are_newer_than_the_snapshot_are_not_taken_for_those_below_i
     monkeypatch: pytest.MonkeyPatch, is_checked: bool
 ) -> None:
     """A crash between the files of one flush: the count index is there, and its snapshot is not.  Ablation: unchecked."""
-    monkeypatch.setattr("tidegate.storage.flush.RESUME_BYTES", 1)
+    monkeypatch.setattr("tidegate.storage.durability.flush.RESUME_BYTES", 1)
     disk = LyingDisk()
     log = open_log(disk, config=LogConfig(index_interval_bytes=300))
     append(log, batch(4, pid=1, epoch=0, sequence=0))
@@ -473,7 +474,7 @@ def test_counts_that_are_newer_than_the_snapshot_are_not_taken_for_those_below_i
 
 
 def test_ablation_appends_that_note_nothing_odd_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Segment, "note_odd_batch", Segment.note_batch)
+    monkeypatch.setattr(Segment, "note_special_batch", Segment.note_batch)
     assert first_broken(StorageHistory) is not None
 
 

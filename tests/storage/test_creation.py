@@ -10,11 +10,11 @@ from uuid import UUID
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk, PowerCut
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage import creation as creation_module
-from tidegate.storage.creation import Creation, NewLog
-from tidegate.storage.data_folders import DataFolders
-from tidegate.storage.log import Log
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.directory import creation as creation_module
+from tidegate.storage.directory.creation import Creation, NewLog
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.folders.data_folders import DataFolders
+from tidegate.storage.log.log import Log
 from tidegate.wire.errors import KafkaError
 
 from .workload import NOW_MS, SMALL, append, batch, stored

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.flush_notes import FLUSH_NOTES
-from tidegate.storage.log import CorruptLog, Log, LogConfig
-from tidegate.storage.log_directory import DAMAGED, LOG_CONFIG, LogDirectory
-from tidegate.storage.stored_config import decode_config, encode_config
+from tidegate.storage.directory.log_directory import DAMAGED, LOG_CONFIG, LogDirectory
+from tidegate.storage.directory.stored_config import decode_config, encode_config
+from tidegate.storage.durability.flush_notes import FLUSH_NOTES
+from tidegate.storage.log.log import CorruptLog, Log, LogConfig
 from tidegate.storage.topic_config import CleanupPolicy, FlushPolicy, TimestampType
 from tidegate.wire.errors import KafkaError
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tidegate.storage.log_directory import DirectoryRefused
+from tidegate.storage.directory.log_directory import DirectoryRefused
 from tidegate.wire.errors import KafkaError
 
 from .damages import CLEAN, UNCLEAN

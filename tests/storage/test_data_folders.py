@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage.data_folders import DATA_FOLDERS, DataFolders
-from tidegate.storage.log import LogConfig
-from tidegate.storage.log_directory import DAMAGED, DirectoryRefused
+from tidegate.storage.directory.log_directory import DAMAGED, DirectoryRefused
+from tidegate.storage.folders.data_folders import DATA_FOLDERS, DataFolders
+from tidegate.storage.log.log import LogConfig
 from tidegate.wire.errors import KafkaError
 
 from .workload import NOW_MS, append, batch

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT
-from tidegate.storage.log import CorruptLog, Log, LogConfig
+from tidegate.storage.log.log import CorruptLog, Log, LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
 
 from .workload import FOLDER, SMALL, append, append_marker, batch, marker, open_log, stored

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import Disk
+from tidegate.storage.durability.flush import Durability
 from tidegate.storage.epoch_cache import EpochCache
-from tidegate.storage.flush import Durability
-from tidegate.storage.log import Log
-from tidegate.storage.unwritten import Unwritten
+from tidegate.storage.log.log import Log
+from tidegate.storage.segment.pending_indexes import PendingIndexFiles
 
 from .workload import append, batch, open_log
 
@@ -86,7 +86,7 @@ def test_an_epoch_that_a_cut_dropped_does_not_come_back_with_a_crash() -> None:
 def test_ablation_unless_the_next_flush_writes_the_history_again_it_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Durability.__init__
 
-    def forgetful(self: Durability, disk: Disk, directory: Path, end: int, size: int, unwritten: Unwritten) -> None:
+    def forgetful(self: Durability, disk: Disk, directory: Path, end: int, size: int, unwritten: PendingIndexFiles) -> None:
         unwritten.epochs_from = None
         begin(self, disk, directory, end, size, unwritten)
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from tidegate.runtime.disk import File, RealDisk
 from tidegate.runtime.kernel_sync import KernelSync
-from tidegate.storage.group_commit import GroupCommit
-from tidegate.storage.log import Log
+from tidegate.storage.log.group_commit import GroupCommit
+from tidegate.storage.log.log import Log
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .workload import append, batch, open_log

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import SECTOR_BYTES, LyingDisk
-from tidegate.chaos.sim.storage_history import StorageHistory
+from tidegate.chaos.sim.storage.log_history import StorageHistory
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.flush import Durability
-from tidegate.storage.flush_notes import (
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.durability.flush import Durability
+from tidegate.storage.durability.flush_notes import (
     FILE_BYTES_MAX,
     FLUSH_NOTES,
     RECORD_BYTES,
@@ -25,8 +26,7 @@ from tidegate.storage.flush_notes import (
     identity_of,
     read_flush_notes,
 )
-from tidegate.storage.log import CorruptLog, FlushTicket, Log, LogConfig
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.log.log import CorruptLog, FlushTicket, Log, LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.errors import KafkaError
 
@@ -67,7 +67,7 @@ def reopened(disk: LyingDisk) -> tuple[LogDirectory, KafkaError | None]:
 
 def batches_of(log: Log) -> list[tuple[Path, int, int]]:
     """(file, position, base offset) of every batch."""
-    from tidegate.storage.batch_scan import scan_batches
+    from tidegate.storage.segment.batch_scan import scan_batches
 
     return [
         (segment.path("log"), at.position, at.header.base_offset)
@@ -175,8 +175,8 @@ from pathlib import Path
 from uuid import UUID
 from tests.storage.workload import NOW_MS, append, batch
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.log import LogConfig
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.log.log import LogConfig
+from tidegate.storage.directory.log_directory import LogDirectory
 
 directory = LogDirectory(RealDisk(), Path(sys.argv[1]), "c", 1)
 directory.open_all(now_ms=NOW_MS)

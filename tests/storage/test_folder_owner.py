@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.checkpoint import CheckpointInvalid
-from tidegate.storage.folder_owner import (
+from tidegate.storage.directory.folder_owner import (
     META_PROPERTIES,
     DirectoryRefused,
     bind_folders,

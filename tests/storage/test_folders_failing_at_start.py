@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.chaos.sim.mounts import Mounts
-from tidegate.storage.creation import NewLog
-from tidegate.storage.data_folders import DataFolders
-from tidegate.storage.log import LogConfig
-from tidegate.storage.log_directory import META_PROPERTIES, DirectoryRefused
+from tidegate.storage.directory.creation import NewLog
+from tidegate.storage.directory.log_directory import META_PROPERTIES, DirectoryRefused
+from tidegate.storage.folders.data_folders import DataFolders
+from tidegate.storage.log.log import LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .workload import NOW_MS, append, batch, stored

@@ -6,7 +6,7 @@ import os
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.directory.log_directory import LogDirectory
 from tidegate.wire.records import iterate_headers
 
 from . import fuzz

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage.flush import FlushTicket
-from tidegate.storage.group_commit import GroupCommit
-from tidegate.storage.log import Log
+from tidegate.storage.durability.flush import FlushTicket
+from tidegate.storage.log.group_commit import GroupCommit
+from tidegate.storage.log.log import Log
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .workload import append, batch, open_log

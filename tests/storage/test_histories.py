@@ -1,4 +1,5 @@
-"""Ten thousand histories of logs on disks that lie, against a plain model (`chaos/sim/storage_history.py` and its neighbours).
+"""Ten thousand histories of logs on disks that lie, against a plain model (`chaos/sim/storage/log_history.py` and its
+neighbours).
 
 A failure prints the seed, all steps, and the fewest of them that break the same promise.  TIDEGATE_STORAGE_SEED moves the range
 of seeds, TIDEGATE_STORAGE_HISTORIES its length; `tidegate chaos sim storage --seeds N` runs as many as one likes.
@@ -14,23 +15,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import Lie
-from tidegate.chaos.sim.folders_history import FoldersHistory
-from tidegate.chaos.sim.rot_history import RotHistory
 from tidegate.chaos.sim.runs import Broken, run_seeds
 from tidegate.chaos.sim.shrink import kind_of
-from tidegate.chaos.sim.storage_history import WEIGHTS, StorageHistory
-from tidegate.chaos.sim.storage_kinds import HistoryType, history_of, shortened
-from tidegate.storage import recovery, replacement, segment_read
+from tidegate.chaos.sim.storage.folders_history import FoldersHistory
+from tidegate.chaos.sim.storage.kinds import HistoryType, history_of, shortened
+from tidegate.chaos.sim.storage.log_history import WEIGHTS, StorageHistory
+from tidegate.chaos.sim.storage.rot_history import RotHistory
 from tidegate.storage.cleaning.cleaner import Cleaning
 from tidegate.storage.cleaning.compaction import Compaction
-from tidegate.storage.flush import Durability, FlushTicket
-from tidegate.storage.folder_notes import FolderNotes
-from tidegate.storage.log_directory import LogDirectory
-from tidegate.storage.nameless import Nameless
-from tidegate.storage.producer_state import ProducerEntry, ProducerState
-from tidegate.storage.segment import Segment
-from tidegate.storage.segment_swap import SEGMENT_SUFFIXES
-from tidegate.storage.transaction_index import AbortedRanges
+from tidegate.storage.directory.folder_notes import FolderNotes
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.directory.nameless import Nameless
+from tidegate.storage.durability.flush import Durability, FlushTicket
+from tidegate.storage.log import replacement
+from tidegate.storage.producers.producer_state import ProducerEntry, ProducerState
+from tidegate.storage.recovery import recovery
+from tidegate.storage.segment import batch_slices as segment_read
+from tidegate.storage.segment.segment import Segment
+from tidegate.storage.segment.swap import SEGMENT_SUFFIXES
+from tidegate.storage.segment.transaction_index import AbortedRanges
 
 FIRST_SEED = int(os.environ.get("TIDEGATE_STORAGE_SEED", "0"))
 HISTORIES = int(os.environ.get("TIDEGATE_STORAGE_HISTORIES", "10000"))
@@ -279,7 +282,7 @@ def rot_broken() -> Broken | None:
 
 
 def test_ablation_snapshots_without_a_checksum_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.storage.producer_snapshot.crc32c", lambda data: 0)
+    monkeypatch.setattr("tidegate.storage.producers.producer_snapshot.crc32c", lambda data: 0)
     assert rot_broken() is not None
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from tidegate.runtime.disk import RealDisk, RealFile
 from tidegate.runtime.lock_probe import is_locked
-from tidegate.storage.folder_owner import decode_owner, encode_owner
-from tidegate.storage.inspection.directory import Manner, NotInspectable, verify
+from tidegate.storage.directory.folder_owner import decode_owner, encode_owner
+from tidegate.storage.inspection.directory import NotInspectable, VerificationOptions, verify
 from tidegate.storage.inspection.findings import KINDS, Finding, Severity
 from tidegate.storage.inspection.partition import PartitionReport
 from tidegate.storage.inspection.verification import FolderState
-from tidegate.storage.segment_swap import SEGMENT_SUFFIXES, decide_swap
+from tidegate.storage.segment.swap import SEGMENT_SUFFIXES, decide_swap
 
 from .damages import CLEAN, UNCLEAN, Damage, a_snapshot_without_its_producers
 from .damaging import P, end_of, flip, look, rewrite_checkpoint, segments
@@ -92,7 +92,7 @@ def test_looking_writes_nothing(clean: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_stopped_folder_can_be_started_while_it_is_looked_at(clean: Path) -> None:
-    steps = verify(RealDisk(), [clean], Manner(NOW_MS, is_locked))
+    steps = verify(RealDisk(), [clean], VerificationOptions(NOW_MS, is_locked))
     next(steps)
     folder = open_folder(clean)
     folder.close(clean=False)

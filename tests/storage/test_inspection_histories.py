@@ -1,6 +1,6 @@
 """Whatever a log has lived through, on a disk that lies: `verify` accuses nobody who kept every promise.
 
-The histories of `chaos/sim/storage_history.py`, with a look at the folder after every step, as of a running node, and before
+The histories of `chaos/sim/storage/log_history.py`, with a look at the folder after every step, as of a running node, and before
 every opening, as of one that was killed, lost its power, or was closed cleanly.
 """
 
@@ -10,9 +10,9 @@ import os
 
 import pytest
 from tidegate.chaos.sim.runs import Step
-from tidegate.chaos.sim.steps import NOW_MS
-from tidegate.chaos.sim.storage_history import ROOT, StorageHistory
-from tidegate.storage.inspection.directory import Manner, NotInspectable, verify
+from tidegate.chaos.sim.storage.log_history import ROOT, StorageHistory
+from tidegate.chaos.sim.storage.steps import NOW_MS
+from tidegate.storage.inspection.directory import NotInspectable, VerificationOptions, verify
 from tidegate.storage.inspection.findings import Finding, Severity
 
 FIRST_SEED = int(os.environ.get("TIDEGATE_STORAGE_SEED", "0"))
@@ -33,7 +33,7 @@ class Inspected(StorageHistory):
         except OSError:
             return []  # there is no folder yet
         try:
-            reports = list(verify(self.disk, [ROOT], Manner(NOW_MS, lambda _path: running)))
+            reports = list(verify(self.disk, [ROOT], VerificationOptions(NOW_MS, lambda _path: running)))
         except NotInspectable:
             return []  # nothing is in it
         self.looks += 1

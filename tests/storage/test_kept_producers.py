@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.chaos.sim.runs import Broken
-from tidegate.chaos.sim.storage_history import Shape, StorageHistory
-from tidegate.storage.batch_scan import ScannedBatch
+from tidegate.chaos.sim.storage.log_history import Shape, StorageHistory
 from tidegate.storage.cleaning import cleaner
 from tidegate.storage.cleaning.cleaner import clean_now
 from tidegate.storage.cleaning.producers import offsets_to_keep
-from tidegate.storage.log import Log, LogConfig
-from tidegate.storage.producer_state import ProducerState
-from tidegate.storage.recovery import replay_batch
+from tidegate.storage.log.log import Log, LogConfig
+from tidegate.storage.producers.producer_state import ProducerState
+from tidegate.storage.recovery.recovery import replay_batch
+from tidegate.storage.segment.batch_scan import ScannedBatch
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.records import parse_header
 

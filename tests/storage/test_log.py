@@ -8,7 +8,7 @@ import pytest
 from crc32c import crc32c
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.log import AppendOrigin, Log, LogConfig
+from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.storage.topic_config import TimestampType
 from tidegate.wire import record_check
 from tidegate.wire.compression import Compression

@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import Disk, RealDisk
-from tidegate.storage.folder_notes import PARTITION_CHECKPOINT, FolderNotes
-from tidegate.storage.log_directory import DirectoryRefused, LogDirectory, OpenReport
+from tidegate.storage.directory.folder_notes import PARTITION_CHECKPOINT, FolderNotes
+from tidegate.storage.directory.log_directory import DirectoryRefused, LogDirectory, OpenReport
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .workload import NOW_MS, SMALL, append, batch, stored

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage.folder_notes import PARTITION_CHECKPOINT
-from tidegate.storage.log import Log, LogConfig
-from tidegate.storage.log_directory import LogDirectory
-from tidegate.storage.log_start import LOG_START, LogStart
+from tidegate.storage.directory.folder_notes import PARTITION_CHECKPOINT
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.log.log import Log, LogConfig
+from tidegate.storage.log.log_start import LOG_START, LogStart
 
 from .workload import NOW_MS, append, batch, stored
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage import lookup
-from tidegate.storage.log import Log
-from tidegate.storage.lookup import BatchNotLookedInto, LookedInto, TimestampOffset
+from tidegate.storage.log import lookup
+from tidegate.storage.log.log import Log
+from tidegate.storage.log.lookup import BatchNotLookedInto, LookedInto, TimestampOffset
 from tidegate.wire.compression import Compression
 from tidegate.wire.records import ControlType, NewRecord, Record, decode_batch, encode_batch, encode_marker
 

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage.creation import PARTITION_METADATA
-from tidegate.storage.data_folders import DataFolders
-from tidegate.storage.log import CorruptLog, LogConfig
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.storage.directory.creation import PARTITION_METADATA
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.folders.data_folders import DataFolders
+from tidegate.storage.log.log import CorruptLog, LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .workload import NOW_MS, append, batch

@@ -11,15 +11,15 @@ from uuid import UUID
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.chaos.sim.moves_history import MovesHistory
 from tidegate.chaos.sim.runs import Broken
-from tidegate.storage.data_folders import DataFolders
-from tidegate.storage.log import Log, LogConfig
-from tidegate.storage.log_directory import DirectoryRefused
+from tidegate.chaos.sim.storage.moves_history import MovesHistory
+from tidegate.storage.directory.log_directory import DirectoryRefused
+from tidegate.storage.directory.replica_standing import Standing, TwinLogs, Verdict, judge, write_standing
+from tidegate.storage.folders.data_folders import DataFolders
+from tidegate.storage.log.log import Log, LogConfig
 from tidegate.storage.moving import future_replica
 from tidegate.storage.moving.future_replica import FutureReplica
 from tidegate.storage.moving.plan import SWAP_BYTES_MAX, Step, View, agreeing_end, next_step
-from tidegate.storage.moving.standing import Standing, TwinLogs, Verdict, judge, write_standing
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .workload import NOW_MS, append, batch

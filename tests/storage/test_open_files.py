@@ -9,12 +9,12 @@ from uuid import uuid4
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.bulk_read import begin_bulk_read
 from tidegate.storage.checkpoint import encode_checkpoint
-from tidegate.storage.log import Log, LogConfig
-from tidegate.storage.log_directory import LogDirectory
-from tidegate.storage.open_files import OpenFiles
-from tidegate.storage.segment import Segment
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.log.bulk_read import begin_bulk_read
+from tidegate.storage.log.log import Log, LogConfig
+from tidegate.storage.segment.open_files import OpenFiles
+from tidegate.storage.segment.segment import Segment
 
 from .workload import append, batch, stored
 

@@ -11,11 +11,11 @@ from uuid import UUID
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.chaos.sim.mounts import Mounts
-from tidegate.storage.data_folders import DATA_FOLDERS, DataFolders
-from tidegate.storage.flush_notes import FLUSH_NOTES, FlushNotes, read_flush_notes
-from tidegate.storage.log import CorruptLog, Log
-from tidegate.storage.log_directory import LogDirectory
-from tidegate.storage.unwritten import Unwritten
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.durability.flush_notes import FLUSH_NOTES, FlushNotes, read_flush_notes
+from tidegate.storage.folders.data_folders import DATA_FOLDERS, DataFolders
+from tidegate.storage.log.log import CorruptLog, Log
+from tidegate.storage.segment.pending_indexes import PendingIndexFiles
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .workload import FOLDER, NOW_MS, SMALL, Stored, append, append_marker, batch, marker, open_log, stored
@@ -104,8 +104,8 @@ def test_ablation_a_recovery_point_that_does_not_wait_loses_epochs(monkeypatch: 
     written(open_log(disk))
     disk.kill()
     fill(disk)
-    monkeypatch.setattr(Unwritten, "write_indexes", lambda unwritten, segment, end: None)
-    monkeypatch.setattr(Unwritten, "_has_room_for", lambda unwritten, path, data: True)
+    monkeypatch.setattr(PendingIndexFiles, "write_indexes", lambda unwritten, segment, end: None)
+    monkeypatch.setattr(PendingIndexFiles, "_has_room_for", lambda unwritten, path, data: True)
     log = open_log(disk)
     disk.capacity = None
     log.flush_now()

@@ -1,14 +1,14 @@
 """Short histories that broke a promise once, each by a defect of its own: what random histories have found must stay found.
 
-They were made short by `chaos/sim/shrink.py`; the numbers of a step choose sizes and fates (`chaos/sim/storage_history.py`).
+They were made short by `chaos/sim/shrink.py`; the numbers of a step choose sizes and fates (`chaos/sim/storage/log_history.py`).
 """
 
 from __future__ import annotations
 
 import pytest
-from tidegate.chaos.sim.folders_history import FoldersHistory
 from tidegate.chaos.sim.runs import Step
-from tidegate.chaos.sim.storage_history import CUTTABLE, Shape, StorageHistory
+from tidegate.chaos.sim.storage.folders_history import FoldersHistory
+from tidegate.chaos.sim.storage.log_history import CUTTABLE, Shape, StorageHistory
 
 COMPACTED = Shape("compact", segment_bytes=500)
 SNAPSHOTS = Shape(resume_bytes=300, segment_bytes=1000)

@@ -4,8 +4,8 @@ its ablation."""
 from __future__ import annotations
 
 import pytest
-from tidegate.storage.producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot
-from tidegate.storage.producer_state import AppendOrigin, PreparedAppend, ProducerState, VerificationGuard
+from tidegate.storage.producers.producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot
+from tidegate.storage.producers.producer_state import AppendOrigin, PreparedAppend, ProducerState, VerificationGuard
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import BatchHeader, decode_marker, parse_header
 

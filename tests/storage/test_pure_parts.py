@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidegate.storage.checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from tidegate.storage.directory.stored_config import decode_config, encode_config
 from tidegate.storage.epoch_cache import EpochCache
-from tidegate.storage.log import FlushPolicy, LogConfig
-from tidegate.storage.offset_index import OffsetIndex
-from tidegate.storage.seal import SealInvalid, decode_seal, seal_of
-from tidegate.storage.stored_config import decode_config, encode_config
-from tidegate.storage.time_index import TimeIndex
+from tidegate.storage.log.log import FlushPolicy, LogConfig
+from tidegate.storage.segment.checksums import ChecksumsInvalid, checksums_of, decode_checksums
+from tidegate.storage.segment.offset_index import OffsetIndex
+from tidegate.storage.segment.time_index import TimeIndex
+from tidegate.storage.segment.transaction_index import TransactionIndexEntry, decode_transaction_index
 from tidegate.storage.topic_config import TOPIC_CONFIGS, CleanupPolicy, parsed_topic_config, unread_settings
-from tidegate.storage.transaction_index import TransactionIndexEntry, decode_transaction_index
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 # ---------------------------------------------------------------------------------------------------- topic configuration
@@ -201,8 +201,8 @@ def test_a_stretch_holds_the_asked_batch_and_ends_at_boundaries(
 
 def test_a_seal_vouches_for_nothing_else_and_a_damaged_one_for_nothing() -> None:
     index, times = bytes(range(80)), bytes(range(120))
-    seal = seal_of(3, 7, 1000, index, times, 3, 5)
-    assert decode_seal(seal.encode(), 3) == seal and seal.vouches_for(index, times)
+    seal = checksums_of(3, 7, 1000, index, times, 3, 5)
+    assert decode_checksums(seal.encode(), 3) == seal and seal.vouches_for(index, times)
     for other in (index[:-8], index + bytes(8), b"", bytes([1]) + index[1:]):
         assert not seal.vouches_for(other, times)
     for other in (times[:-12], b"", times[:-1] + b"x"):
@@ -210,11 +210,11 @@ def test_a_seal_vouches_for_nothing_else_and_a_damaged_one_for_nothing() -> None
     for at in range(len(seal.encode())):
         damaged = bytearray(seal.encode())
         damaged[at] ^= 4
-        with pytest.raises(SealInvalid):
-            decode_seal(bytes(damaged), 3)
+        with pytest.raises(ChecksumsInvalid):
+            decode_checksums(bytes(damaged), 3)
     for at in range(len(seal.encode()) - 1):  # the last newline alone is not missed
-        with pytest.raises(SealInvalid):
-            decode_seal(seal.encode()[:at], 3)
+        with pytest.raises(ChecksumsInvalid):
+            decode_checksums(seal.encode()[:at], 3)
 
 
 @given(st.lists(st.integers(0, 100), max_size=40), st.integers(0, 101))

@@ -12,12 +12,12 @@ import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.chaos.sim.mounts import Mounts
 from tidegate.runtime.disk import ReadFailed, RealDisk
-from tidegate.storage import health
-from tidegate.storage.creation import PARTITION_METADATA
-from tidegate.storage.data_folders import DataFolders
-from tidegate.storage.health import UNREADABLE_LOGS_MAX, UNREADABLE_WITHIN_S
-from tidegate.storage.log import CorruptLog, Log, LogConfig
-from tidegate.storage.log_directory import DAMAGED, LogDirectory
+from tidegate.storage.directory.creation import PARTITION_METADATA
+from tidegate.storage.directory.log_directory import DAMAGED, LogDirectory
+from tidegate.storage.folders.data_folders import DataFolders
+from tidegate.storage.log import health
+from tidegate.storage.log.health import UNREADABLE_LOGS_MAX, UNREADABLE_WITHIN_S
+from tidegate.storage.log.log import CorruptLog, Log, LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .workload import NOW_MS, append, batch, stored

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 from crc32c import crc32c
-from tidegate.storage import admission
-from tidegate.storage.admission import CheckedBatches, check_and_recompress, is_to_be_recompressed
+from tidegate.storage.log import admission
+from tidegate.storage.log.admission import CheckedBatches, check_and_recompress, is_to_be_recompressed
 from tidegate.storage.topic_config import LogConfig
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError

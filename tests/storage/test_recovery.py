@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage import flush
-from tidegate.storage.flush import FlushTicket
-from tidegate.storage.log import CorruptLog, Log, LogConfig
-from tidegate.storage.producer_state import ProducerState
+from tidegate.storage.durability import flush
+from tidegate.storage.durability.flush import FlushTicket
+from tidegate.storage.log.log import CorruptLog, Log, LogConfig
+from tidegate.storage.producers.producer_state import ProducerState
 from tidegate.wire.errors import KafkaError
 
 from .workload import FOLDER, append, append_marker, batch, marker, open_log, stored
@@ -358,7 +358,7 @@ def unclean(disk: LyingDisk, point: int, flushed: int) -> Log:
 
 def long_active_segment(disk: LyingDisk, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, int]:
     """One segment with a snapshot in its middle, made by a flush; returns the snapshot's offset."""
-    monkeypatch.setattr("tidegate.storage.flush.RESUME_BYTES", 12_000)
+    monkeypatch.setattr("tidegate.storage.durability.flush.RESUME_BYTES", 12_000)
     log = open_log(disk, config=LogConfig(index_interval_bytes=300))
     for turn in range(40):
         append(log, batch(2, size=300, pid=1, epoch=0, sequence=2 * turn), leader_epoch=turn // 10)
@@ -408,7 +408,7 @@ def test_what_a_snapshot_proves_to_be_flushed_is_not_silently_cut(monkeypatch: p
 @pytest.mark.parametrize("sealed", [True, False])
 def test_batches_missing_right_below_a_snapshot_are_missed(monkeypatch: pytest.MonkeyPatch, sealed: bool) -> None:
     """The index fits the shorter file, which ends with a whole batch, below what the snapshot says was flushed."""
-    monkeypatch.setattr("tidegate.storage.flush.RESUME_BYTES", 1)
+    monkeypatch.setattr("tidegate.storage.durability.flush.RESUME_BYTES", 1)
     disk = LyingDisk()
     log = open_log(disk, config=LogConfig(index_interval_bytes=300))
     for sequence in range(12):

@@ -13,10 +13,10 @@ from uuid import uuid4
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk, PowerCut
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.eraser import Eraser
-from tidegate.storage.log import Log
-from tidegate.storage.log_directory import LogDirectory
-from tidegate.storage.removal import Removal, Removals
+from tidegate.storage.directory.async_delete import AsyncFileDeleter
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.log.log import Log
+from tidegate.storage.log.removal import Removal, Removals
 from tidegate.wire.errors import KafkaError
 
 from .workload import FOLDER, NOW_MS, SMALL, append, append_marker, batch, marker, open_log, stored
@@ -140,7 +140,7 @@ def test_a_crash_at_any_point_around_a_removal_leaves_no_hole(event: str) -> Non
         except PowerCut:
             pass
         later.disk.crash(Random(cut))
-        # A log that is cut lowers its recovery point first (`before_cut`).
+        # A log that is cut lowers its recovery point first (`before_truncation`).
         point = {"truncation": end - 10, "beginning anew": 1}.get(event, end)
         try:
             found = offsets(open_log(later.disk, recovery_point=min(point, end)))
@@ -175,7 +175,7 @@ def test_ablation_a_log_begun_anew_over_old_segments_is_found(monkeypatch: pytes
 
 
 def test_ablation_a_flush_that_loses_its_file_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidegate.storage.segment import Segment
+    from tidegate.storage.segment.segment import Segment
 
     monkeypatch.setattr(Segment, "hold", lambda self: self.written_is_durable(transactions_too=True))
     with pytest.raises(FileNotFoundError):
@@ -254,8 +254,8 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.002)
 
 
-def directory_at(path: Path, disk: RealDisk, eraser: Eraser | None) -> LogDirectory:
-    directory = LogDirectory(disk, path, "test", 1, eraser=eraser)
+def directory_at(path: Path, disk: RealDisk, file_deleter: AsyncFileDeleter | None) -> LogDirectory:
+    directory = LogDirectory(disk, path, "test", 1, file_deleter=file_deleter)
     directory.open_all(now_ms=NOW_MS)
     return directory
 
@@ -270,37 +270,37 @@ def filled(directory: LogDirectory, topic: str) -> Log:
 
 
 async def test_nothing_is_unlinked_on_the_loops_thread(tmp_path: Path) -> None:
-    disk, eraser = Watched(), Eraser()
-    directory = directory_at(tmp_path, disk, eraser)
+    disk, file_deleter = Watched(), AsyncFileDeleter()
+    directory = directory_at(tmp_path, disk, file_deleter)
     log, other = filled(directory, "a"), filled(directory, "b")
     log.advance_log_start(log.segments[3].base_offset)
     directory.delete("b", 0)
     assert other.is_closed and not (tmp_path / "b-0").exists()
-    await until(lambda: not eraser.waiting)
-    assert disk.threads == {"rename": {"eraser"}, "unlink": {"eraser"}, "tree": {"eraser"}}
+    await until(lambda: not file_deleter.waiting)
+    assert disk.threads == {"rename": {"file_deleter"}, "unlink": {"file_deleter"}, "tree": {"file_deleter"}}
     assert sorted(int(path.stem) for path in (tmp_path / "a-0").glob("*.log")) == [s.base_offset for s in log.segments]
     assert not list(tmp_path.glob("*-delete")) and not list(tmp_path.rglob("*.deleted"))
-    eraser.close()
+    file_deleter.close()
     directory.close(clean=True)
 
 
 async def test_what_waits_is_bounded_and_the_rest_is_done_at_once(tmp_path: Path) -> None:
-    disk, eraser = Watched(), Eraser(jobs_max=1)
-    directory = directory_at(tmp_path, disk, eraser)
+    disk, file_deleter = Watched(), AsyncFileDeleter(jobs_max=1)
+    directory = directory_at(tmp_path, disk, file_deleter)
     first, second = filled(directory, "a"), filled(directory, "b")
     disk.go_on.clear()
     first.advance_log_start(first.segments[1].base_offset)
     threading.Timer(0.05, disk.go_on.set).start()
     second.advance_log_start(second.segments[1].base_offset)
     assert "MainThread" in disk.threads["rename"]
-    await until(lambda: not eraser.waiting)
-    eraser.close()
+    await until(lambda: not file_deleter.waiting)
+    file_deleter.close()
     directory.close(clean=False)
 
 
 async def test_a_stop_waits_for_no_queue_and_the_next_start_finishes_it(tmp_path: Path) -> None:
-    disk, eraser = Watched(), Eraser()
-    directory = directory_at(tmp_path, disk, eraser)
+    disk, file_deleter = Watched(), AsyncFileDeleter()
+    directory = directory_at(tmp_path, disk, file_deleter)
     log, other = filled(directory, "a"), filled(directory, "b")
     disk.go_on.clear()
     log.advance_log_start(log.segments[1].base_offset)
@@ -308,7 +308,7 @@ async def test_a_stop_waits_for_no_queue_and_the_next_start_finishes_it(tmp_path
     start = other.segments[2].base_offset
     other.advance_log_start(start)
     threading.Timer(0.05, disk.go_on.set).start()
-    eraser.close()
+    file_deleter.close()
     directory.close(clean=True)
     assert not list((tmp_path / "b-0").glob(f"{0:020d}.log")), "a clean close settles what waits"
     again = directory_at(tmp_path, RealDisk(), None)
@@ -318,10 +318,10 @@ async def test_a_stop_waits_for_no_queue_and_the_next_start_finishes_it(tmp_path
 
 
 async def test_after_the_eraser_is_closed_whoever_removes_waits(tmp_path: Path) -> None:
-    disk, eraser = Watched(), Eraser()
-    directory = directory_at(tmp_path, disk, eraser)
+    disk, file_deleter = Watched(), AsyncFileDeleter()
+    directory = directory_at(tmp_path, disk, file_deleter)
     log = filled(directory, "a")
-    eraser.close()
+    file_deleter.close()
     log.advance_log_start(log.segments[1].base_offset)
     assert disk.threads["unlink"] == {"MainThread"}
     directory.close(clean=False)

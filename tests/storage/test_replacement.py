@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk, PowerCut
-from tidegate.storage.count_index import CountIndex
-from tidegate.storage.flush import FlushTicket
-from tidegate.storage.log import Log
-from tidegate.storage.open_files import OpenFiles
-from tidegate.storage.replacement import Replacement, Replacements, Stage
-from tidegate.storage.segment import Segment
-from tidegate.storage.segment_swap import swap_path
+from tidegate.storage.durability.flush import FlushTicket
+from tidegate.storage.log.log import Log
+from tidegate.storage.log.replacement import Replacement, Replacements, Stage
+from tidegate.storage.segment.count_index import CountIndex
+from tidegate.storage.segment.open_files import OpenFiles
+from tidegate.storage.segment.segment import Segment
+from tidegate.storage.segment.swap import swap_path
 from tidegate.wire.errors import KafkaError
 
 from .test_segments import clean, filled, headers, offsets, reopened

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.cleaning.retention import apply_retention
-from tidegate.storage.log import Log
+from tidegate.storage.log.log import Log
 from tidegate.storage.topic_config import CleanupPolicy
 
 from .workload import FOLDER, NOW_MS, SMALL, append, append_marker, batch, marker, open_log, stored

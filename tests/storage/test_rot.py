@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage.log import CorruptLog, Log
-from tidegate.storage.seal import Seal
+from tidegate.storage.log.log import CorruptLog, Log
+from tidegate.storage.segment.checksums import SegmentChecksums
 from tidegate.wire.errors import KafkaError
 
 from .workload import NOW_MS, SMALL, append, append_marker, batch, marker, open_log
@@ -103,7 +103,7 @@ def test_ablation_a_time_index_that_is_believed_unseen_answers_wrong(monkeypatch
     disk, end = closed()
     right = answers(disk, end)
     disk.kill()
-    monkeypatch.setattr(Seal, "vouches_for", lambda *asked: True)
+    monkeypatch.setattr(SegmentChecksums, "vouches_for", lambda *asked: True)
     assert any(flipped(disk, bit) != right for bit in range(8 * disk.size(file_of(disk, ".timeindex"))))
 
 

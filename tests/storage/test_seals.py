@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk, PowerCut
-from tidegate.storage.log import CorruptLog, Log
-from tidegate.storage.recovery import _Loader
-from tidegate.storage.seal import STILL_OPEN, decode_seal
-from tidegate.storage.segment import Segment
+from tidegate.storage.log.log import CorruptLog, Log
+from tidegate.storage.recovery.recovery import _Loader
+from tidegate.storage.segment.checksums import STILL_OPEN, decode_checksums
+from tidegate.storage.segment.segment import Segment
 from tidegate.wire.records import iterate_headers
 
 from .data_folder import build, open_folder
@@ -78,7 +78,7 @@ def test_ablation_a_seal_that_does_not_know_the_transaction_index_shows_what_was
         if file.suffix == ".txnindex":
             file.unlink()
         if file.suffix == ".seal":
-            file.write_bytes(decode_seal(file.read_bytes(), int(file.stem))._replace(aborted=0, aborted_crc=0).encode())
+            file.write_bytes(decode_checksums(file.read_bytes(), int(file.stem))._replace(aborted=0, aborted_crc=0).encode())
     found, recovered = everything(path)
     assert not recovered and found["flights-0"]["aborted"] != wanted["flights-0"]["aborted"]
 
@@ -187,7 +187,9 @@ def test_a_hole_that_a_cleaning_left_is_known_by_the_seal_in_front_of_it(sealed:
 
 def test_the_seal_of_a_segment_that_was_active_says_nothing_of_what_follows(tmp_path: Path) -> None:
     path = build(tmp_path / "data")
-    seals = [decode_seal(each.read_bytes(), int(each.stem)) for each in derived_of(path, "flights-0") if each.suffix == ".seal"]
+    seals = [
+        decode_checksums(each.read_bytes(), int(each.stem)) for each in derived_of(path, "flights-0") if each.suffix == ".seal"
+    ]
     assert [seal.end_offset == STILL_OPEN for seal in seals] == [False] * (len(seals) - 1) + [True]
     bases = [int(each.stem) for each in data_of(path, "flights-0")]
     assert [seal.end_offset for seal in seals[:-1]] == bases[1:]

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk, PowerCut
-from tidegate.storage import recovery
-from tidegate.storage.log import CorruptLog, Log, LogConfig
-from tidegate.storage.segment import Segment
-from tidegate.storage.segment_swap import swap_path
+from tidegate.storage.log.log import CorruptLog, Log, LogConfig
+from tidegate.storage.recovery import recovery
+from tidegate.storage.segment.segment import Segment
+from tidegate.storage.segment.swap import swap_path
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.wire.errors import KafkaError
 from tidegate.wire.records import iterate_headers

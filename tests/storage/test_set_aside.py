@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.storage.checkpoint import decode_checkpoint
-from tidegate.storage.data_folders import DataFolders
-from tidegate.storage.log import LogConfig
-from tidegate.storage.log_directory import DAMAGED, LogDirectory
-from tidegate.storage.set_aside import SET_ASIDE, DamagedRetention, remove_old_damaged
+from tidegate.storage.directory.log_directory import DAMAGED, LogDirectory
+from tidegate.storage.directory.set_aside import SET_ASIDE, DamagedRetention, remove_old_damaged
+from tidegate.storage.folders.data_folders import DataFolders
+from tidegate.storage.log.log import LogConfig
 
 from .workload import NOW_MS, append, batch
 

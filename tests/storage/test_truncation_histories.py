@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk, LyingFile
 from tidegate.chaos.sim.runs import Broken, Step
-from tidegate.chaos.sim.storage_history import Shape, StorageHistory
-from tidegate.chaos.sim.truncation_history import TruncationHistory
+from tidegate.chaos.sim.storage.log_history import Shape, StorageHistory
+from tidegate.chaos.sim.storage.truncation_history import TruncationHistory
 from tidegate.runtime.disk import Disk
-from tidegate.storage.flush import Durability
-from tidegate.storage.segment import Segment
-from tidegate.storage.segments import Segments
+from tidegate.storage.durability.flush import Durability
+from tidegate.storage.segment.segment import Segment
+from tidegate.storage.segment.segment_list import Segments
 
 from .test_histories import first_broken, run_kind
 from .workload import FOLDER, append, batch, open_log, stored
@@ -75,8 +75,8 @@ CUTS_OF_HISTORIES: dict[int, tuple[int, Shape, list[Step]]] = {
 
 
 def _cut_history_without(sync: int) -> Callable[[Durability, int], None]:
-    """As `Durability.cut_history`, with one of its two folder syncs left out."""
-    cut = Durability.cut_history
+    """As `Durability.truncate_history`, with one of its two folder syncs left out."""
+    cut = Durability.truncate_history
 
     def changed(durability: Durability, end_offset: int) -> None:
         disk, count = durability._disk, 0
@@ -105,7 +105,7 @@ def test_a_cut_of_the_epoch_history_needs_both_syncs_of_its_folder(monkeypatch: 
     sync."""
     seed, shape, steps = CUTS_OF_HISTORIES[sync]
     TruncationHistory(seed, shape=shape, steps=steps).run()
-    monkeypatch.setattr(Durability, "cut_history", _cut_history_without(sync))
+    monkeypatch.setattr(Durability, "truncate_history", _cut_history_without(sync))
     with pytest.raises(Broken, match="of leader epoch 1, and said to be of 0"):
         TruncationHistory(seed, shape=shape, steps=steps).run()
 

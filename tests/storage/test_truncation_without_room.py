@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.chaos.sim.storage_history import StorageHistory
-from tidegate.storage.health import Health
-from tidegate.storage.log import Log, LogConfig
-from tidegate.storage.log_directory import LogDirectory
+from tidegate.chaos.sim.storage.log_history import StorageHistory
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.log.health import Health
+from tidegate.storage.log.log import Log, LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .test_histories import first_broken

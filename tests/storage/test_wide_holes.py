@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
-from tidegate.storage.log import Log, LogConfig
-from tidegate.storage.log_directory import LogDirectory
-from tidegate.storage.offset_index import OFFSET_SPAN_MAX
+from tidegate.storage.directory.log_directory import LogDirectory
+from tidegate.storage.log.log import Log, LogConfig
+from tidegate.storage.segment.offset_index import OFFSET_SPAN_MAX
 from tidegate.storage.topic_config import CleanupPolicy
 
 from .workload import batch, stored

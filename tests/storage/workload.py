@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.runtime.disk import Disk
-from tidegate.storage.log import AppendInfo, AppendOrigin, Log, LogConfig, VerificationGuard
+from tidegate.storage.log.log import AppendInfo, AppendOrigin, Log, LogConfig, VerificationGuard
 from tidegate.wire.records import (
     BatchHeader,
     Compression,

@@ -16,11 +16,11 @@ from typing import Final
 
 import pytest
 from foreign_clients import SYSTEMS, Broken, Missing, command_for
-from tidegate.client.admin import Admin
-from tidegate.client.consumer import Consumer
-from tidegate.client.descriptions import NewTopic
-from tidegate.client.local_cluster import LocalCluster
-from tidegate.client.producer import Producer
+from tidegate.client.administration.admin import Admin
+from tidegate.client.administration.descriptions import NewTopic
+from tidegate.client.consuming.consumer import Consumer
+from tidegate.client.producing.producer import Producer
+from tidegate.processes.local_cluster import LocalCluster
 
 PATIENCE_S: Final = 180.0
 _LOOK_AGAIN_S: Final = 0.1

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tidegate.client.admin import Admin
-from tidegate.client.local_cluster import LocalCluster
+from tidegate.client.administration.admin import Admin
+from tidegate.processes.local_cluster import LocalCluster
 
 from .system import SIGTERM, System, fill, kill_and_restart, make_topics, nothing, read_committed, until
 

@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from tidegate.chaos import archive
-from tidegate.chaos.aimed import AimedKill
-from tidegate.chaos.harness import Run, run_scenario
-from tidegate.chaos.named import BETWEEN_S, NamedScenario
-from tidegate.chaos.processes import Plan
-from tidegate.client.admin import Admin, NewTopic
-from tidegate.client.local_cluster import LocalClusterError, LocalNode
-from tidegate.client.node_process import last_words
+from tidegate.chaos.checks import archive
+from tidegate.chaos.load.processes import Plan
+from tidegate.chaos.run.harness import Run, run_scenario
+from tidegate.chaos.run.timed_kills import AimedKill
+from tidegate.chaos.scenarios.named import BETWEEN_S, NamedScenario
+from tidegate.client.administration.admin import Admin, NewTopic
+from tidegate.processes.local_cluster import LocalClusterError, LocalNode
+from tidegate.processes.node_process import last_words
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .older_version import installed

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....controller.model import ApplyResult
-from ....controller.proposers import Outcome, ProposerTable
 from ....controller.raft.core import LEADER, RaftCore
 from ....controller.raft.journal import NO_VOTE, DurableJournal
-from ....controller.raft.membership import VOTER_RETURNS, Membership, decode_return
-from ....controller.raft.messages import AppendEntries, AppendReply, Entry, Message, Seat, Standing
+from ....controller.raft.membership import VOTER_RETURNS, VoterMembership, decode_return
+from ....controller.raft.messages import AppendEntries, AppendReply, Entry, Message, VoterRecord, VoterStatus
 from ....controller.raft.snapshot_store import Snapshot, SnapshotStore
-from ....controller.state import ClusterState
+from ....controller.state.cluster_state import ClusterState
+from ....controller.state.model import ApplyResult
+from ....controller.state.proposers import CommandOutcome, ProposerTable
 from ..disk import Lie
 from .ledger import Ledger
 from .machine import Answer, Machine
@@ -155,17 +155,17 @@ class _CountsEveryVoter(RaftCore):
             self._SyncObj__raftMatchIndex[node] = self._replication.reached(node)
 
 
-class _MajorityForms(Membership):
+class _MajorityForms(VoterMembership):
     """A majority of fresh voters is taken for the whole."""
 
-    def roster(self) -> tuple[Seat, ...]:
+    def roster(self) -> tuple[VoterRecord, ...]:
         fresh = {voter: seen for voter, seen in self._seen.items() if not seen.voting and seen.empty}
         if self._journal.voting or not self._journal.is_empty or len(fresh) < (len(self._others) + 1) // 2:
             return ()
-        seats = [(voter, standing.journal, 0) for voter, standing in fresh.items()]
-        return tuple(sorted([*seats, (self._node_id, self._journal.journal_id, 0)]))
+        voter_records = [(voter, standing.journal, 0) for voter, standing in fresh.items()]
+        return tuple(sorted([*voter_records, (self._node_id, self._journal.journal_id, 0)]))
 
-    def heard(self, voter: int, standing: Standing) -> bool:
+    def heard(self, voter: int, standing: VoterStatus) -> bool:
         news = super().heard(voter, standing)
         if not self.voting and self.roster():
             self._take_seat(self.roster())
@@ -175,11 +175,11 @@ class _MajorityForms(Membership):
 class _FormsAroundSurvivors(_MajorityForms):
     """Journals without a vote form a quorum among them although others have one."""
 
-    def roster(self) -> tuple[Seat, ...]:
+    def roster(self) -> tuple[VoterRecord, ...]:
         if self._journal.voting or not self._journal.is_empty or self._seen.keys() != self._others:
             return ()
-        seats = [(voter, standing.journal, 0) for voter, standing in self._seen.items()]
-        return tuple(sorted([*seats, (self._node_id, self._journal.journal_id, 0)]))
+        voter_records = [(voter, standing.journal, 0) for voter, standing in self._seen.items()]
+        return tuple(sorted([*voter_records, (self._node_id, self._journal.journal_id, 0)]))
 
 
 class _ReturnsWhenProposed(RaftCore):
@@ -195,8 +195,8 @@ class _ReturnsWhenProposed(RaftCore):
         return match
 
 
-def _with_membership(membership: type[Membership]) -> type[RaftCore]:
-    return type(membership.__name__, (RaftCore,), {"membership_class": membership})
+def _with_membership(membership: type[VoterMembership]) -> type[RaftCore]:
+    return type(membership.__name__, (RaftCore,), {"voter_membership_class": membership})
 
 
 # ---- the state machine --------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class _ReadsByRole(Machine):
 
 
 class _ForgetfulProposers(ProposerTable):
-    def find(self, proposer: str, sequence: int) -> Outcome | None:
+    def find(self, proposer: str, sequence: int) -> CommandOutcome | None:
         return None
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ....controller.model import NO_BROKER_EPOCH, ApplyResult
 from ....controller.raft.core import LEADER
+from ....controller.state.model import NO_BROKER_EPOCH, ApplyResult
 from ....proto import metadata_pb2 as pb
 from .cluster import Cluster
 from .commands import Commands

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....controller.raft.core import LEADER
-from ....controller.state import ClusterState
+from ....controller.state.cluster_state import ClusterState
 from .ledger import Ledger
 from .member import Member, Parts
 from .network import Network

@@ -12,11 +12,17 @@ from random import Random
 from typing import TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
-from ....controller.active import ActiveController, ControllerConfig, Plan
-from ....controller.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
-from ....controller.feature_updates import plan_update
-from ....controller.features import SUPPORTED, as_messages
-from ....controller.model import (
+from ....controller.planning.feature_updates import plan_update
+from ....controller.planning.node_settings import plan_node_configuration
+from ....controller.planning.planner import ControllerConfig, ControllerPlanner, Plan
+from ....controller.planning.reassignments import plan_reassignments
+from ....controller.planning.requested_elections import plan_elections
+from ....controller.planning.resource_configs import plan_resource_configuration
+from ....controller.planning.topics import plan_configuration, plan_creation, plan_deletion, plan_enlargement
+from ....controller.state.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
+from ....controller.state.cluster_state import ALL_NODES, ClusterState
+from ....controller.state.features import SUPPORTED, as_messages
+from ....controller.state.model import (
     FORMER_LEVEL_MAX,
     FORMER_METADATA_VERSION,
     METADATA_VERSION,
@@ -27,13 +33,7 @@ from ....controller.model import (
     metadata_level,
     name_of_metadata_level,
 )
-from ....controller.node_settings import plan_node_configuration
-from ....controller.reassignments import plan_reassignments
-from ....controller.requested_elections import plan_elections
-from ....controller.resource_configs import plan_resource_configuration
-from ....controller.resource_settings import GROUP_LIMITS, ResourceType
-from ....controller.state import ALL_NODES, ClusterState
-from ....controller.topics import plan_configuration, plan_creation, plan_deletion, plan_enlargement
+from ....controller.state.resource_settings import GROUP_LIMITS, ResourceType
 from ....proto import controller_pb2 as rpc
 from ....proto import metadata_pb2 as pb
 from ....wire.errors import KafkaError
@@ -75,8 +75,8 @@ class Commands:
     # ---- as the controller plans ----------------------------------------------------------------------------------------------
 
     def _planned(self, state: ClusterState) -> list[pb.Operation]:
-        duties = ActiveController(state, CONFIG, 0.0)
-        plans: tuple[Callable[[ClusterState, ActiveController], list[pb.Operation]], ...] = (
+        planner = ControllerPlanner(state, CONFIG, 0.0)
+        plans: tuple[Callable[[ClusterState, ControllerPlanner], list[pb.Operation]], ...] = (
             self._office, self._registration, self._heartbeat, self._silence, self._isr, self._isr, self._creation,
             self._creation, self._deletion, self._enlargement, self._configuration, self._settings, self._move, self._move,
             self._election, self._forgetting, self._level, self._resources,
@@ -86,15 +86,15 @@ class Commands:
         elif len(state.active_brokers()) < ACTIVE_MIN:
             plans = (self._registration, self._heartbeat, self._heartbeat)
         try:
-            return self._random.choice(plans)(state, duties)
+            return self._random.choice(plans)(state, planner)
         except (KafkaError, ValueError):  # a setting that no plan would have let in cannot be read by the next one
             return []
 
-    def _office(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+    def _office(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         level = self._random.randint(1, SUPPORTED_FEATURES[METADATA_VERSION])
-        return duties.take_office(self._node(), "simulated", "first", {name_of_metadata_level(level): level}).operations
+        return planner.begin_term(self._node(), "simulated", "first", {name_of_metadata_level(level): level}).operations
 
-    def _registration(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+    def _registration(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         node_id = self._node()
         known = state.brokers.get(node_id)
         request = rpc.RegisterBrokerRequest(
@@ -105,9 +105,9 @@ class Commands:
             supported_features=as_messages(SUPPORTED),
             offline_replicas=self._replicas(state),
         )
-        return duties.register(request).operations
+        return planner.register(request).operations
 
-    def _heartbeat(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+    def _heartbeat(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         node_id = self._node()
         known = state.brokers.get(node_id)
         request = rpc.HeartbeatRequest(
@@ -118,15 +118,15 @@ class Commands:
             wants_fence=self._random.random() < 0.1,
             offline_replicas=self._replicas(state) if self._random.random() < 0.2 else (),
         )
-        return duties.heartbeat(request, 0.0).operations
+        return planner.heartbeat(request, 0.0).operations
 
-    def _silence(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+    def _silence(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         alive = [broker.node_id for broker in state.active_brokers()]
         if alive and self._random.random() < 0.4:
-            return duties.fence([self._random.choice(alive)], "silent").operations
-        return (duties.tick(0.0) or duties.rebalance()).operations
+            return planner.fence([self._random.choice(alive)], "silent").operations
+        return (planner.tick(0.0) or planner.rebalance()).operations
 
-    def _isr(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+    def _isr(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         changes, leaders = [], []
         for topic in state.topics.values():
             for number, partition in topic.partitions.items():
@@ -148,9 +148,9 @@ class Commands:
         node_id = self._random.choice(leaders)
         epoch = state.brokers[node_id].broker_epoch if node_id in state.brokers else 0
         request = rpc.AlterPartitionsRequest(node_id=node_id, broker_epoch=epoch, changes=changes)
-        return duties.alter_partitions(request)[0].operations
+        return planner.alter_partitions(request)[0].operations
 
-    def _creation(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+    def _creation(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         if len(state.topics) >= TOPICS_MAX:
             return []
         factor, partitions = self._random.randint(1, 3), self._random.randint(1, 3)
@@ -159,43 +159,43 @@ class Commands:
         request.allow_internal = True
         return plan_creation(state, CONFIG, request, lambda: uuid5(NAMESPACE_OID, request.request_id.client_id)).operations
 
-    def _deletion(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+    def _deletion(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         return plan_deletion(state, rpc.DeleteTopicsRequest(names=[self._name()]), applied_before=False).operations
 
-    def _enlargement(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+    def _enlargement(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         wanted = [rpc.PartitionsToCreate(name=self._name(), total=self._random.randint(1, 4))]
         return plan_enlargement(state, CONFIG, rpc.CreatePartitionsRequest(topics=wanted), applied_before=False).operations
 
-    def _configuration(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+    def _configuration(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         change = rpc.ConfigChange(name=self._name(), set={"min.insync.replicas": str(self._random.randint(1, 3))})
         return plan_configuration(state, rpc.AlterConfigsRequest(topics=[change])).operations
 
-    def _settings(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+    def _settings(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         settings = {self._random.choice((CATCH_UP_SETTING, CLEANER_SETTING)): str(self._random.randrange(3))}
         name = self._random.choice(("", str(self._node())))
         change = rpc.ConfigChange(name=name, set=settings, replace_all=self._random.random() < 0.3)
         return plan_node_configuration(state, rpc.AlterConfigsRequest(nodes=[change])).operations
 
-    def _resources(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+    def _resources(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         change = rpc.ConfigChange(name=self._name(), set={"consumer.session.timeout.ms": str(45_000 + self._random.randrange(3))})
         if self._random.random() < 0.3:
             change = rpc.ConfigChange(name=self._name(), replace_all=True)
         wanted = rpc.ResourceChange(resource_type=ResourceType.GROUP, change=change)
         return plan_resource_configuration(state, GROUP_LIMITS, rpc.AlterConfigsRequest(resources=[wanted])).operations
 
-    def _move(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+    def _move(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         replicas, cancel = self._some(BROKERS), self._random.random() < 0.2
         wanted = rpc.Reassignment(topic=self._name(), partition=self._random.randrange(3), replicas=replicas, cancel=cancel)
         return plan_reassignments(state, rpc.ReassignPartitionsRequest(partitions=[wanted])).plan.operations
 
-    def _election(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+    def _election(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         request = rpc.ElectLeadersRequest(every_partition=True, unclean=self._random.random() < 0.5)
         return plan_elections(state, request).plan.operations
 
-    def _forgetting(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
-        return duties.unregister(self._node()).operations
+    def _forgetting(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
+        return planner.unregister(self._node()).operations
 
-    def _level(self, state: ClusterState, duties: ActiveController) -> list[pb.Operation]:
+    def _level(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
         update = rpc.FeatureUpdate(name=METADATA_VERSION, level=metadata_level(state.features) + 1)
         plan: Plan = plan_update(state, rpc.UpdateFeaturesRequest(updates=[update]), {1: SUPPORTED})
         return plan.operations

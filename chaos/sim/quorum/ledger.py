@@ -20,10 +20,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NoReturn
 
-from ....controller.model import ApplyResult
 from ....controller.raft.core import LEADER, RaftCore
 from ....controller.raft.messages import Entry
-from ....controller.state import ClusterState
+from ....controller.state.cluster_state import ClusterState
+from ....controller.state.model import ApplyResult
 from ....wire.errors import ErrorCode
 from ..runs import Broken
 from .options import QuorumOptions

@@ -1,5 +1,5 @@
-"""The event loop's side of a member, as `controller/metadata_log.py` has it: what the Raft thread decided crosses over in order,
-is applied to the real `ClusterState`, and only then answers its proposer.
+"""The event loop's side of a member, as `controller/service/metadata_log.py` has it: what the Raft thread decided crosses over
+in order, is applied to the real `ClusterState`, and only then answers its proposer.
 """
 
 from __future__ import annotations
@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from ....controller.model import ApplyResult
 from ....controller.raft.contract import Proposal, QuorumStatus
 from ....controller.raft.core import FOLLOWER
 from ....controller.raft.messages import Entry
 from ....controller.raft.snapshot_store import Snapshot, SnapshotStore
 from ....controller.raft.thread import SnapshotStored
-from ....controller.state import ClusterState
+from ....controller.state.cluster_state import ClusterState
+from ....controller.state.model import ApplyResult
 from .ledger import Ledger
 from .options import QuorumOptions
 from .process import Process

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from ....storage.log import Log
+from ....storage.log.log import Log
 from ....wire.records import iterate_headers
 from .node import SimulatedNode
 

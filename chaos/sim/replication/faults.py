@@ -8,9 +8,9 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from ....controller import topics
-from ....controller.elections import Wanted, change_operations
-from ....controller.model import TopicState
+from ....controller.planning import topics
+from ....controller.state.elections import Wanted, change_operations
+from ....controller.state.model import TopicState
 from ....proto import controller_pb2 as pb_rpc
 from ....proto import metadata_pb2 as pb
 from ....wire.errors import KafkaError

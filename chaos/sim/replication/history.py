@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from ....controller.active import ControllerConfig
-from ....controller.model import ApplyResult
-from ....controller.state import ClusterState
-from ....replication.replica import Replica
+from ....controller.planning.planner import ControllerConfig
+from ....controller.state.cluster_state import ClusterState
+from ....controller.state.model import ApplyResult
+from ....replication.replica.replica import Replica
 from ....wire.errors import ErrorCode, KafkaError
 from ..runs import Broken
 from .clients import CLIENTS, Clients, Consumer, Deleter, Producer

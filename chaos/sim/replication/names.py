@@ -10,7 +10,7 @@ from collections import Counter
 from functools import partial
 from random import Random
 
-from ....controller.reachability import Life
+from ....controller.state.reachability import Life
 from .virtual_loop import VirtualLoop
 
 

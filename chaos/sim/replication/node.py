@@ -14,28 +14,28 @@ from random import Random
 from typing import Any, cast
 from uuid import UUID
 
-from ....controller.client import ControllerClient
-from ....controller.features import SUPPORTED, as_messages
-from ....controller.metadata_follower import MetadataFollower
-from ....controller.model import BrokerState
-from ....controller.offline_replicas import encode_replicas
-from ....node.cluster_view import ClusterView
-from ....node.configuration import Configuration, load
-from ....node.finding import Finding
-from ....node.isr_requests import IsrRequests
-from ....node.membership import Membership
+from ....controller.remote.client import ControllerClient
+from ....controller.remote.metadata_follower import MetadataFollower
+from ....controller.state.features import SUPPORTED, as_messages
+from ....controller.state.model import BrokerState
+from ....controller.state.offline_replicas import encode_replicas
+from ....node.cluster.cluster_view import ClusterView
+from ....node.cluster.isr_requests import IsrRequests
+from ....node.lifecycle.broker_lifecycle import BrokerLifecycle
+from ....node.lifecycle.finding import Finding
+from ....node.lifecycle.reachability import Question, ReachedBy
 from ....node.metadata_application import MetadataApplication
-from ....node.reachability import Question, ReachedBy
-from ....node.run_time_settings import RunTimeSettings
+from ....node.settings.configuration import Configuration, load
+from ....node.settings.run_time_settings import RunTimeSettings
 from ....proto import controller_pb2 as pb
-from ....replication.configuration import ReplicationConfig
-from ....replication.fetcher import FetcherLimits
+from ....replication.fetching.configuration import ReplicationConfig
+from ....replication.fetching.fetcher import FetcherLimits
 from ....replication.manager import ReplicaManager
-from ....replication.replica import Replica
-from ....storage.data_folders import DataFolders
-from ....storage.group_commit import GroupCommit
-from ....storage.log import AppendOrigin
-from ....storage.log_directory import DirectoryRefused
+from ....replication.replica.replica import Replica
+from ....storage.directory.log_directory import DirectoryRefused
+from ....storage.folders.data_folders import DataFolders
+from ....storage.log.group_commit import GroupCommit
+from ....storage.log.log import AppendOrigin
 from ....wire.errors import ErrorCode, KafkaError
 from ....wire.fetch import FetchRequest, FetchResponse
 from ..disk import LyingDisk
@@ -140,7 +140,7 @@ class BrokerParts:
 
     cluster: ClusterView
     metadata: MetadataFollower
-    membership: Membership
+    membership: BrokerLifecycle
     replicas: ReplicaManager
     application: MetadataApplication
     finding: Finding
@@ -277,8 +277,8 @@ class SimulatedNode:
         configuration, asks = self._configuration(), self.around.asks_who_is_there
         metadata = MetadataFollower(client, self.node_id, clock, on_failure=self._fail_stop)
         cluster, reached_by = ClusterView(self.node_id, metadata, client, clock), ReachedBy()
-        membership_class = SingleHeartbeats if self.around.single_heartbeats else Membership
-        membership = membership_class(
+        voter_membership_class = SingleHeartbeats if self.around.single_heartbeats else BrokerLifecycle
+        membership = voter_membership_class(
             self.node_id,
             client,
             clock,
@@ -307,7 +307,7 @@ class SimulatedNode:
         )
 
     async def _ask(self, other: BrokerState, question: Question) -> bool:
-        """As `node/finding.py`."""
+        """As `node/lifecycle/finding.py`."""
         self.around.names.require(self.node_id, other.node_id)
         target = self.peers(other.node_id)
 
@@ -326,7 +326,7 @@ class SimulatedNode:
     def _manager(
         self,
         cluster: ClusterView,
-        membership: Membership,
+        membership: BrokerLifecycle,
         requests: IsrRequests,
         replica_offline: Callable[[str, int], None],
         directory: DataFolders,
@@ -399,7 +399,7 @@ class SimulatedNode:
     # ---- requests of clients --------------------------------------------------------------------------------------------------
 
     async def produce(self, topic: str, partition: int, batch: bytes, batch_id: int, acks: int, timeout_s: float) -> Produced:
-        """As `node/handlers/produce.py`."""
+        """As `node/handlers/log/produce.py`."""
         manager = self.replicas
         try:
             info = manager.append_now(topic, partition, bytearray(batch), origin=AppendOrigin.CLIENT, required_acks=acks)
@@ -417,7 +417,7 @@ class SimulatedNode:
         return Produced(code, replica.topic_id, next_offset)
 
     async def delete_records(self, topic: str, partition: int, before_offset: int, timeout_s: float) -> int:
-        """As `node/handlers/delete_records.py`.  Raises KafkaError."""
+        """As `node/handlers/log/delete_records.py`.  Raises KafkaError."""
         replica = self.replicas.replica(topic, partition)
         self.on_deletion(self, replica, replica.high_watermark if before_offset < 0 else before_offset)
         low = await self.replicas.delete_records(topic, partition, before_offset, int(timeout_s * 1000))

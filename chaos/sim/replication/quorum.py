@@ -4,8 +4,8 @@ How the quorum keeps these promises is the Raft simulator's business.  Here they
 proposal takes time, its outcome may stay unknown to whoever made it, and a deposed controller may believe for up to
 `LEADER_FALLBACK_S` that it is active, answer heartbeats and serve the log as it had it.
 
-`VoterLog` stands where a controller has its `MetadataLog`; everything above it is the product's: `Office`,
-`ControllerService`, `ActiveController`, `ClusterState`.
+`VoterLog` stands where a controller has its `MetadataLog`; everything above it is the product's: `ControllerLeadership`,
+`ControllerService`, `ControllerPlanner`, `ClusterState`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable
 from random import Random
 from typing import cast
 
-from ....controller.active import ControllerConfig
-from ....controller.metadata_log import LogEntry, MetadataLog, NotController, ProposalUnknown
-from ....controller.model import ApplyResult
-from ....controller.office import Office
+from ....controller.planning.planner import ControllerConfig
 from ....controller.raft.contract import RaftTimings
-from ....controller.service import ControllerService
-from ....controller.state import FIRST_INDEX, ClusterState
+from ....controller.service.controller_leadership import ControllerLeadership
+from ....controller.service.metadata_log import LogEntry, MetadataLog, NotController, ProposalUnknown
+from ....controller.service.service import ControllerService
+from ....controller.state.cluster_state import FIRST_INDEX, ClusterState
+from ....controller.state.model import ApplyResult
 from ....runtime.clock import Clock
 from .virtual_loop import Process, VirtualLoop
 
@@ -123,7 +123,7 @@ class Quorum:
         log = self.logs[node_id] = VoterLog(self, node_id, process)
         metadata = cast(MetadataLog, log)
         service = self.services[node_id] = ControllerService(metadata, config, clock)
-        Office(metadata, service, config, clock, "simulated", self._die)
+        ControllerLeadership(metadata, service, config, clock, "simulated", self._die)
 
     def _die(self, reason: str) -> None:
         self._loop.unhandled.append(AssertionError(reason))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from ....node.membership import Membership
+from ....node.lifecycle.broker_lifecycle import BrokerLifecycle
 
 
-class SingleHeartbeats(Membership):
+class SingleHeartbeats(BrokerLifecycle):
     """What is answered later than an interval is thrown away, however good it would still be for the session."""
 
     async def _beat_forever(self) -> None:

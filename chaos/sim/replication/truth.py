@@ -30,10 +30,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from ....controller.model import NO_LEADER, ApplyResult, PartitionState, TopicState
-from ....controller.state import ClusterState
-from ....replication.replica import Replica
-from ....storage.log import Log
+from ....controller.state.cluster_state import ClusterState
+from ....controller.state.model import NO_LEADER, ApplyResult, PartitionState, TopicState
+from ....replication.replica.replica import Replica
+from ....storage.log.log import Log
 from ....wire.records import iterate_headers
 from ..runs import Broken
 from .contents import Contents, Record, agree

@@ -12,10 +12,10 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from ....coordinator.group.records import OffsetKey, decode_key, decode_offset_value
+from ....coordinator.group.classic.records import OffsetKey, decode_key, decode_offset_value
 from ....coordinator.transaction.events import SendMarkers
 from ....coordinator.transaction.state import TransactionPartition
-from ....storage.log import AppendOrigin, Log, LogConfig, VerificationGuard
+from ....storage.log.log import AppendOrigin, Log, LogConfig, VerificationGuard
 from ....wire.errors import ErrorCode, KafkaError
 from ....wire.records import ControlType, decode_batch, decode_marker, encode_marker, iterate_headers
 from ..disk import LyingDisk

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....coordinator.group.records import OffsetValue, encode_offset_key, encode_offset_value
+from ....coordinator.group.classic.records import OffsetValue, encode_offset_key, encode_offset_value
 from ....coordinator.transaction.events import AddPartitions, EndTxn
-from ....storage.log import AppendOrigin, VerificationGuard
+from ....storage.log.log import AppendOrigin, VerificationGuard
 from ....wire.errors import ErrorCode, KafkaError
 from ....wire.records import NewRecord, encode_batch
 from .coordinators import Coordinators

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from ....coordinator.group.classic.records import encode_offset_key
 from ....coordinator.group.events import GroupConfig
-from ....coordinator.group.records import encode_offset_key
 from ....coordinator.group.shard import GroupShard
 from ....coordinator.runtime import CoordinatorRuntime, Phase
 from ....coordinator.transaction.shard import TransactionShard

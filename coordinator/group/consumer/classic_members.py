@@ -19,13 +19,13 @@ from collections.abc import Iterable
 from ....wire.errors import ErrorCode, KafkaError
 from ...fields import RecordFormatError
 from ...outcome import Context
-from ..classic_events import Heartbeat, JoinGroup, JoinReply, LeaveGroup, LeaveReply, LeavingMember, SyncGroup, SyncReply
-from ..consumer_protocol import PROTOCOL_TYPE, NamedPartition, Subscription, read_subscription, write_assignment
+from ..classic.consumer_protocol import PROTOCOL_TYPE, NamedPartition, Subscription, read_subscription, write_assignment
+from ..classic.events import Heartbeat, JoinGroup, JoinReply, LeaveGroup, LeaveReply, LeavingMember, SyncGroup, SyncReply
 from .events import Partitions, TopicCatalog
 from .group import NOTHING, ConsumerGroup, Draft
 from .groups import ClassicRequest, ConsumerGroups
 from .reconcile import reconcile
-from .records import ClassicMember, Kind, MemberMetadata
+from .records import ClassicMember, MemberMetadata, RecordKind
 from .state import STATIC_LEAVING_EPOCH, MemberState
 
 
@@ -97,7 +97,7 @@ def join(consumers: ConsumerGroups, catalog: TopicCatalog, event: JoinGroup, con
     if before is not None and (before != member_id or group.current_of(before).epoch == STATIC_LEAVING_EPOCH):
         consumers.hand_over(draft, before, member_id, told)
     elif told != group.members.get(member_id):
-        draft.write(Kind.MEMBER, told, member_id)
+        draft.write(RecordKind.MEMBER, told, member_id)
     changed = consumers.look_for_changes(draft, group)
     consumers.assign(draft, context.now_ms, at_once=changed and not is_new)
     current = draft.group.current_of(member_id)
@@ -105,7 +105,7 @@ def join(consumers: ConsumerGroups, catalog: TopicCatalog, event: JoinGroup, con
     owned = by_id(subscription.owned, catalog)
     after = reconcile(member_id, current, owned, target, draft.group.target_epoch, draft.group.holders)
     if after != current:
-        draft.write(Kind.CURRENT, after, member_id)
+        draft.write(RecordKind.CURRENT, after, member_id)
     consumers.watch(draft.group, member_id, context.now_ms)
     consumers.came(group.group_id, member_id)
     consumers.await_request(group.group_id, member_id, ClassicRequest.SYNC, context.now_ms + event.rebalance_timeout_ms)

@@ -14,7 +14,7 @@ from copy import copy
 from ...outcome import CoordinatorRecord
 from . import records
 from .events import Partitions, TopicIdPartition, TopicShape
-from .records import CurrentAssignment, Key, Kind, MemberMetadata, Value
+from .records import CurrentAssignment, Key, MemberMetadata, RecordKind, Value
 from .state import JOINING_EPOCH, STATIC_LEAVING_EPOCH, ConsumerGroupState, MemberRequest, MemberState, Situation
 
 NOTHING: Partitions = frozenset()
@@ -46,19 +46,19 @@ class ConsumerGroup:
 
     def apply(self, key: Key, value: Value | None) -> None:
         match key.kind, value:
-            case Kind.GROUP, int() | None:
+            case RecordKind.GROUP, int() | None:
                 self.epoch = value or 0
-            case Kind.TOPICS, dict() | None:
+            case RecordKind.TOPICS, dict() | None:
                 self.topics = value or {}
-            case Kind.TARGET_EPOCH, int() | None:
+            case RecordKind.TARGET_EPOCH, int() | None:
                 self.target_epoch = value or 0
-            case Kind.MEMBER, MemberMetadata() | None:
+            case RecordKind.MEMBER, MemberMetadata() | None:
                 self._apply_member(key.member_id, value)
-            case Kind.TARGET, frozenset():
+            case RecordKind.TARGET, frozenset():
                 self.target[key.member_id] = value
-            case Kind.TARGET, None:
+            case RecordKind.TARGET, None:
                 self.target.pop(key.member_id, None)
-            case Kind.CURRENT, CurrentAssignment() | None:
+            case RecordKind.CURRENT, CurrentAssignment() | None:
                 self._apply_current(key.member_id, value)
             case _:
                 raise AssertionError(f"{key}: {value!r} is no value of that kind")
@@ -90,9 +90,13 @@ class ConsumerGroup:
 
     def keys(self) -> Iterator[Key]:
         """Of all records that stand for the group."""
-        for kind in (Kind.GROUP, Kind.TOPICS, Kind.TARGET_EPOCH):
+        for kind in (RecordKind.GROUP, RecordKind.TOPICS, RecordKind.TARGET_EPOCH):
             yield Key(kind, self.group_id)
-        for kind, slots in ((Kind.CURRENT, self.current), (Kind.TARGET, self.target), (Kind.MEMBER, self.members)):
+        for kind, slots in (
+            (RecordKind.CURRENT, self.current),
+            (RecordKind.TARGET, self.target),
+            (RecordKind.MEMBER, self.members),
+        ):
             yield from (Key(kind, self.group_id, member_id) for member_id in slots)
 
     def current_of(self, member_id: str) -> CurrentAssignment:
@@ -178,7 +182,7 @@ class Draft:
         """The group with all changes so far: for reading."""
         return self._copy or self._present
 
-    def write(self, kind: Kind, value: Value, member_id: str = "") -> None:
+    def write(self, kind: RecordKind, value: Value, member_id: str = "") -> None:
         self._change(Key(kind, self.group.group_id, member_id), value)
 
     def erase(self, key: Key) -> None:
@@ -195,4 +199,4 @@ class Draft:
         """Those that differ."""
         for member_id in sorted(targets):
             if self.group.target.get(member_id) != targets[member_id]:
-                self.write(Kind.TARGET, targets[member_id], member_id)
+                self.write(RecordKind.TARGET, targets[member_id], member_id)

@@ -24,7 +24,7 @@ from uuid import UUID
 
 from ....wire.errors import ErrorCode, KafkaError
 from ...outcome import Context, CoordinatorRecord
-from ..silence import Silences
+from ...silence import Silences
 from . import records
 from .assignors import ASSIGNORS
 from .events import (
@@ -40,7 +40,7 @@ from .events import (
 )
 from .group import NOTHING, ConsumerGroup, Draft
 from .reconcile import reconcile
-from .records import CurrentAssignment, Key, Kind, MemberMetadata
+from .records import CurrentAssignment, Key, MemberMetadata, RecordKind
 from .refusals import not_found, refusal
 from .state import (
     JOINING_EPOCH,
@@ -297,7 +297,7 @@ class ConsumerGroups:
             current = draft.group.current_of(event.member_id)
             if current.epoch != STATIC_LEAVING_EPOCH:
                 left = CurrentAssignment(STATIC_LEAVING_EPOCH, current.epoch, assigned=current.assigned)
-                draft.write(Kind.CURRENT, left, event.member_id)
+                draft.write(RecordKind.CURRENT, left, event.member_id)
         interval_ms = self.times_of(event.group_id).heartbeat_interval_ms
         return draft, ConsumerGroupHeartbeatReply(event.member_id, event.member_epoch, interval_ms)
 
@@ -306,11 +306,15 @@ class ConsumerGroups:
         for member_id in member_ids:
             self.erase_member(draft, member_id)
         if member_ids:
-            draft.write(Kind.GROUP, draft.group.epoch + 1)
+            draft.write(RecordKind.GROUP, draft.group.epoch + 1)
 
     def erase_member(self, draft: Draft, member_id: str) -> None:
         group = draft.group
-        for kind, slots in ((Kind.CURRENT, group.current), (Kind.TARGET, group.target), (Kind.MEMBER, group.members)):
+        for kind, slots in (
+            (RecordKind.CURRENT, group.current),
+            (RecordKind.TARGET, group.target),
+            (RecordKind.MEMBER, group.members),
+        ):
             if member_id in slots:
                 draft.erase(Key(kind, group.group_id, member_id))
 
@@ -326,17 +330,17 @@ class ConsumerGroups:
         else:
             told = _told(event, group.members.get(event.member_id))
             if told != group.members.get(event.member_id):
-                draft.write(Kind.MEMBER, told, event.member_id)
+                draft.write(RecordKind.MEMBER, told, event.member_id)
 
     def hand_over(self, draft: Draft, before: str, member_id: str, told: MemberMetadata) -> None:
         """KIP-345: an instance is back, perhaps as another member; it gets what was kept for it, and the group does not move."""
         place, target = draft.group.current_of(before), draft.group.target.get(before, NOTHING)
         if before != member_id:
             self.erase_member(draft, before)
-        draft.write(Kind.MEMBER, told, member_id)
+        draft.write(RecordKind.MEMBER, told, member_id)
         draft.write_targets({member_id: target})
         fresh = CurrentAssignment(JOINING_EPOCH, JOINING_EPOCH, assigned=place.assigned)
-        draft.write(Kind.CURRENT, fresh, member_id)
+        draft.write(RecordKind.CURRENT, fresh, member_id)
 
     def look_for_changes(self, draft: Draft, before: ConsumerGroup | None) -> bool:
         """Raises the group epoch when the target would come out differently than for the group before, and says so."""
@@ -347,12 +351,12 @@ class ConsumerGroups:
             names, complete = self._names(group)
             topics = self._catalog.shapes(names)
             if topics != group.topics:
-                draft.write(Kind.TOPICS, topics)
+                draft.write(RecordKind.TOPICS, topics)
                 changed = True
             if volatile is not None and not changed and complete:
                 volatile.topics_seen = self._catalog.version  # nothing to write, so nothing that could be refused
         if changed:
-            draft.write(Kind.GROUP, group.epoch + 1)
+            draft.write(RecordKind.GROUP, group.epoch + 1)
         return changed
 
     def _names(self, group: ConsumerGroup) -> tuple[set[str], bool]:
@@ -387,7 +391,7 @@ class ConsumerGroups:
         assignor = ASSIGNORS[group.assignor(self.config.assignors)]
         instances = {member_id: instance for instance, member_id in group.instances.items()}
         draft.write_targets(assignor(subscriptions, counts, group.target, instances))
-        draft.write(Kind.TARGET_EPOCH, group.epoch)
+        draft.write(RecordKind.TARGET_EPOCH, group.epoch)
 
     def _move(
         self, draft: Draft, event: ConsumerGroupHeartbeat, now_ms: int
@@ -397,7 +401,7 @@ class ConsumerGroups:
         target = group.target.get(member_id, NOTHING)
         after = reconcile(member_id, before, event.owned, target, group.target_epoch, group.holders)
         if after != before:
-            draft.write(Kind.CURRENT, after, member_id)
+            draft.write(RecordKind.CURRENT, after, member_id)
         self.watch(draft.group, member_id, now_ms)
         missed_the_last = event.member_epoch != before.epoch
         told = missed_the_last or event.member_epoch == JOINING_EPOCH or event.is_full or after.assigned != before.assigned

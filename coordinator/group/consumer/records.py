@@ -27,7 +27,7 @@ _VERSION = 0
 _CLASSIC_TAG = 0
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record says; the number is its key's version."""
 
     GROUP = 3
@@ -38,13 +38,13 @@ class Kind(IntEnum):
     CURRENT = 8
 
 
-ABOUT_A_MEMBER = frozenset({Kind.MEMBER, Kind.TARGET, Kind.CURRENT})
+ABOUT_A_MEMBER = frozenset({RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT})
 
 
 class Key(NamedTuple):
     """member_id is empty for what is said of the whole group."""
 
-    kind: Kind
+    kind: RecordKind
     group_id: str
     member_id: str = ""
 
@@ -108,15 +108,15 @@ def decode_key(data: bytes) -> Key | None:
     """None for records of another kind."""
     reader = FieldReader(data)
     version = reader.int16()
-    if not Kind.GROUP <= version <= Kind.CURRENT:
+    if not RecordKind.GROUP <= version <= RecordKind.CURRENT:
         return None
-    kind = Kind(version)
+    kind = RecordKind(version)
     key = Key(kind, reader.string(), reader.string() if kind in ABOUT_A_MEMBER else "")
     reader.finish()
     return key
 
 
-def encode_value(kind: Kind, value: Value) -> bytes:
+def encode_value(kind: RecordKind, value: Value) -> bytes:
     writer = FieldWriter(flexible=True)
     writer.int16(_VERSION)
     match value:
@@ -138,7 +138,7 @@ def encode_value(kind: Kind, value: Value) -> bytes:
     return writer.finish()
 
 
-def decode_value(kind: Kind, data: bytes) -> Value:
+def decode_value(kind: RecordKind, data: bytes) -> Value:
     """Raises RecordFormatError, also for a version of a later release."""
     reader = FieldReader(data)
     version = reader.int16()
@@ -147,15 +147,15 @@ def decode_value(kind: Kind, data: bytes) -> Value:
     reader.flexible = True
     value: Value
     match kind:
-        case Kind.GROUP | Kind.TARGET_EPOCH:
+        case RecordKind.GROUP | RecordKind.TARGET_EPOCH:
             value = reader.int32()
-        case Kind.TOPICS:
+        case RecordKind.TOPICS:
             value = _read_topics(reader)
-        case Kind.MEMBER:
+        case RecordKind.MEMBER:
             value = _read_member(reader)
-        case Kind.TARGET:
+        case RecordKind.TARGET:
             value = _read_partitions(reader)
-        case Kind.CURRENT:
+        case RecordKind.CURRENT:
             epoch, previous, state = reader.int32(), reader.int32(), _member_state(reader.int8())
             value = CurrentAssignment(epoch, previous, state, _read_partitions(reader), _read_partitions(reader))
     tags = reader.tags()

@@ -1,0 +1,114 @@
+"""From what a client said to what the history may claim: OK, FAIL or INFO, never more than is known.
+
+* `commit()` returned: OK.
+* The commit was refused, or never left and the transaction was given up: FAIL.  Nothing of it may ever be seen, whether or not
+  the abort was confirmed.
+* The coordinator did not answer: the same question is asked again (it recognises the repetition); what stays unanswered is INFO,
+  and so is everything that was said after a first question without an answer, except yes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from ...client.connecting.errors import AbortableError, CommitOutcomeUnknown, FatalError, ProducerFenced
+from ...client.producing.producer import Producer, RecordMetadata
+from ...client.producing.transaction_manager import State
+from ...wire.errors import KafkaError
+from ..checks.history import OpenOp
+
+COMMIT_QUESTIONS_MAX: Final = 3
+
+Sent = list[tuple[int, "asyncio.Future[RecordMetadata]"]]
+"""Number of the send in its operation, and its acknowledgement."""
+
+
+class Ending(Enum):
+    """What became of a transaction, and what that means for its client."""
+
+    COMMITTED = auto()
+    FAILED = auto()
+    """Nothing of it happened; the client goes on."""
+    OVER = auto()
+    """Unknown, or the client is of no use any more: make a new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """An ending and, unless it is a commit, its reason."""
+
+    ending: Ending
+    why: str = ""
+
+
+async def commit(op: OpenOp, producer: Producer, sent: Sent) -> Settled:
+    """Waits for the records, commits, and gives `op` its outcome."""
+    await producer.flush()
+    note_acknowledged(op, sent)
+    if producer.state is not State.IN_TRANSACTION:
+        return await abort(op, producer, f"a record was not delivered: {_first_failure(sent)}")
+    op.ending()
+    unknown: KafkaError | None = None
+    for _ in range(COMMIT_QUESTIONS_MAX):
+        try:
+            await producer.commit()
+        except CommitOutcomeUnknown as error:
+            unknown = error
+        except ProducerFenced as error:
+            return fail(op, f"fenced: {error}") if unknown is None else leave_open(op, f"{unknown}; then fenced: {error}")
+        except AbortableError as error:
+            if unknown is None:
+                return await abort(op, producer, f"refused: {error}", commit_left=True)
+            return leave_open(op, f"{unknown}; then refused: {error}")
+        except KafkaError as error:
+            return leave_open(op, str(error) if unknown is None else f"{unknown}; then {error}")
+        else:
+            op.ok()
+            return Settled(Ending.COMMITTED)
+    return leave_open(op, str(unknown))
+
+
+async def abort(op: OpenOp, producer: Producer, why: str, *, commit_left: bool = False) -> Settled:
+    """Gives the transaction up, and gives `op` its outcome.  `commit_left`: its commit was asked for, and refused."""
+    try:
+        await producer.abort()
+    except KafkaError as error:
+        message = f"{why}; the abort: {error}"
+        if commit_left:
+            return leave_open(op, message)
+        op.fail(message)
+        return Settled(Ending.OVER if isinstance(error, FatalError) else Ending.FAILED, message)
+    op.fail(why)
+    return Settled(Ending.FAILED, why)
+
+
+def fail(op: OpenOp, why: str) -> Settled:
+    """Certainly not committed, and the client is of no use any more."""
+    op.fail(why)
+    return Settled(Ending.OVER, why)
+
+
+def leave_open(op: OpenOp, why: str) -> Settled:
+    """Nobody knows."""
+    op.info(why)
+    return Settled(Ending.OVER, why)
+
+
+def note_acknowledged(op: OpenOp, sent: Sent) -> None:
+    """Writes the offsets of acknowledged records into the history."""
+    for number, future in sent:
+        if future.done() and not future.cancelled() and future.exception() is None:
+            op.acknowledged(number, future.result().offset)
+
+
+def _first_failure(sent: Sent) -> BaseException | None:
+    failures = (future.exception() for _, future in sent if future.done() and not future.cancelled())
+    return next((failure for failure in failures if failure is not None), None)
+
+
+def hear(future: asyncio.Future[RecordMetadata]) -> None:
+    """Marks the exception of a record as seen: the transaction's own outcome tells the story."""
+    future.add_done_callback(lambda done: None if done.cancelled() or done.exception() is None else None)

@@ -1,0 +1,430 @@
+"""The clients of the workload.  Each runs lives until it is told to stop; a life is one client object and one process name.
+
+    writer      transactions of a few records over several partitions; one in ten aborted on purpose; now and then it leaves a
+                zombie behind: a second producer takes the transactional id over while the first still wants to commit
+    plain       records without transactions, idempotent, acks=all
+    transform   consume-transform-produce in a group, its offsets inside its transactions
+    reader      reads everything at read_committed, over and over the same partitions, while it is being written
+
+Clients retry by themselves what may be retried.  What they give up is written into the history as what it is (outcomes.py), and
+into `Progress` as a disturbance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from ...client.connecting.errors import FatalError
+from ...client.consuming.consumer import Consumer, ConsumerRecord, RebalanceListener
+from ...client.producing.producer import Producer
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...wire.errors import KafkaError
+from ..checks.history import History, OpenOp, Partition, Send
+from . import outcomes
+from .outcomes import Ending, Sent, Settled
+from .progress import Commit, Progress
+
+log = logs.get(__name__)
+
+PAUSE_AFTER_FAILURE_S: Final = 0.05
+POLL_S: Final = 0.5
+
+
+class Life(Protocol):
+    """What `run_lives` repeats."""
+
+    async def live(self, process: str) -> None:
+        """Returns when the run stops or the client is of no use any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the workload does.  The defaults load three nodes on two cores without drowning them."""
+
+    topic: str = "chaos-records"
+    partitions: int = 6
+    derived_topic: str = "chaos-derived"
+    derived_partitions: int = 3
+    group: str = "chaos-transform"
+    writers: int = 3
+    plain_writers: int = 1
+    transforms: int = 2
+    readers: int = 1
+    librdkafka: bool = True
+    """Besides Tidegate's own clients, one of librdkafka of each kind: a transactional writer, a plain one, a reader."""
+    replicas: int = 3
+    min_in_sync: int = 2
+    records_per_transaction_max: int = 8
+    abort_probability: float = 0.1
+    zombie_probability: float = 0.02
+    pause_max_s: float = 0.04
+    """A writer rests for up to so long between transactions."""
+    transaction_timeout_ms: int = 30_000
+    request_timeout_s: float = 5.0
+    max_block_s: float = 15.0
+    delivery_timeout_s: float = 20.0
+    session_timeout_ms: int = 6_000
+
+    @property
+    def input_partitions(self) -> list[Partition]:
+        return [(self.topic, number) for number in range(self.partitions)]
+
+    @property
+    def all_partitions(self) -> list[Partition]:
+        return self.input_partitions + [(self.derived_topic, number) for number in range(self.derived_partitions)]
+
+
+@dataclass(slots=True)
+class WorkloadContext:
+    """What all processes of a run share."""
+
+    bootstrap: str
+    plan: Plan
+    history: History
+    progress: Progress
+    clock: Clock
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def pause(self, seconds: float) -> None:
+        """Rests, but not longer than the run goes on."""
+        if seconds > 0:
+            try:
+                await asyncio.wait_for(self.stopping.wait(), seconds)
+            except TimeoutError:
+                return
+
+    def producer(self, process: str, transactional_id: str | None, delivery_timeout_s: float | None = None) -> Producer:
+        plan = self.plan
+        return Producer(
+            self.bootstrap,
+            transactional_id=transactional_id,
+            client_id=process,
+            linger_ms=2,
+            transaction_timeout_ms=plan.transaction_timeout_ms,
+            delivery_timeout_s=delivery_timeout_s or plan.delivery_timeout_s,
+            request_timeout_s=plan.request_timeout_s,
+            max_block_s=plan.max_block_s,
+            clock=self.clock,
+        )
+
+    async def initialised(self, process: str, transactional_id: str) -> Producer | None:
+        """A started transactional producer; None when the cluster did not let it start now."""
+        producer = self.producer(process, transactional_id)
+        with self.history.begin(process, transactional_id=transactional_id) as op:
+            try:
+                await producer.start()
+            except KafkaError as error:
+                op.info(str(error))
+                self.progress.disturbance(f"{process} could not start: {error}")
+                return None
+            op.initialised(producer.identity.producer_id, producer.identity.producer_epoch)
+            op.ok()
+        return producer
+
+    def note_commit(self, op: OpenOp, partitions: Collection[Partition]) -> None:
+        assert op.transactional_id is not None
+        now = self.clock.monotonic()
+        self.progress.committed(Commit(op.process, op.transactional_id, frozenset(partitions), op.invoked, now))
+
+
+async def run_lives(ground: WorkloadContext, name: str, life: Life) -> None:
+    """One life after the other until the run stops.  A client's error ends a life; any other error is a defect."""
+    number = 0
+    while not ground.stopping.is_set():
+        number += 1
+        try:
+            await life.live(f"{name}/{number}")
+        except KafkaError as error:
+            ground.progress.disturbance(f"{name}/{number} ended: {error}")
+        except Exception as error:
+            log.exception("process_failed", process=f"{name}/{number}")
+            ground.progress.defect(f"{name}/{number}: {error!r}")
+            return
+        await ground.pause(PAUSE_AFTER_FAILURE_S)
+
+
+class Writer:
+    """One transactional id; values are `<process>.<count>`, so that none is ever written twice."""
+
+    def __init__(self, ground: WorkloadContext, transactional_id: str, seed: str) -> None:
+        self._ground = ground
+        self._transactional_id = transactional_id
+        self._chance = random.Random(seed)
+        self._count = 0
+
+    async def live(self, process: str) -> None:
+        ground = self._ground
+        producer = await ground.initialised(process, self._transactional_id)
+        if producer is None:
+            return
+        try:
+            while not ground.stopping.is_set():
+                if self._chance.random() < ground.plan.zombie_probability:
+                    await self._leave_a_zombie(process, producer)
+                    return
+                ending = await self._transaction(process, producer)
+                if ending is Ending.OVER:
+                    return
+                await ground.pause(PAUSE_AFTER_FAILURE_S if ending is Ending.FAILED else self._rest_s())
+        finally:
+            await producer.close()
+
+    def _rest_s(self) -> float:
+        return self._chance.random() * self._ground.plan.pause_max_s
+
+    async def _transaction(self, process: str, producer: Producer) -> Ending:
+        ground = self._ground
+        with ground.history.begin(process, transactional_id=self._transactional_id) as op:
+            sent, partitions, error = await self._begin_and_send(op, process, producer)
+            if error is not None:
+                settled = await self._give_up(op, producer, error)
+            elif self._chance.random() < ground.plan.abort_probability:
+                if self._chance.random() < 0.5:
+                    await producer.flush()  # so that there is something to abort at the partitions
+                    outcomes.note_acknowledged(op, sent)
+                return (await outcomes.abort(op, producer, "aborted on purpose")).ending
+            else:
+                settled = await outcomes.commit(op, producer, sent)
+        if settled.ending is Ending.COMMITTED:
+            ground.note_commit(op, partitions)
+        else:
+            ground.progress.disturbance(f"transaction {op.index} of {process}: {settled.why}")
+        return settled.ending
+
+    async def _begin_and_send(
+        self, op: OpenOp, process: str, producer: Producer
+    ) -> tuple[Sent, set[Partition], KafkaError | None]:
+        sent: Sent = []
+        partitions: set[Partition] = set()
+        try:
+            await producer.begin()
+            for _ in range(self._chance.randint(1, self._ground.plan.records_per_transaction_max)):
+                self._count += 1
+                value = f"{process}.{self._count}"
+                partition = self._chance.choice(self._ground.plan.input_partitions)
+                partitions.add(partition)
+                number = op.send(partition, value)
+                future = await producer.send(partition[0], value, key=f"k{self._count % 7}", partition=partition[1])
+                outcomes.hear(future)
+                sent.append((number, future))
+        except KafkaError as error:
+            return sent, partitions, error
+        return sent, partitions, None
+
+    async def _give_up(self, op: OpenOp, producer: Producer, error: KafkaError) -> Settled:
+        if isinstance(error, FatalError):
+            return outcomes.fail(op, str(error))  # its commit never left
+        if not op.steps:
+            op.fail(str(error))  # it has not even begun
+            return Settled(Ending.FAILED, str(error))
+        return await outcomes.abort(op, producer, str(error))
+
+    async def _leave_a_zombie(self, process: str, producer: Producer) -> None:
+        """The old producer has a transaction open; a new one takes over; then the old one tries to commit, and must not."""
+        ground = self._ground
+        with ground.history.begin(process, transactional_id=self._transactional_id) as op:
+            sent, _, error = await self._begin_and_send(op, process, producer)
+            if error is not None:
+                await self._give_up(op, producer, error)
+                return
+            await producer.flush()
+            heir = await ground.initialised(f"{process}+heir", self._transactional_id)
+            try:
+                if heir is not None:
+                    ground.progress.zombies += 1
+                await outcomes.commit(op, producer, sent)
+            finally:
+                if heir is not None:
+                    await heir.close()
+
+
+class PlainWriter:
+    """Idempotent, without transactions: every record stands for itself."""
+
+    def __init__(self, ground: WorkloadContext, seed: str) -> None:
+        self._ground = ground
+        self._chance = random.Random(seed)
+        self._count = 0
+
+    async def live(self, process: str) -> None:
+        ground = self._ground
+        async with ground.producer(process, None) as producer:
+            while not ground.stopping.is_set():
+                with ground.history.begin(process) as op:
+                    await self._write(op, process, producer)
+                await ground.pause(self._chance.random() * ground.plan.pause_max_s)
+
+    async def _write(self, op: OpenOp, process: str, producer: Producer) -> None:
+        sent: Sent = []
+        for _ in range(self._chance.randint(1, 4)):
+            self._count += 1
+            topic, number = partition = self._chance.choice(self._ground.plan.input_partitions)
+            step = op.send(partition, f"{process}.{self._count}")
+            future = await producer.send(topic, f"{process}.{self._count}", partition=number)
+            outcomes.hear(future)
+            sent.append((step, future))
+        await producer.flush()
+        outcomes.note_acknowledged(op, sent)
+        failures = [error for _, future in sent if (error := future.exception()) is not None]
+        if failures:
+            op.info(str(failures[0]))  # not acknowledged: it may be there all the same
+            self._ground.progress.disturbance(f"operation {op.index} of {process}: {failures[0]}")
+        else:
+            op.ok()
+            self._ground.progress.acknowledged(process, op.invoked, self._ground.clock.monotonic())
+
+
+class Transform:
+    """Reads `topic` in the group, writes one derived record for each into `derived_topic`, offsets in the transaction."""
+
+    def __init__(self, ground: WorkloadContext, transactional_id: str, seed: str) -> None:
+        self._ground = ground
+        self._transactional_id = transactional_id
+        self._chance = random.Random(seed)
+        self._count = 0
+        self._moved: set[Partition] = set()
+
+    async def live(self, process: str) -> None:
+        ground, plan = self._ground, self._ground.plan
+        producer = await ground.initialised(process, self._transactional_id)
+        if producer is None:
+            return
+        try:
+            async with Consumer(
+                ground.bootstrap,
+                group_id=plan.group,
+                client_id=process,
+                auto_offset_reset="earliest",
+                auto_commit=False,
+                session_timeout_ms=plan.session_timeout_ms,
+                heartbeat_interval_ms=500,
+                max_poll_records=40,
+                request_timeout_s=plan.request_timeout_s,
+                max_block_s=plan.max_block_s,
+                clock=ground.clock,
+            ) as consumer:
+                consumer.subscribe([plan.topic], RebalanceListener(self._note_moved, self._note_moved, self._note_moved))
+                with ground.history.begin(process) as op:
+                    op.subscribed([plan.topic])
+                    op.ok()
+                while not ground.stopping.is_set():
+                    if not await self._step(process, consumer, producer):
+                        return
+        finally:
+            await producer.close()
+
+    async def _note_moved(self, partitions: Collection[Partition]) -> None:
+        self._moved.update(tuple(partition) for partition in partitions)  # type: ignore[misc]
+
+    async def _step(self, process: str, consumer: Consumer, producer: Producer) -> bool:
+        """One poll and, if it brought something, one transaction.  False when the clients must be made anew."""
+        ground = self._ground
+        with ground.history.begin(process, transactional_id=self._transactional_id) as op:
+            self._moved.clear()
+            try:
+                records = await consumer.poll(timeout_s=POLL_S)
+            except KafkaError as error:
+                op.fail(str(error))
+                ground.progress.disturbance(f"poll {op.index} of {process}: {error}")
+                await ground.pause(PAUSE_AFTER_FAILURE_S)
+                return not isinstance(error, FatalError)
+            finally:
+                op.rebalanced.update(self._moved)
+            if not records:
+                op.ok()
+                return True
+            op.polled(by_partition(records))
+            settled = await self._transform(op, process, records, consumer, producer)
+        if settled.ending is Ending.COMMITTED:
+            ground.note_commit(op, {step.partition for step in op.steps if isinstance(step, Send)})
+            return True
+        ground.progress.disturbance(f"transaction {op.index} of {process}: {settled.why}")
+        if settled.ending is Ending.OVER:
+            return False
+        await ground.pause(PAUSE_AFTER_FAILURE_S)
+        await self._go_back(consumer)
+        return True
+
+    async def _transform(
+        self, op: OpenOp, process: str, records: Sequence[ConsumerRecord], consumer: Consumer, producer: Producer
+    ) -> Settled:
+        plan = self._ground.plan
+        sent: Sent = []
+        try:
+            await producer.begin()
+            for record in records:
+                self._count += 1
+                value = f"{process}.{self._count}<{(record.value or b'').decode()}"
+                partition = (plan.derived_topic, self._chance.randrange(plan.derived_partitions))
+                number = op.send(partition, value)
+                future = await producer.send(partition[0], value, partition=partition[1])
+                outcomes.hear(future)
+                sent.append((number, future))
+            positions = consumer.positions()
+            taken = {key: positions[key] for key in by_partition(records) if key in positions}
+            op.offsets(plan.group, taken)
+            await producer.send_offsets_to_transaction(taken, consumer.group_metadata())
+        except FatalError as error:
+            return outcomes.fail(op, str(error))
+        except KafkaError as error:
+            return await outcomes.abort(op, producer, str(error))
+        return await outcomes.commit(op, producer, sent)
+
+    async def _go_back(self, consumer: Consumer) -> None:
+        """To what the group has committed; to the beginning where nothing is."""
+        assigned = consumer.assignment()
+        committed = await consumer.committed(assigned)
+        fresh = [partition for partition in assigned if partition not in committed]
+        if fresh:
+            await consumer.seek_to_beginning(*fresh)
+        for partition, found in committed.items():
+            consumer.seek(partition, found.offset)
+
+
+class Reader:
+    """Reads all partitions from their beginning at read_committed, alone."""
+
+    def __init__(self, ground: WorkloadContext) -> None:
+        self._ground = ground
+
+    async def live(self, process: str) -> None:
+        ground, plan = self._ground, self._ground.plan
+        async with Consumer(
+            ground.bootstrap,
+            client_id=process,
+            auto_offset_reset="earliest",
+            max_poll_records=200,
+            request_timeout_s=plan.request_timeout_s,
+            max_block_s=plan.max_block_s,
+            clock=ground.clock,
+        ) as consumer:
+            consumer.assign(plan.all_partitions)
+            with ground.history.begin(process) as op:
+                op.assigned(plan.all_partitions)
+                op.ok()
+            while not ground.stopping.is_set():
+                with ground.history.begin(process) as op:
+                    try:
+                        records = await consumer.poll(timeout_s=POLL_S)
+                    except KafkaError as error:
+                        op.fail(str(error))  # nothing was delivered: the position is where it was
+                        ground.progress.disturbance(f"poll {op.index} of {process}: {error}")
+                        if isinstance(error, FatalError):
+                            return
+                        await ground.pause(PAUSE_AFTER_FAILURE_S)
+                        continue
+                    op.polled(by_partition(records))
+                    op.ok()
+
+
+def by_partition(records: Sequence[ConsumerRecord]) -> dict[Partition, list[tuple[int, str]]]:
+    """Offset and value of each record, per partition, in the order in which they came."""
+    read: dict[Partition, list[tuple[int, str]]] = {}
+    for record in records:
+        read.setdefault((record.topic, record.partition), []).append((record.offset, (record.value or b"").decode()))
+    return read

@@ -1,0 +1,131 @@
+"""Random histories of a node whose logs move between its data folders (KIP-113), each folder on a disk of its own.
+
+What must hold, besides what `folders_history` asks: a log is in one folder, with all that was promised, at every step of a move
+and after any crash; it is the same log to whoever holds it; a move goes on after a restart, and ends where it was to end; a cut,
+a deletion, another order or a failed disk in the middle leaves nothing of the copy in anybody's way.
+"""
+
+from __future__ import annotations
+
+from ....storage.directory.log_directory import LogDirectory
+from ....storage.moving.future_replica import FutureReplica
+from ....wire.errors import KafkaError
+from .folders_history import CUTTABLE, WEIGHTS, FoldersHistory, Life
+
+TURNS_MAX = 400
+
+
+class MovesHistory(FoldersHistory):
+    """See the module's text."""
+
+    CUT = (*CUTTABLE[:-1], *["carry_on", "carry_out"] * 6, "move", "stay", "truncate", "close")
+    WEIGHTS = WEIGHTS | {
+        "move": 9, "carry_on": 24, "carry_out": 4, "stay": 2, "truncate": 3, "cut": 12, "delete": 2, "recreate": 1,
+    }  # fmt: skip
+    FOLDERS_MIN = 2
+
+    def run(self) -> None:
+        self.swaps = 0
+        super().run()
+
+    def crash(self, a: int, b: int) -> None:
+        super().crash(a, b)
+        if (a, b) == (self.seed, 0):  # the last step of a history: every move that is left comes to its end
+            wanted = {key: future.target.path for key, future in self.folders.futures.items()}
+            for future in list(self.folders.futures.values()):
+                self._drive(future, TURNS_MAX)
+            assert not self.folders.futures, "a move does not end"
+            for key, path in wanted.items():
+                assert self.lives[key].place == path
+            self.check(a, b)
+            super().crash(a + 1, b + 1)
+
+    def move(self, a: int, b: int) -> None:
+        """To another folder, while another move may be under way."""
+        life = self._life(a)
+        path = self.paths[b % len(self.paths)]
+        if life is None or path in self.folders.offline_folders:
+            return
+        life.may_be.add(path)
+        try:
+            self.folders.move_to(*life.key, path)
+        finally:
+            self._settle_place(life)
+
+    def stay(self, a: int, _b: int) -> None:
+        """The order is taken back."""
+        life = self._life(a)
+        if life is not None and life.place is not None:
+            self.folders.move_to(*life.key, life.place)
+            self._settle_place(life)
+
+    def carry_on(self, a: int, b: int) -> None:
+        futures = list(self.folders.futures.values())
+        if futures:
+            self._drive(futures[a % len(futures)], 1 + b % 3)
+
+    def carry_out(self, a: int, _b: int) -> None:
+        futures = list(self.folders.futures.values())
+        if futures:
+            self._drive(futures[a % len(futures)], TURNS_MAX)
+
+    def _drive(self, future: FutureReplica, turns: int) -> None:
+        """As the node does."""
+        life = self.lives[future.key]
+        life.may_be.add(future.target.path)
+        future.swap_bytes_max = 150
+        for _ in range(turns):
+            try:
+                work = future.turn(300)
+                if work is not None:
+                    work()
+            except (KafkaError, OSError) as error:
+                self._settle_place(life)
+                future.refused(error)
+                raise
+            if future.is_over:
+                break
+        self._settle_place(life)
+
+    def _settle_place(self, life: Life) -> None:
+        """What it is called to everybody, and where it may be found after a crash."""
+        folder = self.folders.folder_of(*life.key)
+        assert folder is not None and (folder.logs.get(life.key) is life.log or life.log.is_offline), "another log took its place"
+        future = self.folders.futures.get(life.key)
+        if not self.folders.offline_folders:
+            self.swaps += life.place != folder.path
+            life.may_be = set() if future is None else {future.target.path}
+        life.place = folder.path
+
+    def truncate(self, a: int, b: int) -> None:
+        """As a follower of a new leader."""
+        life = self._life(a)
+        if life is None:
+            return
+        watermark = life.log.high_watermark
+        places = [each.header.base_offset for each in life.model.batches if each.header.base_offset >= watermark]
+        target = [*places, life.log.log_end_offset][b % (len(places) + 1)]
+        life.flushed = min(life.flushed, life.end_of_batches(target))
+        life.start_noted = min(life.start_noted, target)
+        life.log.truncate_to(target)
+        life.model.truncate(target)
+        life.epoch(a, b)
+        life.learn()
+
+    def _restarted(self, a: int, b: int) -> None:
+        for life in self.lives.values():
+            future = self.folders.futures.get(life.key)
+            if future is not None:
+                life.may_be.add(future.target.path)
+        super()._restarted(a, b)
+        for life in self.lives.values():
+            future = self.folders.futures.get(life.key)
+            life.may_be = set() if future is None else {future.target.path}
+
+    def _check_names(self, folder: LogDirectory) -> None:
+        mine = {f"{topic}-{partition}" for topic, partition in folder.logs}
+        mine |= {future.name for future in self.folders.futures.values() if future.target is folder}
+        names = set(self.disk.list_names(folder.path))
+        strange = [name for name in names - mine if name.rpartition("-")[2].isdigit() or name.endswith(("-delete", "-future"))]
+        assert not strange, f"{folder.path} has {strange}"
+

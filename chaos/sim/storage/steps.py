@@ -1,0 +1,13 @@
+"""What all storage histories share: how they say that a promise is broken, and their time."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from ..runs import Broken, Step
+
+NOW_MS = 1_700_000_000_000
+
+
+def broken(seed: int, done: list[Step], error: BaseException) -> NoReturn:
+    raise Broken(f"seed {seed}: {type(error).__name__}: {error}\nsteps = {done}") from error

@@ -1,0 +1,96 @@
+"""What the admin client is given and gives back: plain values, one for each thing that a cluster describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..connecting.metadata import BrokerAddress, PartitionMetadata
+from ..requests.assignors import TopicPartitions
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to make; -1 takes the cluster's default."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting of a topic; `is_default`: nobody set it on the topic."""
+
+    name: str
+    value: str | None
+    is_default: bool
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic with its partitions and settings."""
+
+    name: str
+    internal: bool
+    partitions: Sequence[PartitionMetadata]
+    config: Sequence[ConfigEntry] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group, in short.  `type`: classic or consumer (KIP-848); empty when an older broker does not say it."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A transactional id, in short."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id with its open transaction, if any (`started_ms` -1: none)."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int
+    coordinator: int
+    partitions: TopicPartitions
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDescription:
+    """What a partition remembers of one producer; `open_since_offset` -1: no open transaction there."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    open_since_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The nodes that are there."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: Sequence[BrokerAddress]

@@ -1,0 +1,448 @@
+"""The asyncio consumer: alone (`assign`) or in a group (`subscribe`), at read_committed unless told otherwise.
+
+    async with Consumer("127.0.0.1:9092", group_id="billing") as consumer:
+        consumer.subscribe(["payments"])
+        async for record in consumer:
+            ...
+
+`poll` (and `async for`) is where everything happens that the application must be in step with: joining and rebalancing the
+group, the rebalance listener, automatic commits, finding positions.  Fetching and heartbeats go on beside it.
+
+Automatic commits store the positions of what was *delivered*, at the beginning of a later poll: what the application has not
+finished is read again after a crash (at least once).  For exactly once switch them off and send the offsets with the producer:
+`producer.send_offsets_to_transaction(consumer.positions(), consumer.group_metadata())`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ...runtime import logs
+from ...runtime.clock import Clock, SystemClock
+from ...wire.errors import ErrorCode
+from ..connecting.cluster import Cluster
+from ..connecting.errors import FatalError, GroupChanged, NoOffset, RequestError, RetriableError
+from ..requests.assignors import by_topic
+from ..requests.offset_requests import (
+    EARLIEST,
+    LATEST,
+    OffsetAtTime,
+    TopicPartition,
+    commit_offsets,
+    committed_offsets,
+    list_offsets,
+)
+from ..requests.transaction_requests import CommittedOffset, GroupMetadata, Offsets
+from .fetched import ConsumerRecord
+from .fetcher import Fetcher, FetchSettings
+from .group_membership import GroupMembership, MembershipSettings
+
+__all__ = ["Consumer", "ConsumerRecord", "GroupMetadata", "RebalanceListener", "TopicPartition"]
+
+log = logs.get(__name__)
+
+Partitions = Collection[tuple[str, int]]
+RESETS: Final[dict[str, int | None]] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+
+
+@dataclass(slots=True)
+class RebalanceListener:
+    """Called from within `poll`, `unsubscribe` and `close`.  `revoked`: before partitions go (commit here); `lost`: they are gone
+    already; `assigned`: those that have come (with a cooperative assignor the others stay, and are in neither call)."""
+
+    assigned: Callable[[Partitions], Awaitable[None]] | None = None
+    revoked: Callable[[Partitions], Awaitable[None]] | None = None
+    lost: Callable[[Partitions], Awaitable[None]] | None = None
+
+
+class Consumer:
+    """See the module's text.  Partitions are `(topic, number)`.  All methods belong to one task at a time.
+
+    `auto_offset_reset` (earliest, latest, none) says where to begin when nothing is committed or the position is out of the log.
+    `assignors` are those that this member can work with, in its order of preference: range, roundrobin, cooperative-sticky.  With
+    the last alone, partitions that stay are read on through a rebalance (KIP-429).
+    `rack` names where this consumer runs: it then reads from an in-sync replica there, if there is one (KIP-392).
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        group_id: str | None = None,
+        group_instance_id: str | None = None,
+        client_id: str = "tidegate-consumer",
+        rack: str = "",
+        isolation: str = "read_committed",
+        auto_offset_reset: str = "latest",
+        auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
+        assignors: Sequence[str] = ("range",),
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: int = 3_000,
+        max_poll_interval_ms: int = 300_000,
+        max_poll_records: int = 500,
+        fetch_max_wait_ms: int = 500,
+        fetch_min_bytes: int = 1,
+        fetch_max_bytes: int = 16 << 20,
+        fetch_partition_bytes: int = 1 << 20,
+        buffer_bytes: int = 64 << 20,
+        request_timeout_s: float = 30.0,
+        max_block_s: float = 60.0,
+        clock: Clock | None = None,
+    ) -> None:
+        if isolation not in ("read_committed", "read_uncommitted"):
+            raise ValueError(f"isolation={isolation!r}: choose read_committed or read_uncommitted")
+        if auto_offset_reset not in RESETS:
+            raise ValueError(f"auto_offset_reset={auto_offset_reset!r}: choose {', '.join(RESETS)}")
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._cluster = Cluster(bootstrap, client_id=client_id, clock=self._clock, request_timeout_s=request_timeout_s)
+        self._read_committed = isolation == "read_committed"
+        self._reset = RESETS[auto_offset_reset]
+        self._auto_commit = auto_commit and group_id is not None
+        self._auto_commit_interval_s = auto_commit_interval_ms / 1000
+        self._max_poll_records = max_poll_records
+        self._max_block_s = max_block_s
+        self._group_id = group_id
+        self._fetcher = Fetcher(
+            self._cluster,
+            FetchSettings(
+                self._read_committed, fetch_max_wait_ms, fetch_min_bytes, fetch_max_bytes, fetch_partition_bytes, buffer_bytes,
+                request_timeout_s, rack,
+            ),
+        )  # fmt: skip
+        self._membership_settings = MembershipSettings(
+            group_id or "", group_instance_id, tuple(assignors), session_timeout_ms, heartbeat_interval_ms, max_poll_interval_ms,
+            request_timeout_s,
+        )  # fmt: skip
+        self._membership: GroupMembership | None = None
+        self._listener = RebalanceListener()
+        self._next_auto_commit_s = 0.0
+        self._committed: dict[tuple[str, int], int] = {}
+        self._started = False
+        self._closed = False
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Connects.  Raises ConnectionFailed when no broker can be reached."""
+        if not self._started:
+            try:
+                await self._cluster.start()
+            except BaseException:
+                await self._cluster.close()
+                raise
+            self._started = True
+
+    async def close(self, *, commit: bool = True) -> None:
+        """Commits automatically if that is on and tells the listener (if `commit`), leaves the group, closes the connections."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if commit and self._started:
+                if self._membership is not None:
+                    await self._give_all_up(self._membership)
+                else:
+                    await self._commit_automatically(now=True)
+        finally:
+            if self._membership is not None:
+                await self._membership.close()
+            await self._fetcher.close()
+            await self._cluster.close()
+
+    async def __aenter__(self) -> Consumer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # After a failure the last delivered records were perhaps not processed: they are not committed.
+        await self.close(commit=kind is None)
+
+    # ------------------------------------------------------------------ what to read
+
+    def subscribe(self, topics: Sequence[str] | str, listener: RebalanceListener | None = None) -> None:
+        """Shares these topics with the other members of the group; replaces a former subscription."""
+        if self._group_id is None:
+            raise RequestError(ErrorCode.INVALID_GROUP_ID, "subscribe needs a group_id; without one use assign()")
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if not names:
+            raise RequestError(ErrorCode.INVALID_REQUEST, "subscribe needs at least one topic; unsubscribe() ends a subscription")
+        if self._membership is None:
+            self._membership = GroupMembership(self._cluster, self._membership_settings, self._fetcher.news.set)
+            self._fetcher.assign((), keep=False)
+        self._listener = listener or RebalanceListener()
+        self._membership.subscribe(names)
+
+    async def unsubscribe(self) -> None:
+        """Commits automatically if that is on, tells the listener, leaves the group and forgets all partitions."""
+        membership = self._membership
+        try:
+            if membership is not None:
+                await self._give_all_up(membership)
+        finally:
+            self._membership = None
+            if membership is not None:
+                await membership.close()
+            self._fetcher.assign((), keep=False)
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Reads exactly these partitions, without a group's help; those that were assigned before keep their positions."""
+        if self._membership is not None:
+            raise RequestError(ErrorCode.INVALID_REQUEST, "this consumer is subscribed: unsubscribe() first")
+        self._fetcher.assign(partitions, keep=True)
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that are read now."""
+        return {TopicPartition(*key) for key in self._fetcher.assigned}
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The partition numbers of a topic."""
+        return list((await self._cluster.topic(topic, self._max_block_s)).partitions)
+
+    # ------------------------------------------------------------------ reading
+
+    async def poll(self, max_records: int | None = None, timeout_s: float = 1.0) -> list[ConsumerRecord]:
+        """What is there, up to `max_records`; waits up to `timeout_s` for the first.  Joining a group may take longer."""
+        self._require_started()
+        count = max_records if max_records is not None else self._max_poll_records
+        deadline_s = self._clock.monotonic() + timeout_s
+        while True:
+            await self._prepare()
+            self._fetcher.news.clear()
+            records = self._fetcher.take(count)
+            if records:
+                return records
+            left_s = deadline_s - self._clock.monotonic()
+            if left_s <= 0:
+                return []
+            timer = self._clock.call_later(left_s, self._fetcher.news.set)
+            try:
+                await self._fetcher.news.wait()
+            finally:
+                timer.cancel()
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncIterator[ConsumerRecord]:
+        """One record at a time, so that a commit covers exactly what was handed out."""
+        while not self._closed:
+            if self._nothing_due() and self._fetcher.has_records():
+                records = self._fetcher.take(1)
+            else:
+                records = await self.poll(1, timeout_s=60.0)
+            for record in records:
+                yield record
+
+    def _nothing_due(self) -> bool:
+        membership = self._membership
+        if membership is not None:
+            membership.polled()
+            if membership.rejoin_needed:
+                return False
+        return not (self._auto_commit and self._clock.monotonic() >= self._next_auto_commit_s)
+
+    async def _prepare(self) -> None:
+        """What must happen before records may be delivered."""
+        if self._cluster.metadata_is_old:
+            await self._cluster.refresh(self._cluster.view.topics)
+        if self._membership is not None:
+            self._membership.polled()
+            while self._membership.rejoin_needed:
+                await self._rebalance(self._membership)
+        await self._commit_automatically(now=False)
+        if self._fetcher.without_position():
+            await self._find_positions()
+
+    async def _rebalance(self, membership: GroupMembership) -> None:
+        """Eager: everything is given up before the group is joined again.  Cooperative: what the new share leaves out is given up
+        afterwards, and then the group is joined once more, so that somebody else gets it (KIP-429)."""
+        if membership.lost:
+            await self._give_up(self.assignment(), lost=True)
+        else:
+            await self._commit_automatically(now=True)
+            if not membership.is_cooperative:
+                await self._give_up(self.assignment())
+        owned = self.assignment()
+        shares, kept = await membership.rejoin(by_topic(owned))
+        try:
+            if not kept:
+                await self._give_up(owned, lost=True)
+            membership.settle()
+            share = {TopicPartition(topic, number) for topic, numbers in shares.items() for number in numbers}
+            added = share - self.assignment()
+            if revoked := self.assignment() - share:
+                membership.rejoin_needed = True
+                await self._give_up(revoked)
+            await self._know_topics({topic for topic, _ in added})
+        except BaseException:  # the share is this member's, and nobody reads it: the next poll joins again
+            membership.rejoin_needed, membership.lost = True, membership.lost or not kept
+            raise
+        self._fetcher.assign(share, keep=True)
+        self._next_auto_commit_s = self._clock.monotonic() + self._auto_commit_interval_s
+        if self._listener.assigned is not None:
+            await self._listener.assigned(added)
+
+    async def _give_all_up(self, membership: GroupMembership) -> None:
+        """Before this member leaves its group, while it may still commit."""
+        lost = membership.lost or membership.failure is not None
+        if not lost:
+            await self._commit_automatically(now=True)
+        await self._give_up(self.assignment(), lost=lost)
+
+    async def _give_up(self, partitions: set[TopicPartition], *, lost: bool = False) -> None:
+        """Tells the listener, while the positions are still known, and forgets them."""
+        tell = self._listener.lost if lost else self._listener.revoked
+        if partitions and tell is not None:
+            await tell(partitions)
+        self._fetcher.assign(self.assignment() - partitions, keep=True)
+        for key in partitions:
+            self._committed.pop(key, None)
+
+    async def _know_topics(self, topics: set[str]) -> None:
+        if any(topic not in self._cluster.view.topics for topic in topics):
+            await self._cluster.refresh(topics)
+
+    async def _find_positions(self) -> None:
+        """Committed offsets first, then the reset policy."""
+        missing = self._fetcher.without_position()
+        await self._know_topics({topic for topic, _ in missing})
+        fresh = [key for key, lost in missing.items() if not lost]
+        stored: dict[tuple[str, int], CommittedOffset] = {}
+        if self._group_id is not None and fresh:
+            stored = await committed_offsets(
+                self._cluster, self._group_id, fresh, require_stable=self._read_committed, timeout_s=self._max_block_s
+            )
+        for key, entry in stored.items():
+            self._seek_if_missing(key, entry.offset)
+        without = {key for key in missing if key not in stored}
+        if not without:
+            return
+        if self._reset is None:
+            names = ", ".join(f"{topic}-{number}" for topic, number in sorted(without))
+            raise NoOffset(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"no position for {names} and auto_offset_reset is 'none': seek() to an offset"
+            )
+        for key, found in (await self._list(dict.fromkeys(without, self._reset))).items():
+            self._seek_if_missing(key, found.offset)
+
+    def _seek_if_missing(self, key: tuple[str, int], offset: int) -> None:
+        if key in self._fetcher.without_position():  # it may have been given up, or sought, while we asked
+            self._fetcher.seek(key, offset)
+
+    # ------------------------------------------------------------------ positions
+
+    def seek(self, partition: tuple[str, int], offset: int) -> None:
+        """The next record of this partition is the first at or after `offset`."""
+        if offset < 0:
+            raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE, f"seek to {offset}: offsets begin at 0")
+        self._fetcher.seek(partition, offset)
+
+    async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        """To the first record that is still there; all assigned partitions when none is named."""
+        for key, offset in (await self.beginning_offsets(partitions or self._fetcher.assigned)).items():
+            self._fetcher.seek(key, offset)
+
+    async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        """Behind the last record (at read_committed: the last stable offset)."""
+        for key, offset in (await self.end_offsets(partitions or self._fetcher.assigned)).items():
+            self._fetcher.seek(key, offset)
+
+    async def position(self, partition: tuple[str, int]) -> int:
+        """The offset of the next record to be delivered."""
+        self._require_started()
+        if self._fetcher.position(partition) is None:
+            await self._find_positions()
+        found = self._fetcher.position(partition)
+        assert found is not None
+        return found
+
+    def positions(self) -> dict[tuple[str, int], int]:
+        """The positions of all assigned partitions that have one: what to commit after everything delivered was processed."""
+        return self._fetcher.positions()
+
+    def lag(self, partition: tuple[str, int]) -> int | None:
+        """How many offsets this partition's position is behind what can be read; None before the first answer."""
+        return self._fetcher.lag(partition)
+
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        """Delivers nothing from these partitions until `resume`; they stay assigned."""
+        self._fetcher.pause(partitions, True)
+
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        self._fetcher.pause(partitions, False)
+
+    def paused(self) -> set[tuple[str, int]]:
+        return self._fetcher.paused()
+
+    async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """The first offset of each partition."""
+        return {key: found.offset for key, found in (await self._list(dict.fromkeys(partitions, EARLIEST))).items()}
+
+    async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """The offset after the last readable record of each partition."""
+        return {key: found.offset for key, found in (await self._list(dict.fromkeys(partitions, LATEST))).items()}
+
+    async def offsets_for_times(self, times: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], OffsetAtTime | None]:
+        """The first record at or after each time (milliseconds); None where there is none."""
+        found = await self._list(dict(times))
+        return {key: entry if entry.offset >= 0 else None for key, entry in found.items()}
+
+    async def _list(self, times: dict[tuple[str, int], int]) -> dict[tuple[str, int], OffsetAtTime]:
+        self._require_started()
+        return await list_offsets(self._cluster, times, read_committed=self._read_committed, timeout_s=self._max_block_s)
+
+    # ------------------------------------------------------------------ commits
+
+    def group_metadata(self) -> GroupMetadata:
+        """For `Producer.send_offsets_to_transaction`: the fence against a consumer that lost its partitions."""
+        if self._membership is not None:
+            return self._membership.metadata()
+        return GroupMetadata(self._require_group())
+
+    async def commit(self, offsets: Offsets | None = None) -> None:
+        """Stores offsets (default: the positions of everything delivered).  Raises GroupChanged after a rebalance."""
+        self._require_started()
+        group_id = self._require_group()
+        stored = dict(offsets) if offsets is not None else dict(self._fetcher.positions())
+        group = self._membership.metadata() if self._membership is not None else GroupMetadata(group_id)
+        try:
+            await commit_offsets(self._cluster, group, stored, timeout_s=self._max_block_s)
+        except GroupChanged:
+            if self._membership is not None:
+                self._membership.rejoin_needed = True
+            raise
+        for key, entry in stored.items():
+            self._committed[key] = entry.offset if isinstance(entry, CommittedOffset) else entry
+
+    async def committed(self, partitions: Iterable[tuple[str, int]] | None = None) -> dict[tuple[str, int], CommittedOffset]:
+        """What the group has stored (default: for the assigned partitions); partitions without an offset are left out."""
+        self._require_started()
+        wanted = self._fetcher.assigned if partitions is None else partitions
+        return await committed_offsets(
+            self._cluster, self._require_group(), wanted, require_stable=self._read_committed, timeout_s=self._max_block_s
+        )
+
+    async def _commit_automatically(self, *, now: bool) -> None:
+        if not self._auto_commit or (not now and self._clock.monotonic() < self._next_auto_commit_s):
+            return
+        self._next_auto_commit_s = self._clock.monotonic() + self._auto_commit_interval_s
+        changed = {key: offset for key, offset in self._fetcher.positions().items() if self._committed.get(key) != offset}
+        if not changed:
+            return
+        try:
+            await self.commit(changed)
+        except (GroupChanged, RetriableError, FatalError) as error:
+            # Nothing is lost: it is read again.  What is fatal the membership says itself, at the next poll.
+            log.warning("auto_commit_failed", group=self._group_id, reason=str(error))
+
+    def _require_group(self) -> str:
+        if self._group_id is None:
+            raise RequestError(ErrorCode.INVALID_GROUP_ID, "this consumer has no group_id: give it one to store offsets")
+        return self._group_id
+
+    def _require_started(self) -> None:
+        if not self._started:
+            raise RequestError(ErrorCode.INVALID_REQUEST, "the consumer is not started: use `async with Consumer(...)`")

@@ -1,0 +1,560 @@
+"""The asyncio producer: idempotent by default, transactional when it has a transactional id.
+
+    async with Producer("127.0.0.1:9092", transactional_id="payments-1") as producer:
+        async with producer.transaction():
+            await producer.send("payments", key="alice", value=b"...")
+            await producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+
+`send` waits only for metadata and for room in memory, and returns a future of RecordMetadata; `await (await send(...))`, or
+`send_and_wait`, waits for the acknowledgement.  `commit` first waits for all records of the transaction.
+
+What an error means is its class (see errors.py): after an `AbortableError` call `abort()` and run the transaction again
+(`transaction()` aborts by itself); after a `FatalError` close the producer; `CommitOutcomeUnknown` says that the coordinator
+could not be asked: call `commit()` again to learn the outcome, or `begin()` to go on without knowing it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from ...runtime import logs
+from ...runtime.clock import Clock, SystemClock
+from ...wire.compression import Compression
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import NewRecord
+from ..connecting.cluster import Cluster
+from ..connecting.errors import (
+    AbortableError,
+    BufferExhausted,
+    CommitOutcomeUnknown,
+    Family,
+    FatalError,
+    ProducerFenced,
+    RequestError,
+    RetriableError,
+    TransactionTimedOut,
+    error_for,
+    family,
+    sentence,
+)
+from ..connecting.metadata import NO_LEADER, TopicView
+from ..requests.transaction_requests import (
+    NO_IDENTITY,
+    CommittedOffset,
+    EndAnswer,
+    GroupMetadata,
+    Identity,
+    Offsets,
+    TransactionRequests,
+)
+from .accumulator import BATCH_OVERHEAD_BYTES, Accumulator, Limits
+from .partitioner import Partitioner, StickyChooser, partition_of_key
+from .sender import RecordMetadata, Sender, SenderSettings
+from .transaction_manager import Event, State, TransactionManager
+
+__all__ = ["CommittedOffset", "GroupMetadata", "Producer", "RecordMetadata"]
+
+log = logs.get(__name__)
+
+Headers = Sequence[tuple[str, bytes | None]]
+ACKS: Final[dict[str | int, int]] = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
+
+
+class Producer:
+    """See the module's text.  Keys and values are bytes, or str (sent as UTF-8).  All methods belong to one event loop.
+
+    `batch_bytes` and `linger_ms` trade latency for throughput; `memory_bytes` bounds what waits (then `send` waits, up to
+    `max_block_s`); a record is given up after `delivery_timeout_s`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        transactional_id: str | None = None,
+        client_id: str = "tidegate-producer",
+        acks: str | int = "all",
+        idempotent: bool = True,
+        compression: str = "none",
+        linger_ms: float = 5,
+        batch_bytes: int = 16_384,
+        memory_bytes: int = 32 << 20,
+        request_bytes_max: int = 1 << 20,
+        transaction_timeout_ms: int = 60_000,
+        delivery_timeout_s: float = 120.0,
+        request_timeout_s: float = 30.0,
+        max_block_s: float = 60.0,
+        partitioner: Partitioner | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        _check_settings(transactional_id, acks, idempotent, compression)
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._max_block_s = max_block_s
+        self._request_bytes_max = request_bytes_max
+        self._memory_bytes = memory_bytes
+        self._partitioner = partitioner
+        self._sticky = StickyChooser(batch_bytes, self._clock.random)
+        self._cluster = Cluster(
+            bootstrap, client_id=client_id, clock=self._clock, request_timeout_s=request_timeout_s, create_topics=True
+        )
+        numbered = idempotent and ACKS[acks] == -1
+        limits = Limits(batch_bytes, linger_ms / 1000, memory_bytes, 5, delivery_timeout_s, numbered)
+        self._accumulator = Accumulator(limits)
+        self._manager = TransactionManager(transactional_id)
+        self._requests = TransactionRequests(self._cluster, transactional_id, transaction_timeout_ms, max_block_s)
+        self._numbered = numbered
+        request_timeout_s = min(request_timeout_s, delivery_timeout_s)
+        settings = SenderSettings(ACKS[acks], Compression[compression.upper()], request_bytes_max, request_timeout_s)
+        self._sender = Sender(
+            self._cluster, self._accumulator, self._manager, self._requests, settings, self._renew_identity
+        )
+        self._state_lock = asyncio.Lock()  # one begin, commit, abort or initialisation at a time
+        self._close_lock = asyncio.Lock()
+        self._started = False
+        self._closing = False  # nothing new is taken
+        self._closed = False
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Connects; with a transactional id also ends what a former producer of this id left open, and fences it."""
+        if self._closing:
+            raise self._not_open("closed")
+        if self._started:
+            return
+        try:
+            await self._cluster.start()
+            self._sender.start()
+            async with self._state_lock:
+                await self._initialize()
+        except BaseException:
+            await self._shut_down()
+            raise
+        self._started = True
+
+    async def close(self) -> None:
+        """Sends what is left (an open transaction is aborted instead), then closes the connections.
+
+        From here on every other call is refused.  When it returns, every future that `send` gave has a result or an error; also
+        when it is cancelled: then what is left fails at once.  A second call waits for the first and does nothing.
+        """
+        self._closing = True
+        self._sender.notify_progress()  # who waits for room learns that there will be none
+        async with self._close_lock:
+            if self._closed:
+                return
+            try:
+                if self._started:
+                    await self._finish()
+            except KafkaError as error:
+                log.warning("close_incomplete", reason=str(error))
+            finally:
+                await self._shut_down()
+
+    async def _finish(self) -> None:
+        manager = self._manager
+        if manager.transactional_id is None:
+            if manager.state is not State.FATAL_ERROR:
+                await self._sender.flush()
+            return
+        async with self._state_lock:  # a commit that is under way gets its answer
+            if manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+                await self._abort()
+
+    async def _shut_down(self) -> None:
+        self._closing = self._closed = True
+        try:
+            await self._sender.close()
+        finally:
+            await self._cluster.close()
+
+    async def __aenter__(self) -> Producer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------ records
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers | Mapping[str, bytes] = (),
+        timestamp_ms: int | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Hands a record over.  The future is the acknowledgement; in a transaction `commit` waits for all of them.
+
+        Raises RequestError (record too large, no such partition, no open transaction, closed), BufferExhausted, or what the state
+        says.
+        """
+        self._require_open()
+        self._manager.require_sending()
+        view = self._cluster.view.topics.get(topic)
+        if view is None or view.error is not ErrorCode.NONE or not view.partitions:
+            view = await self._cluster.topic(topic, self._max_block_s)
+        record = NewRecord(
+            _encoded(key),
+            _encoded(value),
+            tuple(headers.items() if isinstance(headers, Mapping) else headers),
+            timestamp_ms if timestamp_ms is not None else self._clock.wall_ms(),
+        )
+        size = Accumulator.size_of(record)
+        if size + BATCH_OVERHEAD_BYTES > self._request_bytes_max:
+            raise RequestError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a record of {size} bytes for {topic!r} exceeds request_bytes_max={self._request_bytes_max}: raise it",
+            )
+        if not self._accumulator.could_hold(size):
+            raise RequestError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a record of {size} bytes for {topic!r} does not fit into memory_bytes={self._memory_bytes}: raise it",
+            )
+        number = self._partition(view, record, size) if partition is None else self._explicit(view, partition)
+        if not self._accumulator.has_room(size):
+            await self._wait_for_room(size)
+        self._require_open()
+        self._manager.require_sending()  # the state may have changed while we waited
+        future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+        if self._accumulator.append(topic, number, record, future, self._clock.monotonic()):
+            self._sender.wake()
+        return future
+
+    async def send_and_wait(
+        self, topic: str, value: bytes | str | None = None, key: bytes | str | None = None, **options: object
+    ) -> RecordMetadata:
+        """`send`, then waits for the acknowledgement."""
+        return await (await self.send(topic, value, key, **options))  # type: ignore[arg-type]
+
+    def waits_for(self, waited_s: float = 0.0) -> str | None:
+        """One sentence on the oldest records that were handed over so long ago and are not acknowledged; None without any."""
+        return self._sender.waits_for(waited_s)
+
+    async def flush(self) -> None:
+        """Waits until every record handed over so far is acknowledged or has failed; the futures tell which."""
+        self._require_open()
+        await self._sender.flush()
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The partition numbers of a topic."""
+        self._require_open()
+        return list((await self._cluster.topic(topic, self._max_block_s)).partitions)
+
+    def _partition(self, view: TopicView, record: NewRecord, size: int) -> int:
+        numbers = list(view.partitions)
+        if self._partitioner is not None:
+            return self._explicit(view, self._partitioner(view.name, record.key, record.value, numbers))
+        if record.key is not None:
+            return partition_of_key(record.key, len(numbers))
+        available = [number for number, partition in view.partitions.items() if partition.leader != NO_LEADER]
+        return self._sticky.choose(view.name, available or numbers, size)
+
+    @staticmethod
+    def _explicit(view: TopicView, number: int) -> int:
+        if number not in view.partitions:
+            raise RequestError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"{view.name!r} has {_numbers(view)}, not {number}",
+            )
+        return number
+
+    async def _wait_for_room(self, size: int) -> None:
+        try:
+            async with asyncio.timeout(self._max_block_s):
+                while not self._accumulator.has_room(size):
+                    self._require_open()
+                    await self._sender.wait_progress()
+        except TimeoutError:
+            raise BufferExhausted(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"no room for {size} bytes within {self._max_block_s:g} s: the brokers take records more slowly than they come; "
+                "send less, raise memory_bytes, or look at the brokers with `tidegate status`",
+            ) from None
+
+    # ------------------------------------------------------------------ transactions
+
+    @property
+    def state(self) -> State:
+        """Where the transaction stands."""
+        return self._manager.state
+
+    @property
+    def transactional(self) -> bool:
+        """Whether it has a transactional id."""
+        return self._manager.transactional_id is not None
+
+    @property
+    def identity(self) -> Identity:
+        """Producer id and epoch now."""
+        return self._manager.identity
+
+    @property
+    def transaction_version(self) -> int:
+        """1, or 2 when the cluster runs KIP-890 part 2."""
+        return self._manager.version
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Producer]:
+        """begin; commit at the end, or abort when the body or the commit fails (the error is raised either way)."""
+        await self.begin()
+        try:
+            yield self
+        except BaseException:
+            await self.abort_after_failure()
+            raise
+        try:
+            await self.commit()
+        except CommitOutcomeUnknown:
+            raise
+        except BaseException:
+            await self.abort_after_failure()
+            raise
+
+    async def abort_after_failure(self) -> None:
+        """The failure that led here is what the user must see: a failing abort is logged, and made good by the next begin."""
+        if self._manager.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            return
+        try:
+            await self.abort()
+        except KafkaError as error:
+            log.warning("abort_failed", transactional_id=self._manager.transactional_id, reason=str(error))
+
+    async def begin(self) -> None:
+        """Opens a transaction.  After an unknown outcome this first gets a new epoch."""
+        async with self._alone():
+            if self._manager.transactional_id is not None and self._manager.needs_identity:
+                await self._initialize()
+            self._manager.begin()
+
+    async def commit(self) -> None:
+        """Waits for all records, then commits.  When it returns, the transaction is committed (readers see it a moment later).
+
+        Raises AbortableError (call abort), ProducerFenced, CommitOutcomeUnknown (call commit again).
+        """
+        async with self._alone():
+            if self._manager.begin_end(commit=True):
+                await self._flush_transaction()
+            await self._end(commit=True)
+
+    async def abort(self) -> None:
+        """Gives the transaction up: no reader at read_committed will see any of it."""
+        async with self._alone():
+            await self._abort()
+
+    async def _abort(self) -> None:
+        if self._manager.begin_end(commit=False):
+            cause = self._manager.error or RequestError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted")
+            try:
+                await self._sender.drop_unsent(cause)
+            except asyncio.CancelledError:
+                self._manager.outcome_unknown()
+                raise
+        await self._end(commit=False)
+
+    async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
+        """Stores consumed offsets with the transaction: they count if and only if it commits.
+
+        `offsets`: {(topic, partition): next offset to read}.  Give the consumer's `group_metadata()`: a bare group id is not
+        protected against a consumer that lost its partitions meanwhile (KIP-447).
+        """
+        metadata = GroupMetadata(group) if isinstance(group, str) else group
+        async with self._alone():
+            manager = self._manager
+            if manager.transactional_id is None:
+                raise RequestError(ErrorCode.INVALID_TXN_STATE, "this producer has no transactional_id: commit with the consumer")
+            manager.require_sending()
+            if not offsets:
+                return
+            manager.left()
+            try:
+                await self._requests.send_offsets(manager.identity, manager.version, offsets, metadata)
+            except KafkaError as error:
+                self._sender.transaction_failed(error)
+                raise manager.error or error from error
+            except asyncio.CancelledError:
+                self._sender.transaction_failed(
+                    AbortableError(ErrorCode.TRANSACTION_ABORTABLE, "sending the offsets was cancelled: abort the transaction")
+                )
+                raise
+
+    async def _flush_transaction(self) -> None:
+        """All records have a fate, or the transaction has failed.  Raises the cause in the latter case."""
+        manager = self._manager
+        try:
+            await self._sender.flush()
+        except asyncio.CancelledError:
+            cause = AbortableError(ErrorCode.TRANSACTION_ABORTABLE, "the commit was cancelled before it was sent: call abort()")
+            self._sender.transaction_failed(cause)
+            raise
+        if manager.state is not State.COMMITTING:
+            assert manager.error is not None
+            raise manager.error
+
+    async def _end(self, *, commit: bool) -> None:
+        manager = self._manager
+        if not manager.end_txn_needed:
+            self._ended(manager.identity if manager.ended_by_coordinator else None)
+            return
+        try:
+            answer = await self._requests.end(manager.identity, manager.version, commit=commit)
+        except RetriableError as error:
+            manager.outcome_unknown()
+            raise self._unknown(commit, error) from error
+        except asyncio.CancelledError:
+            manager.outcome_unknown()  # the request may be on its way
+            raise
+        except KafkaError as error:
+            if self._closed:  # under the request
+                raise self._unknown(commit, error, learnable=False) from error
+            manager.fatal(error)
+            raise
+        await self._ended_with(answer, commit=commit)
+
+    async def _ended_with(self, answer: EndAnswer, *, commit: bool) -> None:
+        manager = self._manager
+        what = f"{'commit' if commit else 'abort'} of transactional id {manager.transactional_id!r}"
+        match family(answer.code) if answer.code is not ErrorCode.NONE else None:
+            case None:
+                self._ended(answer.identity)
+            case Family.FENCED:
+                await self._refused_epoch(answer, commit=commit)
+            case Family.ABORTABLE if not commit:
+                # Nothing is open under this identity: what was to be aborted is aborted.
+                manager.identity_lost()
+            case Family.ABORTABLE if answer.code is ErrorCode.INVALID_TXN_STATE:
+                # The coordinator has ended it the other way; had an earlier attempt committed it, this one were confirmed.
+                timed_out = TransactionTimedOut(answer.code, sentence(answer.code, what))
+                manager.abortable(timed_out)
+                raise timed_out
+            case Family.ABORTABLE if answer.uncertain:
+                manager.outcome_unknown()
+                raise self._unknown(commit, error_for(answer.code, what))
+            case Family.ABORTABLE:
+                error = AbortableError(answer.code, sentence(answer.code, what))
+                manager.abortable(error)
+                raise error
+            case _:
+                fatal = FatalError(answer.code, sentence(answer.code, what))
+                manager.fatal(fatal)
+                raise fatal
+
+    async def _refused_epoch(self, answer: EndAnswer, *, commit: bool) -> None:
+        """The coordinator knows a newer epoch: another producer took over, or the transaction timed out (KIP-588).  Asking for
+        a new epoch with our old one tells: it is refused to a producer that was fenced."""
+        manager = self._manager
+        if not commit:
+            manager.identity_lost()
+            await self._initialize()
+            return
+        if answer.uncertain:
+            manager.outcome_unknown()
+            await self._initialize()
+            raise self._unknown(commit, error_for(answer.code, "the second attempt"), learnable=False)
+        error = TransactionTimedOut(
+            answer.code, "the coordinator has aborted this transaction (was it open for longer than its timeout?): run it again"
+        )
+        manager.abortable(error)
+        try:
+            identity = await self._requests.init(manager.identity)
+        except ProducerFenced as fenced:
+            manager.fatal(fenced)
+            raise
+        except RetriableError:
+            raise error from None  # abort() will ask again
+        manager.ended_without_us(identity)
+        raise error
+
+    def _unknown(self, commit: bool, error: KafkaError, *, learnable: bool = True) -> KafkaError:
+        if not commit:
+            return RetriableError(
+                error.code, f"the abort was not confirmed ({error.message}): nothing of it will be seen; begin() makes sure of it"
+            )
+        advice = "call commit() again to learn which, or begin() to go on" if learnable else "look at the data to learn which"
+        return CommitOutcomeUnknown(
+            error.code, f"the commit was not confirmed ({error.message}): it is committed or aborted as a whole; {advice}"
+        )
+
+    def _ended(self, identity: Identity | None) -> None:
+        self._manager.ended(identity, doubtful=self._accumulator.doubtful)
+        self._accumulator.set_identity(self._manager.identity)
+        self._sender.wake()
+
+    # ------------------------------------------------------------------ identity
+
+    async def _renew_identity(self) -> None:
+        """For a producer without transactions: a fresh producer id."""
+        async with self._state_lock:
+            if self._manager.state is State.READY:
+                try:
+                    self._accumulator.set_identity(await self._requests.init(NO_IDENTITY))
+                except (FatalError, RequestError) as error:
+                    self._manager.fatal(error)
+                    raise
+            elif self._manager.needs_identity:
+                await self._initialize()
+
+    async def _initialize(self) -> None:
+        """UNINITIALIZED -> INITIALIZING -> READY; called with the lock."""
+        manager = self._manager
+        manager.on(Event.INITIALIZE)
+        try:
+            identity = await self._requests.init(manager.identity) if self._numbered else NO_IDENTITY
+        except (FatalError, RequestError) as error:
+            manager.fatal(error)
+            raise
+        except BaseException:
+            manager.on(Event.INITIALIZE_FAILED)
+            raise
+        manager.initialized(identity, self._requests.transaction_version() if manager.transactional_id is not None else 1)
+        self._accumulator.set_identity(identity)
+        self._sender.wake()
+        log.debug(
+            "producer_initialized",
+            transactional_id=manager.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            transaction_version=manager.version,
+        )
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """One change of the transaction's state at a time; none once close() was called, also for those that waited."""
+        self._require_open()
+        async with self._state_lock:
+            self._require_open()
+            yield
+
+    def _require_open(self) -> None:
+        if self._closing or not self._started:
+            raise self._not_open("closed" if self._closing else "not started")
+
+    @staticmethod
+    def _not_open(state: str) -> RequestError:
+        return RequestError(ErrorCode.INVALID_REQUEST, f"the producer is {state}: use `async with Producer(...)`")
+
+
+def _numbers(view: TopicView) -> str:
+    count = len(view.partitions)
+    return f"partitions 0 to {count - 1}" if count > 1 else "only partition 0"
+
+
+def _check_settings(transactional_id: str | None, acks: str | int, idempotent: bool, compression: str) -> None:
+    if acks not in ACKS:
+        raise ValueError(f"acks={acks!r}: choose 'all', 1 or 0")
+    if transactional_id is not None and (ACKS[acks] != -1 or not idempotent):
+        raise ValueError("a transactional producer needs acks='all' and idempotent=True")
+    if transactional_id == "":
+        raise ValueError("transactional_id is empty: name the producer, the same name after every restart")
+    if compression.upper() not in Compression.__members__:
+        raise ValueError(f"compression={compression!r}: choose {', '.join(codec.name.lower() for codec in Compression)}")
+
+
+def _encoded(data: bytes | str | None) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data

@@ -1,0 +1,564 @@
+"""The planner of the active controller, as plans: what happened goes in, operations for the metadata log come out.
+
+Pure: no clock, no I/O, no randomness; times are given, ids are made by the caller.  Nothing here changes the state; a plan does,
+when its commands are committed and applied.  Plans are made on the state that the commands under way lead to (`planning`); what
+brokers are told rests on the applied one.  Only `sessions` lives here, because silence is not replicated: every new controller
+gives every broker a whole session before it may fence it.
+
+Orders that must hold
+* docs/semantics.md M5: fence, remove from every ISR, and only then a new broker epoch: one plan, in this order.
+* A broker is unfenced only after it has applied the metadata log up to its own registration.
+* Controlled shutdown: first nothing new, then leaderships move, then everybody else has heard of it, then the broker may stop.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ...proto import controller_pb2 as rpc
+from ...proto import metadata_pb2 as pb
+from ...runtime.host_names import host_problem
+from ...wire.errors import ErrorCode, KafkaError
+from ..state.cluster_state import ClusterState
+from ..state.elections import Settler, Wanted, change_operations, eligible_leaders, forget_disk, preferred_leader
+from ..state.features import level_problem, ranges_of, require_level
+from ..state.model import (
+    MOVES_LEVEL,
+    NO_BROKER_EPOCH,
+    PRODUCER_ID_BLOCK,
+    BrokerState,
+    PartitionState,
+    TopicState,
+)
+from ..state.moves import advanced, moving
+from ..state.offline_replicas import decode_replicas, encode_replicas
+from ..state.reachability import Reachability
+from ..state.resource_settings import GROUP_LIMITS, GroupLimits
+from ..state.topic_defaults import missing_defaults
+
+HELD_SHOWN_MAX = 5
+
+
+@dataclass(slots=True, frozen=True)
+class ControllerConfig:
+    """Times and defaults of the active controller."""
+
+    session_timeout_ms: int = 6000
+    tick_interval_ms: int = 250
+    leader_rebalance: bool = True
+    leader_rebalance_interval_ms: int = 30_000
+    leader_imbalance_percentage: int = 10
+    default_partitions: int = 1
+    default_replication_factor: int = 1
+    min_insync_replicas: int = 1
+    partitions_per_request_max: int = 10_000
+    rebalanced_at_once_max: int = 1000
+    group_limits: GroupLimits = field(default_factory=lambda: GROUP_LIMITS)
+
+
+@dataclass(slots=True)
+class Session:
+    """What the active controller has heard of one broker."""
+
+    broker_epoch: int
+    heard_at: float
+    applied_index: int = 0
+    shutdown_index: int = 0  # the entry that moved its leaderships away; 0: not shutting down
+    fencing: bool = False  # planned, and perhaps not applied yet
+    number: int = 0  # of the newest heartbeat
+
+
+@dataclass(slots=True)
+class Plan:
+    """Operations in order; `commands()` cuts them into log entries.  Later entries rely on earlier ones.
+
+    The last entry carries the id of the request that the plan carries out (an empty id: of none): only when all of it is applied
+    the request counts as done.  There is one also when nothing is to be changed: a copy of the request that comes late, when
+    somebody else has changed something, must not be carried out then."""
+
+    operations: list[pb.Operation] = field(default_factory=list)
+    reason: str = ""
+    request_id: rpc.RequestId = field(default_factory=rpc.RequestId)
+
+    def __bool__(self) -> bool:
+        return bool(self.operations)
+
+    def commands(self, controller_epoch: int, bytes_max: int = 400_000) -> Iterator[pb.Command]:
+        command, size = pb.Command(controller_epoch=controller_epoch), 0
+        for operation in self.operations:
+            operation_bytes = operation.ByteSize()
+            if size and size + operation_bytes > bytes_max:
+                yield command
+                command, size = pb.Command(controller_epoch=controller_epoch), 0
+            command.operations.append(operation)
+            size += operation_bytes
+        if size or self.request_id.client_id:
+            command.proposer, command.sequence = self.request_id.client_id, self.request_id.sequence
+            yield command
+
+
+@dataclass(slots=True, frozen=True)
+class HeartbeatAnswer:
+    fenced: bool
+    caught_up: bool
+    should_shutdown: bool
+    not_reached_by: tuple[int, ...] = ()
+
+
+class ControllerPlanner:
+    """The planner of one leadership; a new leadership gets a new one."""
+
+    def __init__(
+        self, state: ClusterState, config: ControllerConfig, now: float, ahead: Callable[[], ClusterState] | None = None
+    ) -> None:
+        """`state` is what is applied; `ahead()` what the commands under way lead to (none given: the same)."""
+        self._applied = state
+        self._ahead = ahead or (lambda: state)
+        self._config = config
+        self.sessions: dict[int, Session] = {}
+        self.reachability = Reachability()
+        self._last_tick = now
+        self._repaired_index = -1
+        self._alter_attempts: dict[int, tuple[int, int]] = {}  # per broker: its epoch, the last attempt seen
+        self._rebalance_at = now + config.leader_rebalance_interval_ms / 1000
+        for broker in state.brokers.values():
+            self.sessions[broker.node_id] = Session(broker.broker_epoch, now)
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._ahead()
+
+    # ---- first deeds ----------------------------------------------------------------------------------------------------------
+
+    def begin_term(self, node_id: int, cluster_id: str, metadata_id: str, features: dict[str, int]) -> Plan:
+        """Names the controller of this term; the very first one also gives the cluster its ids and feature levels."""
+        plan = Plan(reason="take office")
+        if not self._state.cluster_id:
+            levels = [pb.Feature(name=name, level=features[name]) for name in sorted(features)]
+            bootstrap = pb.Bootstrap(cluster_id=cluster_id, metadata_id=metadata_id, features=levels)
+            plan.operations.append(pb.Operation(bootstrap=bootstrap))
+        plan.operations.append(pb.Operation(become_controller=pb.BecomeController(node_id=node_id)))
+        levels_now = self._state.features if self._state.cluster_id else features
+        plan.operations += missing_defaults(levels_now, self._state.node_configs, self._config.min_insync_replicas)
+        return plan
+
+    # ---- presence -------------------------------------------------------------------------------------------------------------
+
+    def _present(self) -> set[int]:
+        return {broker.node_id for broker in self._state.brokers.values() if broker.active}
+
+    def _changes(
+        self,
+        present: set[int],
+        lost: Callable[[TopicState], bool] | None = None,
+        lost_id: int = -1,
+        disk_replaced: bool = False,
+        damaged: frozenset[tuple[bytes, int]] = frozenset(),
+    ) -> list[Wanted]:
+        """Every partition that cannot stay as it is when only `present` brokers serve.  `lost_id` has lost what it had of the
+        topics for which `lost` holds, and of the `damaged` partitions."""
+        found: list[Wanted] = []
+        some_offline = any(broker.offline_replicas for broker in self._state.brokers.values())
+        for name in sorted(self._state.topics):
+            topic = self._state.topics[name]
+            topic_gone, topic_id = lost is not None and lost(topic), topic.topic_id.bytes
+            settler = Settler(topic, self.reached)
+            for number, partition in topic.partitions.items():
+                is_damaged = bool(damaged) and (topic_id, number) in damaged
+                gone = (lost_id,) if topic_gone or is_damaged else ()
+                able = self.able(topic, number, present) if some_offline else present
+                if not gone and not disk_replaced and partition.isr and able.issuperset(partition.isr):
+                    continue
+                wanted = settler.settle(number, partition, able, gone)
+                if disk_replaced or is_damaged:
+                    wanted = forget_disk(wanted, topic, number, partition, lost_id)
+                if wanted is not None:
+                    found.append(wanted)
+        return found
+
+    def register(self, request: rpc.RegisterBrokerRequest) -> Plan:
+        """An empty plan is a retry of the present incarnation.  Raises KafkaError for a broker that must not join."""
+        self._check_registration(request)
+        existing = self._state.brokers.get(request.node_id)
+        plan = Plan(reason="register broker")
+        if existing is not None and existing.incarnation == request.incarnation:
+            return plan
+        if existing is not None:
+            if not existing.fenced:
+                fence = pb.FenceBroker(node_id=existing.node_id, broker_epoch=existing.broker_epoch)
+                plan.operations.append(pb.Operation(fence_broker=fence))
+            plan.operations.extend(change_operations(self._changes_after_restart(existing, request)))
+        present_epoch = NO_BROKER_EPOCH if existing is None else existing.broker_epoch
+        registration = pb.RegisterBroker(
+            node_id=request.node_id,
+            incarnation=request.incarnation,
+            rack=request.rack,
+            kafka=pb.Endpoint(host=request.kafka_host, port=request.kafka_port),
+            grpc=pb.Endpoint(host=request.grpc_host, port=request.grpc_port),
+            directory_id=request.directory_id,
+            supported_features=[
+                pb.Feature(name=feature.name, level=feature.max_level)
+                for feature in sorted(request.supported_features, key=lambda feature: feature.name)
+            ],
+            expected_broker_epoch=present_epoch,
+            offline_replicas=encode_replicas(decode_replicas(request.offline_replicas), pb.PartitionsOfTopic),
+        )
+        plan.operations.append(pb.Operation(register_broker=registration))
+        return plan
+
+    def _check_registration(self, request: rpc.RegisterBrokerRequest) -> None:
+        if request.node_id < 0 or not request.incarnation:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a registration needs a node id of at least 0 and an incarnation")
+        for host, port in ((request.kafka_host, request.kafka_port), (request.grpc_host, request.grpc_port)):
+            problem = host_problem(host)
+            if problem is not None or not 0 <= port <= 65535:
+                message = f"broker {request.node_id} cannot be reached: {problem or f'{port} is no port'}"
+                raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        if request.cluster_id and request.cluster_id != self._state.cluster_id:
+            message = f"broker {request.node_id} belongs to cluster {request.cluster_id}, this is {self._state.cluster_id}"
+            raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)
+        known = ranges_of(request.supported_features)
+        problem = level_problem(f"broker {request.node_id}", known, self._state.features)
+        if problem is not None:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, problem)
+
+    def _changes_after_restart(self, existing: BrokerState, request: rpc.RegisterBrokerRequest) -> list[Wanted]:
+        """A proof of a clean shutdown is the broker epoch in its mark.  Without one, what a topic had not flushed may be gone; on
+        a disk that proves to be the same one, a topic that is flushed before it is acknowledged has lost nothing."""
+        clean = request.clean_shutdown_broker_epoch == existing.broker_epoch
+        same_disk = bool(request.directory_id) and request.directory_id == existing.directory_id
+        replaced = bool(existing.directory_id) and bool(request.directory_id) and not same_disk
+
+        def lost(topic: TopicState) -> bool:
+            return replaced or (not clean and not (same_disk and topic.flushed_before_acknowledged))
+
+        present = self._present() - {existing.node_id}
+        damaged = decode_replicas(request.damaged_replicas)
+        return self._changes(present, lost, existing.node_id, disk_replaced=replaced, damaged=damaged)
+
+    def unregister(self, node_id: int) -> Plan:
+        """A broker that will not come back is forgotten.  Raises KafkaError while something may still rely on it."""
+        broker = self._state.brokers.get(node_id)
+        if broker is None:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} is not currently registered")
+        require_level(self._state.features, MOVES_LEVEL)
+        if not broker.fenced:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"broker {node_id} is alive: stop it first")
+        held = self._state.replicas_of(node_id, HELD_SHOWN_MAX + 1)
+        if held:
+            shown = ", ".join(f"{topic}-{number}" for topic, number in held[:HELD_SHOWN_MAX])
+            more = " and more" if len(held) > HELD_SHOWN_MAX else ""
+            message = f"broker {node_id} is a replica of {shown}{more}: move them first (`tidegate partitions reassign`)"
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
+        removal = pb.UnregisterBroker(node_id=node_id, broker_epoch=broker.broker_epoch)
+        return Plan([pb.Operation(unregister_broker=removal)], "unregister broker")
+
+    def unregistered(self, node_id: int) -> None:
+        """The broker is gone: if its id comes back, it comes as a new one."""
+        self.sessions.pop(node_id, None)
+        self.reachability.forget(node_id)
+        self._alter_attempts.pop(node_id, None)
+
+    def registered(self, node_id: int, now: float) -> None:
+        """The registration is applied: its session begins."""
+        broker = self._applied.brokers[node_id]
+        session = self.sessions.get(node_id)
+        if session is None or session.broker_epoch != broker.broker_epoch:
+            self.sessions[node_id] = Session(broker.broker_epoch, now)
+            self.reachability.forget(node_id)
+        else:
+            session.heard_at = now
+
+    def broker_with_epoch(self, node_id: int, broker_epoch: int) -> BrokerState:
+        """Raises BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH; NOT_CONTROLLER for a registration that is news to this one.
+
+        It was deposed and does not know it yet: a broker that believed its answer, to be superseded, would end itself.
+        """
+        return self._with_epoch(self._state, node_id, broker_epoch)
+
+    @staticmethod
+    def _with_epoch(state: ClusterState, node_id: int, broker_epoch: int) -> BrokerState:
+        if broker_epoch > state.index:
+            message = f"broker {node_id} registered at entry {broker_epoch}, and this controller has only {state.index}"
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, message)
+        broker = state.brokers.get(node_id)
+        if broker is None:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} is not registered")
+        if broker.broker_epoch != broker_epoch:
+            message = f"broker {node_id} is registered with epoch {broker.broker_epoch}, not {broker_epoch}"
+            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, message)
+        return broker
+
+    # ---- heartbeats -----------------------------------------------------------------------------------------------------------
+
+    def heard(self, request: rpc.HeartbeatRequest, now: float) -> None:
+        """Keeps the session.  Raises as `broker_with_epoch` does, by what is applied: it may be told at once."""
+        broker = self._with_epoch(self._applied, request.node_id, request.broker_epoch)
+        session = self._session_of(broker, now)
+        session.heard_at = now
+        session.applied_index = max(session.applied_index, request.applied_index)
+
+    def is_being_fenced(self, node_id: int) -> bool:
+        """Then an answer has to wait for the elections that go with it: it would renew a lease on what others are to lead, and
+        name metadata without them."""
+        session = self.sessions.get(node_id)
+        return session is not None and session.fencing
+
+    def fencing_settled(self, node_id: int) -> None:
+        if node_id in self.sessions:
+            self.sessions[node_id].fencing = False
+
+    def heartbeat(self, request: rpc.HeartbeatRequest, now: float) -> Plan:
+        """Keeps the session and plans what the broker's wish, or its progress, calls for."""
+        self.heard(request, now)
+        broker = self.broker_with_epoch(request.node_id, request.broker_epoch)
+        session = self._session_of(broker, now)
+        if request.number and request.number < session.number:
+            return Plan()  # it was overtaken: what it says of the broker is over
+        session.number = request.number
+        reached_by = [(life.node_id, life.broker_epoch) for life in request.reached_by.lives]
+        self.reachability.told(broker.node_id, broker.broker_epoch, reached_by if request.HasField("reached_by") else None)
+        plan = self._plan_offline(broker, decode_replicas(request.offline_replicas), decode_replicas(request.damaged_replicas))
+        if plan:
+            return plan
+        if request.wants_shutdown:
+            return self._plan_shutdown(broker)
+        if broker.shutting_down:
+            return Plan()
+        if request.wants_fence:
+            return Plan() if broker.fenced else self.fence([broker.node_id], "the broker asked for it")
+        if broker.fenced and session.applied_index >= broker.broker_epoch:
+            return self._plan_unfence(broker)
+        return Plan()
+
+    def _plan_offline(
+        self, broker: BrokerState, offline: frozenset[tuple[bytes, int]], damaged: frozenset[tuple[bytes, int]]
+    ) -> Plan:
+        """Other replicas of the partition take over: the repair of the next tick finds them.  What is damaged is not counted on
+        any more from this very entry on: the broker waits for that before it makes the replica anew."""
+        plan = Plan(reason="replicas went offline or came back")
+        if offline != broker.offline_replicas:
+            said = pb.SetOfflineReplicas(
+                node_id=broker.node_id,
+                broker_epoch=broker.broker_epoch,
+                replicas=encode_replicas(offline, pb.PartitionsOfTopic),
+            )
+            plan.operations.append(pb.Operation(set_offline_replicas=said))
+        counted_on = frozenset(key for key in damaged if self._is_counted_on(broker.node_id, key))
+        if counted_on:
+            changes = self._changes(self._present() - {broker.node_id}, None, broker.node_id, damaged=counted_on)
+            relevant = [each for each in changes if (each.topic.topic_id.bytes, each.partition) in counted_on]
+            plan.operations.extend(change_operations(relevant))
+        return plan
+
+    def _is_counted_on(self, node_id: int, key: tuple[bytes, int]) -> bool:
+        topic = self._state.topic_by_raw_id(key[0])
+        partition = None if topic is None else topic.partitions.get(key[1])
+        return partition is not None and (
+            node_id in partition.isr or node_id in partition.elr or node_id in (partition.leader, partition.last_known_leader)
+        )
+
+    def reached(self, node_id: int, others: Iterable[int]) -> bool:
+        """Whether these brokers have found this one since it came back: what is given by choice waits for that."""
+        return self.reachability.is_reached(node_id, others)
+
+    def able(self, topic: TopicState, number: int, present: set[int]) -> set[int]:
+        """Those of `present` that can serve this partition."""
+        offline = self._state.offline_nodes(topic.topic_id, number)
+        return present - offline if offline else present
+
+    def _plan_unfence(self, broker: BrokerState) -> Plan:
+        plan = Plan(reason="unfence broker")
+        unfence = pb.UnfenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
+        plan.operations.append(pb.Operation(unfence_broker=unfence))
+        plan.operations.extend(change_operations(self._changes(self._present() | {broker.node_id})))
+        return plan
+
+    def _plan_shutdown(self, broker: BrokerState) -> Plan:
+        plan = Plan(reason="controlled shutdown")
+        if not broker.shutting_down:
+            begin = pb.BeginControlledShutdown(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
+            plan.operations.append(pb.Operation(begin_controlled_shutdown=begin))
+            plan.operations.extend(change_operations(self._changes(self._present() - {broker.node_id})))
+        elif not broker.fenced and self._may_stop(broker):
+            fence = pb.FenceBroker(node_id=broker.node_id, broker_epoch=broker.broker_epoch)
+            plan.operations.append(pb.Operation(fence_broker=fence))
+        return plan
+
+    def shutdown_began(self, node_id: int) -> None:
+        """The plan of a controlled shutdown is applied: from this index on the others know better than to ask that broker."""
+        session, broker = self.sessions.get(node_id), self._applied.brokers.get(node_id)
+        if session is not None and session.shutdown_index == 0 and broker is not None and broker.shutting_down:
+            session.shutdown_index = self._applied.index
+
+    def _may_stop(self, broker: BrokerState) -> bool:
+        session, applied = self.sessions.get(broker.node_id), self._applied.brokers.get(broker.node_id)
+        if session is None or applied is None or not applied.shutting_down:
+            return False
+        if session.shutdown_index == 0:  # begun under an earlier controller
+            session.shutdown_index = self._applied.index
+        others = [self.sessions[node_id] for node_id in self._present() if node_id in self.sessions]
+        if any(other.applied_index < session.shutdown_index for other in others):
+            return False
+        return not any(
+            broker.node_id in partition.isr for topic in self._state.topics.values() for partition in topic.partitions.values()
+        )
+
+    def answer(self, node_id: int) -> HeartbeatAnswer:
+        """What the heartbeat is told, from the state after its plan."""
+        broker = self._applied.brokers.get(node_id)
+        if broker is None:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {node_id} was forgotten meanwhile")
+        session = self.sessions.get(node_id)
+        caught_up = session is not None and session.applied_index >= broker.broker_epoch
+        active = [each.node_id for each in self._applied.brokers.values() if each.active]
+        not_reached_by = tuple(self.reachability.missing(node_id, active))
+        return HeartbeatAnswer(broker.fenced, caught_up, broker.shutting_down and broker.fenced, not_reached_by)
+
+    # ---- time -----------------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> Plan:
+        """To be called every `tick_interval_ms`: expired sessions are fenced and led partitions elected in one plan; what an
+        earlier plan left unfinished is finished; leaderships return to their preferred replicas."""
+        timeout_s = self._config.session_timeout_ms / 1000
+        self._forgive_own_absence(now)
+        expired = [
+            broker.node_id
+            for broker in self._state.brokers.values()
+            if not broker.fenced and now - self._session_of(broker, now).heard_at > timeout_s
+        ]
+        if expired:
+            return self.fence(expired, "session expired")
+        if self._state.index != self._repaired_index:
+            self._repaired_index = self._state.index
+            changes = self._changes(self._present())
+            if changes:
+                return Plan(list(change_operations(changes)), "repair")
+            steps = self._steps_of_moves()
+            if steps:
+                return Plan(list(change_operations(steps)), "moves of partitions go on")
+        if self._config.leader_rebalance and now >= self._rebalance_at:
+            self._rebalance_at = now + self._config.leader_rebalance_interval_ms / 1000
+            return self.rebalance()
+        return Plan()
+
+    def _forgive_own_absence(self, now: float) -> None:
+        """By as much as a tick comes late this process did not run, or had too much to do (paused, starved, stuck).  The
+        heartbeats of that time may still be in its sockets: it is not the brokers' silence.  Their leases end no later."""
+        interval_s = self._config.tick_interval_ms / 1000
+        late_s = now - self._last_tick - interval_s
+        self._last_tick = now
+        if late_s > interval_s:
+            for session in self.sessions.values():
+                session.heard_at = min(now, session.heard_at + late_s)
+
+    def _steps_of_moves(self) -> list[Wanted]:
+        present = self._present()
+        steps = (advanced(t, n, partition, self.able(t, n, present)) for t, n, partition in moving(self._state))
+        return [step for step in steps if step is not None]
+
+    def _session_of(self, broker: BrokerState, now: float) -> Session:
+        session = self.sessions.get(broker.node_id)
+        if session is None or session.broker_epoch != broker.broker_epoch:
+            session = self.sessions[broker.node_id] = Session(broker.broker_epoch, now)
+        return session
+
+    def fence(self, node_ids: list[int], reason: str) -> Plan:
+        """Fences and elects in one batch, however many partitions move."""
+        plan = Plan(reason=f"fence brokers: {reason}")
+        for node_id in node_ids:
+            broker = self._state.brokers[node_id]
+            fence = pb.FenceBroker(node_id=node_id, broker_epoch=broker.broker_epoch)
+            plan.operations.append(pb.Operation(fence_broker=fence))
+            if node_id in self.sessions:
+                self.sessions[node_id].fencing = True
+        plan.operations.extend(change_operations(self._changes(self._present() - set(node_ids))))
+        return plan
+
+    def rebalance(self) -> Plan:
+        """Leaderships back to their preferred replicas, for every broker of whose leaderships too large a share is elsewhere."""
+        present = self._present()
+        preferred: Counter[int] = Counter()
+        elsewhere: Counter[int] = Counter()
+        wanted: list[Wanted] = []
+        for name in sorted(self._state.topics):
+            found = self._state.topics[name]
+            for number, partition in found.partitions.items():
+                preferred[partition.preferred_leader] += 1
+                elsewhere[partition.preferred_leader] += partition.leader != partition.preferred_leader
+                change = preferred_leader(found, number, partition, self.able(found, number, present), self.reached)
+                if change is not None:
+                    wanted.append(change)
+        share = self._config.leader_imbalance_percentage
+        returning = [each for each in wanted if 100 * elsewhere[each.leader] > share * preferred[each.leader]]
+        return Plan(list(change_operations(returning[: self._config.rebalanced_at_once_max])), "preferred leaders")
+
+    # ---- in-sync replicas -----------------------------------------------------------------------------------------------------
+
+    def alter_partitions(self, request: rpc.AlterPartitionsRequest) -> tuple[Plan, list[ErrorCode]]:
+        """ISR changes by leaders: the plan of those that hold, and one error a change (NONE: in the plan, or already so).
+
+        Raises REQUEST_TIMED_OUT for an attempt that its sender has given up: a leader that was told INELIGIBLE_REPLICA counts
+        without that replica from then on, so no earlier copy of the change may be accepted later (rule M12).
+        """
+        self.broker_with_epoch(request.node_id, request.broker_epoch)
+        attempt = (request.broker_epoch, request.attempt)
+        if request.attempt and attempt <= self._alter_attempts.get(request.node_id, (-1, -1)):
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"attempt {request.attempt} came after a later one")
+        self._alter_attempts[request.node_id] = attempt
+        wanted, errors = [], []
+        for change in request.changes:
+            topic = self._state.topic_by_raw_id(change.topic_id)
+            partition = None if topic is None else topic.partitions.get(change.partition)
+            if topic is None or partition is None:
+                errors.append(ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                continue
+            error = self._isr_change_error(request.node_id, change, topic, partition)
+            errors.append(ErrorCode.NONE if error is None else error)
+            if error is not None or _already_so(change, partition):
+                continue
+            isr = tuple(change.isr)
+            elr = eligible_leaders(topic, partition, isr)
+            epochs = tuple(change.isr_broker_epochs)
+            wanted.append(Wanted(topic, change.partition, partition, partition.leader, isr, elr, partition.leader, epochs))
+        return Plan(list(change_operations(wanted)), "alter partitions"), errors
+
+    def _isr_change_error(
+        self, node_id: int, change: rpc.IsrChange, topic: TopicState, partition: PartitionState
+    ) -> ErrorCode | None:
+        if change.leader_epoch < partition.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if change.leader_epoch > partition.leader_epoch or partition.leader != node_id:
+            return ErrorCode.INVALID_REQUEST
+        if _already_so(change, partition):
+            return None
+        if change.partition_epoch != partition.partition_epoch:
+            return ErrorCode.INVALID_UPDATE_VERSION
+        isr = tuple(change.isr)
+        if node_id not in isr or len(set(isr)) != len(isr) or not set(isr) <= set(partition.replicas):
+            return ErrorCode.INVALID_REQUEST
+        if change.isr_broker_epochs and len(change.isr_broker_epochs) != len(isr):
+            return ErrorCode.INVALID_REQUEST
+        epochs = change.isr_broker_epochs or [NO_BROKER_EPOCH] * len(isr)
+        for member, epoch in zip(isr, epochs, strict=True):
+            broker = self._state.brokers.get(member)
+            if broker is None or broker.fenced or (broker.shutting_down and member not in partition.isr):
+                return ErrorCode.INELIGIBLE_REPLICA
+            if (topic.topic_id.bytes, change.partition) in broker.offline_replicas and member not in partition.isr:
+                return ErrorCode.INELIGIBLE_REPLICA
+            if epoch != NO_BROKER_EPOCH and epoch != broker.broker_epoch:  # rule M4: that was an earlier life
+                return ErrorCode.INELIGIBLE_REPLICA
+        return None
+
+    def producer_ids(self, request: rpc.AllocateProducerIdsRequest) -> Plan:
+        self.broker_with_epoch(request.node_id, request.broker_epoch)
+        allocate = pb.AllocateProducerIds(node_id=request.node_id, broker_epoch=request.broker_epoch, count=PRODUCER_ID_BLOCK)
+        return Plan([pb.Operation(allocate_producer_ids=allocate)], "producer ids")
+
+
+def _already_so(change: rpc.IsrChange, partition: PartitionState) -> bool:
+    """The change is done: a retry whose first attempt succeeded, or one that changes nothing."""
+    same = tuple(change.isr) == partition.isr and change.leader_epoch == partition.leader_epoch
+    return same and change.partition_epoch in (partition.partition_epoch, partition.partition_epoch - 1)

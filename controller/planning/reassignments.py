@@ -1,0 +1,116 @@
+"""What asking for moves of partitions, or for their end, plans (AlterPartitionReassignments).
+
+Pure; the rules of a move are those of `moves.py`.  Each partition is its own answer and its own compare-and-set.  A request that
+was carried out before moves nothing: a partition that is not, or not any more, as it asks is told so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ...proto import controller_pb2 as rpc
+from ...wire.errors import ErrorCode, KafkaError
+from ..state.cluster_state import ClusterState
+from ..state.elections import Wanted, change_operations
+from ..state.features import require_level
+from ..state.model import MIN_IN_SYNC_REPLICAS_CONFIG, MOVES_LEVEL, PartitionState, TopicState
+from ..state.moves import reassigned
+from .planner import Plan
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Reassignments:
+    """What is to be changed, and what each partition is told."""
+
+    wanted: dict[Key, Wanted] = field(default_factory=dict)
+    results: list[rpc.PartitionResult] = field(default_factory=list)
+    request_id: rpc.RequestId = field(default_factory=rpc.RequestId)
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(list(change_operations(self.wanted.values())), "partitions are moved", self.request_id)
+
+    def outcome(self, state: ClusterState) -> list[rpc.PartitionResult]:
+        """The results, after the plan was carried out: a change that lost a race moved nothing."""
+        for result in self.results:
+            wanted = self.wanted.get((result.topic, result.partition))
+            if wanted is None:
+                continue
+            topic = state.topic_by_id(wanted.topic.topic_id)
+            partition = None if topic is None else topic.partitions.get(wanted.partition)
+            if partition is None or partition.partition_epoch == wanted.present.partition_epoch:
+                result.error = int(ErrorCode.INVALID_UPDATE_VERSION)
+                result.message = "the partition changed while its move was planned: ask again"
+        return self.results
+
+
+def plan_reassignments(
+    state: ClusterState, request: rpc.ReassignPartitionsRequest, *, applied_before: bool = False
+) -> Reassignments:
+    """One result a partition.  Raises UNSUPPORTED_VERSION while not every node can know of moves."""
+    require_level(state.features, MOVES_LEVEL)
+    planned = Reassignments()
+    present = {broker.node_id for broker in state.brokers.values() if broker.active}
+    asked = Counter((wanted.topic, wanted.partition) for wanted in request.partitions)
+    for wanted in request.partitions:
+        key = (wanted.topic, wanted.partition)
+        result = rpc.PartitionResult(topic=wanted.topic, partition=wanted.partition)
+        planned.results.append(result)
+        try:
+            if asked[key] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "this partition is in the request more than once")
+            change = _plan_one(state, request, wanted, present, applied_before)
+        except KafkaError as error:
+            result.error, result.message = int(error.code), error.message
+            continue
+        if change is not None:
+            planned.wanted[key] = change
+    if not applied_before and any(result.error == ErrorCode.NONE for result in planned.results):
+        planned.request_id = request.request_id
+    return planned
+
+
+def _plan_one(
+    state: ClusterState,
+    request: rpc.ReassignPartitionsRequest,
+    wanted: rpc.Reassignment,
+    present: set[int],
+    applied_before: bool,
+) -> Wanted | None:
+    topic = state.topics.get(wanted.topic)
+    partition = None if topic is None else topic.partitions.get(wanted.partition)
+    if topic is None or partition is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition")
+    target = partition.settled_replicas if wanted.cancel else tuple(wanted.replicas)
+    if wanted.cancel and not partition.target:
+        if applied_before:
+            return None
+        raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "this partition does not move")
+    _check_target(state, topic, partition, target, keep_factor=request.keep_replication_factor and not wanted.cancel)
+    able = present - state.offline_nodes(topic.topic_id, wanted.partition)
+    change = reassigned(topic, wanted.partition, partition, target, able)
+    if applied_before and change is not None:
+        message = "this request was carried out before, and this partition is not as it asks: refused then, or changed since"
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
+    return change
+
+
+def _check_target(
+    state: ClusterState, topic: TopicState, partition: PartitionState, target: tuple[int, ...], *, keep_factor: bool
+) -> None:
+    if not target or len(set(target)) != len(target):
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(target)} are empty or not distinct")
+    unknown = [node_id for node_id in target if node_id not in state.brokers]
+    if unknown:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(target)} name unknown brokers {unknown}")
+    before = len(partition.settled_replicas)
+    if keep_factor and len(target) != before:
+        message = f"The replication factor is changed from {before} to {len(target)}"
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+    least = topic.min_in_sync_replicas(partition.settled_replicas)
+    if topic.internal and len(target) < least:
+        message = f"{topic.name!r} holds the coordinators' state: it needs the {least} replicas of {MIN_IN_SYNC_REPLICAS_CONFIG}"
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{message}, not {len(target)}")

@@ -1,0 +1,148 @@
+"""Elections that an operator asks for (ElectLeaders): preferred leaders, and unclean ones where the topic allows them.
+
+Pure, like `active.py`, and with the same rules of leadership (`elections.py`): asking elects nobody who could not be elected
+anyway.  So an unclean election needs `unclean.leader.election.enable` on the topic: losing records is a decision that is written
+down where everybody can see it.  A state topic has no such setting (docs/semantics.md M16), and one exception, which loses
+nothing that anybody else may have: an operator who has mended the files of the only replica may say so, by asking for an
+election of this partition.
+
+A request that was carried out before elects nobody: an unclean election that comes late would lose records of a later time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ...proto import controller_pb2 as rpc
+from ...wire.errors import ErrorCode
+from ..state.cluster_state import ClusterState
+from ..state.elections import Wanted, change_operations, preferred_leader, settle
+from ..state.model import NO_LEADER, UNCLEAN_ELECTION_CONFIG, PartitionState, TopicState
+from ..state.reachability import Reached
+from .planner import Plan
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Elections:
+    """What is to be changed, and what each partition is told."""
+
+    wanted: dict[Key, Wanted] = field(default_factory=dict)
+    results: list[rpc.PartitionResult] = field(default_factory=list)
+    request_id: rpc.RequestId = field(default_factory=rpc.RequestId)
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(list(change_operations(self.wanted.values())), "elections that were asked for", self.request_id)
+
+    def outcome(self, state: ClusterState) -> list[rpc.PartitionResult]:
+        """The results, after the plan was carried out: a change that lost a race did not elect."""
+        for result in self.results:
+            wanted = self.wanted.get((result.topic, result.partition))
+            if wanted is None:
+                continue
+            topic = state.topic_by_id(wanted.topic.topic_id)
+            partition = None if topic is None else topic.partitions.get(wanted.partition)
+            if partition is None or partition.leader != wanted.leader:
+                result.error = int(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+                result.message = "the partition changed while the leader was elected: ask again"
+        return self.results
+
+
+def plan_elections(
+    state: ClusterState, request: rpc.ElectLeadersRequest, *, applied_before: bool = False, reached: Reached | None = None
+) -> Elections:
+    """One result a partition; with `every_partition` only for those where something was to be done."""
+    elections = Elections()
+    present = {broker.node_id for broker in state.brokers.values() if broker.active}
+    for name, number in dict.fromkeys(_asked(state, request)):
+        topic = state.topics.get(name)
+        partition = None if topic is None else topic.partitions.get(number)
+        if topic is None or partition is None:
+            message = f"No such topic as {name}" if topic is None else f"No such partition as {name}-{number}"
+            elections.results.append(_result(name, number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message))
+            continue
+        able = present - state.offline_nodes(topic.topic_id, number)
+        if request.unclean:
+            outcome = _unclean(topic, number, partition, able, is_named=not request.every_partition)
+        else:
+            outcome = _preferred(topic, number, partition, able, reached)
+        if applied_before:
+            outcome = _done_before(outcome)
+        if isinstance(outcome, Wanted):
+            elections.wanted[name, number] = outcome
+            elections.results.append(_result(name, number))
+        elif not (request.every_partition and outcome[0] is ErrorCode.ELECTION_NOT_NEEDED):
+            elections.results.append(_result(name, number, *outcome))
+    as_asked = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+    if not applied_before and (request.every_partition or any(result.error in as_asked for result in elections.results)):
+        elections.request_id = request.request_id
+    return elections
+
+
+def _done_before(outcome: Wanted | tuple[ErrorCode, str]) -> tuple[ErrorCode, str]:
+    """What a partition is told of an election that was carried out before; `outcome` is what it would come to now."""
+    if isinstance(outcome, Wanted):
+        message = "this request was carried out before, and elects nobody again: ask anew if that is still wanted"
+        return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message
+    return (ErrorCode.NONE, "") if outcome[0] is ErrorCode.ELECTION_NOT_NEEDED else outcome
+
+
+def _asked(state: ClusterState, request: rpc.ElectLeadersRequest) -> Iterable[Key]:
+    if request.every_partition:
+        return [(topic.name, number) for topic in state.topics.values() for number in topic.partitions]
+    return [(wanted.topic, wanted.partition) for wanted in request.partitions]
+
+
+def _preferred(
+    topic: TopicState, number: int, partition: PartitionState, present: set[int], reached: Reached | None
+) -> Wanted | tuple[ErrorCode, str]:
+    if partition.leader == partition.preferred_leader:
+        return ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica leads already"
+    wanted = preferred_leader(topic, number, partition, present, reached)
+    if wanted is None:
+        message = f"the preferred replica {partition.preferred_leader} is absent, not in sync, or not reached by the others"
+        return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message
+    return wanted
+
+
+def _unclean(
+    topic: TopicState, number: int, partition: PartitionState, present: set[int], *, is_named: bool
+) -> Wanted | tuple[ErrorCode, str]:
+    if partition.leader != NO_LEADER:
+        return ErrorCode.ELECTION_NOT_NEEDED, f"node {partition.leader} leads"
+    wanted = settle(topic, number, partition, present)
+    if wanted is not None and wanted.leader != NO_LEADER:
+        return wanted
+    if topic.unclean_election_allowed:
+        return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"none of the replicas {list(partition.replicas)} is present"
+    if topic.internal:
+        return _mended(topic, number, partition, present, is_named=is_named)
+    reason = f"set {UNCLEAN_ELECTION_CONFIG}=true on the topic first"
+    message = f"no replica that is present holds every committed record; to lose records by an unclean election: {reason}"
+    return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message
+
+
+def _mended(
+    topic: TopicState, number: int, partition: PartitionState, present: set[int], *, is_named: bool
+) -> Wanted | tuple[ErrorCode, str]:
+    """Of a state topic, its only replica, which the operator vouches for; see the module's text."""
+    able = [node for node in partition.replicas if node in present]
+    counted_on = sorted({*partition.isr, *partition.elr, partition.last_known_leader} - {NO_LEADER})
+    if counted_on:
+        reason = f"start the nodes {counted_on}, which have its records"
+    elif not is_named:
+        reason = "name this partition alone, after its files were mended"
+    elif len(partition.replicas) != 1:
+        reason = f"of its replicas {list(partition.replicas)}, any may have records that the others have not: mend their files"
+    elif not able:
+        reason = f"node {partition.replicas[0]} is absent"
+    else:
+        return Wanted(topic, number, partition, able[0], (able[0],), (), able[0], unclean=True)
+    return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"never by itself on a state topic: {reason}"
+
+
+def _result(topic: str, partition: int, code: ErrorCode = ErrorCode.NONE, message: str = "") -> rpc.PartitionResult:
+    return rpc.PartitionResult(topic=topic, partition=partition, error=int(code), message=message)

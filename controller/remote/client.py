@@ -1,0 +1,289 @@
+"""How brokers and tools talk to the metadata quorum: finds the active controller, retries within a deadline.
+
+Every call is safe to repeat.  Registrations carry an incarnation, ISR changes carry epochs, and the requests that create or
+change something carry a request id chosen here once a call, so that a retry whose first attempt did succeed is answered with
+that first outcome.  (The Kafka protocol has no such id: a client that repeats its own request makes another call.)  A call
+that no controller answered within its deadline raises REQUEST_TIMED_OUT: its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import grpc
+
+from ...proto import controller_pb2 as pb
+from ...proto import controller_pb2_grpc
+from ...runtime import logs, network
+from ...wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...runtime.clock import Clock
+
+log = logs.get(__name__)
+
+BACKOFF_S_MIN = 0.05
+BACKOFF_S_MAX = 1.0
+VOTER_TIMEOUT_S = 3.0
+"""For one controller to say what it knows: longer than a gRPC channel's pause between two attempts to connect."""
+
+
+class _HasStatus(Protocol):
+    @property
+    def status(self) -> pb.Status: ...
+
+
+_Reply = TypeVar("_Reply", bound=_HasStatus)
+
+
+class HeartbeatHere(Protocol):
+    """`ControllerService.Heartbeat`."""
+
+    async def __call__(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatReply: ...
+
+
+class _NotAnsweredHere(Exception):
+    """As `AioRpcError`, of the controller in this process."""
+
+
+class ControllerClient:
+    """Calls the active controller among `endpoints` (node id -> "host:port" of its gRPC listener)."""
+
+    def __init__(
+        self,
+        endpoints: Mapping[int, str],
+        clock: Clock,
+        *,
+        attempt_timeout_s: float = 3.0,
+        channel_factory: Callable[[str], grpc.aio.Channel] = network.grpc_channel,
+    ) -> None:
+        if not endpoints:
+            raise ValueError("a controller client needs at least one endpoint")
+        self._endpoints = dict(endpoints)
+        self._order = sorted(self._endpoints)
+        self._clock = clock
+        self._attempt_timeout_s = attempt_timeout_s
+        self._channel_factory = channel_factory
+        self._channels: dict[int, grpc.aio.Channel] = {}
+        self._next = 0
+        self._client_id = str(clock.uuid())
+        self._sequence = 0
+        self._attempts = 0
+        self._controller_epoch = 0  # the newest that was heard of
+        self.active_id: int | None = None
+        self._here: tuple[int, HeartbeatHere] | None = None
+
+    def heartbeats_here(self, node_id: int, answer: HeartbeatHere) -> None:
+        """This node's own controller is `node_id`: heartbeats to it are calls.  By the network each would cost the active
+        controller, which answers those of all brokers, as much as the heartbeats of two others."""
+        self._here = node_id, answer
+
+    async def close(self) -> None:
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            await channel.close()
+
+    # ---- calls ------------------------------------------------------------------------------------------------------------
+    # Each returns the reply when its status is NONE and raises KafkaError otherwise.  Errors of single topics or partitions
+    # stand inside the reply.
+
+    async def register_broker(self, request: pb.RegisterBrokerRequest, timeout_s: float = 30.0) -> pb.RegisterBrokerReply:
+        return await self._call(pb.RegisterBrokerReply, "RegisterBroker", request, timeout_s)
+
+    async def heartbeat(
+        self, request: pb.HeartbeatRequest, timeout_s: float = 3.0, patience_s: float | None = None
+    ) -> pb.HeartbeatReply:
+        """`patience_s`: after it no further attempt begins, and other calls try another controller than one that has not
+        answered; an attempt that is under way still lives until `timeout_s`, for its answer is good however late it comes."""
+        attempt_s = None if patience_s is None else timeout_s
+        return await self._call(
+            pb.HeartbeatReply, "Heartbeat", request, timeout_s, attempt_timeout_s=attempt_s, patience_s=patience_s
+        )
+
+    async def alter_partitions(self, request: pb.AlterPartitionsRequest, timeout_s: float = 10.0) -> pb.AlterPartitionsReply:
+        return await self._call(pb.AlterPartitionsReply, "AlterPartitions", request, timeout_s, self._number_attempt)
+
+    def _number_attempt(self, request: pb.AlterPartitionsRequest) -> None:
+        """One that arrives after a later one is refused: by the same controller for its number, by another for its term."""
+        self._attempts += 1
+        request.attempt = self._attempts
+        request.controller_epoch = self._controller_epoch
+
+    async def create_topics(self, request: pb.CreateTopicsRequest, timeout_s: float = 30.0) -> pb.CreateTopicsReply:
+        return await self._call(pb.CreateTopicsReply, "CreateTopics", self._named(request), timeout_s)
+
+    async def delete_topics(self, request: pb.DeleteTopicsRequest, timeout_s: float = 30.0) -> pb.DeleteTopicsReply:
+        return await self._call(pb.DeleteTopicsReply, "DeleteTopics", self._named(request), timeout_s)
+
+    async def create_partitions(self, request: pb.CreatePartitionsRequest, timeout_s: float = 30.0) -> pb.CreatePartitionsReply:
+        return await self._call(pb.CreatePartitionsReply, "CreatePartitions", self._named(request), timeout_s)
+
+    async def alter_configs(self, request: pb.AlterConfigsRequest, timeout_s: float = 30.0) -> pb.AlterConfigsReply:
+        return await self._call(pb.AlterConfigsReply, "AlterConfigs", self._named(request), timeout_s)
+
+    async def elect_leaders(self, request: pb.ElectLeadersRequest, timeout_s: float = 30.0) -> pb.ElectLeadersReply:
+        return await self._call(pb.ElectLeadersReply, "ElectLeaders", self._named(request), timeout_s)
+
+    async def reassign_partitions(
+        self, request: pb.ReassignPartitionsRequest, timeout_s: float = 30.0
+    ) -> pb.ReassignPartitionsReply:
+        return await self._call(pb.ReassignPartitionsReply, "ReassignPartitions", self._named(request), timeout_s)
+
+    async def update_features(self, request: pb.UpdateFeaturesRequest, timeout_s: float = 30.0) -> pb.UpdateFeaturesReply:
+        attempt_s = self._attempt_timeout_s + VOTER_TIMEOUT_S  # it asks all voters, one of which may stand still
+        named = self._named(request)
+        return await self._call(pb.UpdateFeaturesReply, "UpdateFeatures", named, timeout_s, attempt_timeout_s=attempt_s)
+
+    async def unregister_broker(self, request: pb.UnregisterBrokerRequest, timeout_s: float = 30.0) -> pb.UnregisterBrokerReply:
+        return await self._call(pb.UnregisterBrokerReply, "UnregisterBroker", self._named(request), timeout_s)
+
+    async def allocate_producer_ids(
+        self, request: pb.AllocateProducerIdsRequest, timeout_s: float = 30.0
+    ) -> pb.AllocateProducerIdsReply:
+        return await self._call(pb.AllocateProducerIdsReply, "AllocateProducerIds", request, timeout_s)
+
+    async def describe_quorum(self, node_id: int, timeout_s: float = VOTER_TIMEOUT_S) -> pb.DescribeQuorumReply:
+        """Asks one controller, active or not.  Raises grpc.aio.AioRpcError when it cannot be reached within `timeout_s`.
+
+        One that has just come back is waited for, while the channel to it still backs off."""
+        ask = self._stub(node_id).DescribeQuorum
+        reply: pb.DescribeQuorumReply = await ask(pb.DescribeQuorumRequest(), timeout=timeout_s, wait_for_ready=True)
+        return reply
+
+    async def describe_active_quorum(self, timeout_s: float = 10.0) -> pb.DescribeQuorumReply:
+        """What the active controller knows of the quorum.  Raises KafkaError when there is none within `timeout_s`."""
+        deadline = self._clock.monotonic() + timeout_s
+        problem = "no controller answered"
+        while (left_s := deadline - self._clock.monotonic()) > 0:
+            node_id = self.candidate()
+            try:
+                reply = await self.describe_quorum(node_id, min(left_s, VOTER_TIMEOUT_S))
+            except grpc.aio.AioRpcError as error:
+                self.note_failure(node_id)
+                problem = f"controller {node_id} at {self._endpoints[node_id]}: {error.code().name} {error.details()}"
+                continue
+            if reply.active and reply.term >= self._controller_epoch:
+                return reply
+            problem = f"controller {node_id} is not active"
+            if reply.leader_id != node_id and reply.leader_id in self._endpoints and self.active_id in (None, node_id):
+                self.active_id = reply.leader_id
+            else:
+                self.note_failure(node_id)
+            await self._clock.sleep(min(BACKOFF_S_MIN, max(0.0, deadline - self._clock.monotonic())))
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"DescribeQuorum: {problem} within {timeout_s:g} s")
+
+    # ---- the metadata stream (for MetadataFollower) -------------------------------------------------------------------------
+
+    def candidate(self) -> int:
+        """The controller to try next: the active one when known, else the next in turn."""
+        if self.active_id is not None:
+            return self.active_id
+        self._next = (self._next + 1) % len(self._order)
+        return self._order[self._next]
+
+    def follow_metadata(self, node_id: int, request: pb.FollowMetadataRequest) -> Any:
+        """The call object of a FollowMetadata stream at one controller (grpc.aio.UnaryStreamCall)."""
+        return self._stub(node_id).FollowMetadata(request)
+
+    def note_answer(self, node_id: int, status: pb.Status) -> bool:
+        """Learns from a status who is active.  False: the answer comes from a term that is over, whose controller may not know it
+        yet; what it says of the present is nothing to act on."""
+        if status.error == ErrorCode.NOT_CONTROLLER:
+            hint = status.controller_id_plus_one - 1
+            self.active_id = hint if hint in self._endpoints and hint != node_id else None
+        elif 0 < status.controller_epoch < self._controller_epoch:
+            self.note_failure(node_id)
+            return False
+        else:
+            self._controller_epoch = max(self._controller_epoch, status.controller_epoch)
+            self.active_id = node_id
+        return True
+
+    def note_failure(self, node_id: int) -> None:
+        if self.active_id == node_id:
+            self.active_id = None
+
+    # ---- inside -----------------------------------------------------------------------------------------------------------
+
+    def _named(self, request: Any) -> Any:
+        """Gives the request its id, before the first attempt; another call gets another one, also for the same object."""
+        if request.request_id.client_id in ("", self._client_id):
+            self._sequence += 1
+            request.request_id.client_id = self._client_id
+            request.request_id.sequence = self._sequence
+        return request
+
+    def _stub(self, node_id: int) -> controller_pb2_grpc.ControllerAsyncStub:
+        channel = self._channels.get(node_id)
+        if channel is None:
+            channel = self._channels[node_id] = self._channel_factory(self._endpoints[node_id])
+        return controller_pb2_grpc.ControllerStub(channel)
+
+    async def _attempt(self, node_id: int, method: str, request: Any, timeout_s: float) -> Any:
+        if self._here is None or self._here[0] != node_id or method != "Heartbeat":
+            return await getattr(self._stub(node_id), method)(request, timeout=timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._here[1](request, None)
+        except TimeoutError as error:
+            raise _NotAnsweredHere(f"no answer in {timeout_s:g} s") from error
+        except Exception as error:  # of the controller's: a defect that would be an answer's UNKNOWN on the network
+            log.exception("heartbeat_failed_here")
+            raise _NotAnsweredHere(repr(error)) from error
+
+    async def _call(
+        self,
+        kind: type[_Reply],
+        method: str,
+        request: Any,
+        timeout_s: float,
+        prepare: Callable[[Any], None] | None = None,
+        attempt_timeout_s: float | None = None,
+        patience_s: float | None = None,
+    ) -> _Reply:
+        """`prepare(request)` runs before every attempt; `patience_s`: see `heartbeat`."""
+        deadline = self._clock.monotonic() + timeout_s
+        last_start = deadline if patience_s is None else self._clock.monotonic() + patience_s
+        backoff_s, problem, hinted = BACKOFF_S_MIN, "no controller answered", False
+        while True:
+            left_s = deadline - self._clock.monotonic()
+            if self._clock.monotonic() >= (deadline if hinted else last_start):  # a hint that comes late is followed, too
+                message = f"{method}: {problem} within {patience_s or timeout_s:g} s; its outcome is unknown"
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
+            node_id = self.candidate()
+            hinted = False
+            if prepare is not None:
+                prepare(request)
+            impatient = None if patience_s is None else self._clock.call_later(patience_s, partial(self.note_failure, node_id))
+            try:
+                attempt_s = min(left_s, attempt_timeout_s or self._attempt_timeout_s)
+                reply: _Reply = await self._attempt(node_id, method, request, attempt_s)
+            except _NotAnsweredHere as error:
+                self.note_failure(node_id)
+                problem = f"controller {node_id}, in this process: {error}"
+            except grpc.aio.AioRpcError as error:
+                self.note_failure(node_id)
+                problem = f"controller {node_id} at {self._endpoints[node_id]}: {error.code().name} {error.details()}"
+            else:
+                status = reply.status
+                if not self.note_answer(node_id, status):
+                    problem = f"controller {node_id}: its term {status.controller_epoch} is over"
+                elif status.error == ErrorCode.NONE:
+                    return reply
+                elif status.error not in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT):
+                    raise KafkaError(ErrorCode(status.error), status.message)
+                else:
+                    problem = f"controller {node_id}: {status.message}"
+                hinted = self.active_id is not None and self.active_id != node_id
+            finally:
+                if impatient is not None:
+                    impatient.cancel()
+            if not hinted:  # a hint is followed at once; otherwise an election may be going on
+                wait_s = backoff_s * (0.5 + self._clock.random())
+                backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+                await self._clock.sleep(min(wait_s, max(0.0, last_start - self._clock.monotonic())))

@@ -1,0 +1,138 @@
+"""What one controller does while it is the active one.
+
+What happens when a node becomes the active controller, in this order:
+1. its own no-op is applied, so everything that was committed before is in the state (`MetadataLog`);
+2. it names itself, and a cluster that has no id yet gets one (`begin_term`);
+3. only when that is applied do its planner begin: it answers, its timers run, sessions start whole.
+When it stops being active, or proposes into another term, the planner of that term are over; nothing of them is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ...runtime import logs
+from ...wire.errors import ErrorCode, KafkaError
+from ..planning.planner import ControllerConfig, ControllerPlanner, Plan
+from ..state.model import INITIAL_FEATURES
+from .metadata_log import MetadataLog, NotController
+from .pipeline import Planning, Proposed
+from .service import ControllerService
+
+if TYPE_CHECKING:
+    from ...runtime.clock import Clock
+
+log = logs.get(__name__)
+
+RETRY_S = 0.2
+
+
+class ControllerLeadership:
+    """Begins and ends the planner of the terms that `metadata` leads."""
+
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        service: ControllerService,
+        config: ControllerConfig,
+        clock: Clock,
+        cluster_id: str,
+        die: Callable[[str], None],
+    ) -> None:
+        self._metadata = metadata
+        self._service = service
+        self._config = config
+        self._clock = clock
+        self._cluster_id = cluster_id
+        self._die = die
+        self._term_task: asyncio.Task[None] | None = None
+        self._following: set[asyncio.Task[None]] = set()
+        metadata.on_role_change(self._role_changed)
+
+    async def close(self) -> None:
+        duty = self._term_task
+        self._role_changed(False)
+        for following in self._following:
+            following.cancel()
+        await asyncio.gather(*self._following, *([] if duty is None else [duty]), return_exceptions=True)
+
+    def _role_changed(self, active: bool) -> None:
+        duty, self._term_task = self._term_task, None
+        if duty is not None:
+            duty.cancel()
+        self._service.end()
+        if active:
+            self._term_task = asyncio.create_task(self._serve_term(self._metadata.term), name=f"controller-{self._metadata.term}")
+
+    async def _serve_term(self, term: int) -> None:
+        try:
+            planner = await self._begin_term(term)
+            while True:
+                await self._clock.sleep(self._config.tick_interval_ms / 1000)
+                self._tick(planner)
+        except NotController:
+            log.info("controller_term_over", term=term)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.exception("controller_term_failed", term=term)
+            self._die(f"the active controller failed: {error}")
+
+    async def _begin_term(self, term: int) -> ControllerPlanner:
+        planner = ControllerPlanner(self._metadata.state, self._config, self._clock.monotonic())
+        cluster_id = self._cluster_id or self._metadata.state.cluster_id or str(self._clock.uuid())
+        plan = planner.begin_term(self._metadata.node_id, cluster_id, str(self._clock.uuid()), dict(INITIAL_FEATURES))
+        for command in plan.commands(term):
+            while True:
+                try:
+                    result = await self._metadata.propose(command.SerializeToString(deterministic=True))
+                    break
+                except NotController:
+                    raise
+                except KafkaError as error:
+                    log.warning("controller_take_office_retry", term=term, error=str(error))
+                    if self._metadata.state.controller_epoch == term:
+                        result = None
+                        break
+                    await self._clock.sleep(RETRY_S)
+            if result is not None and result.error not in (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION):
+                raise NotController(self._metadata.leader_id)
+        if asyncio.current_task() is not self._term_task:
+            raise NotController(self._metadata.leader_id)  # the term's end cancelled an await that was over: nothing was raised
+        planning = Planning(self._metadata, term)
+        planner = ControllerPlanner(self._metadata.state, self._config, self._clock.monotonic(), lambda: planning.state)
+        self._service.begin(planner, planning)
+        log.info("controller_active", term=term, cluster=self._metadata.state.cluster_id, index=self._metadata.applied_index)
+        return planner
+
+    def _tick(self, planner: ControllerPlanner) -> None:
+        """Waits for nothing: the time between two ticks that is too long was this process's own sleep, and no client can hold
+        them up.  While the node does not count as active (a flush of the journal hangs) there are none; if the term is over, its
+        task is cancelled."""
+        try:
+            self._service.require_planner()
+            plan = planner.tick(self._clock.monotonic())
+            if not plan:
+                return
+            for operation in plan.operations:
+                if operation.HasField("fence_broker"):
+                    node_id = operation.fence_broker.node_id
+                    silent_s = self._clock.monotonic() - planner.sessions[node_id].heard_at
+                    log.info("broker_session_expired", node=node_id, silent_ms=int(silent_s * 1000))
+            log.info("controller_plan", reason=plan.reason, operations=len(plan.operations))
+            proposed = self._service.propose(plan)
+        except KafkaError as error:
+            log.debug("controller_tick_skipped", error=str(error))
+            return
+        following = asyncio.create_task(self._follow(plan, proposed))
+        self._following.add(following)
+        following.add_done_callback(self._following.discard)
+
+    async def _follow(self, plan: Plan, proposed: list[Proposed]) -> None:
+        """Errors of the quorum (no majority at the moment) end nothing: a later tick plans again from what is applied then."""
+        try:
+            await self._service.outcome(plan, proposed)
+        except KafkaError as error:
+            log.warning("controller_plan_unfinished", reason=plan.reason, error=str(error))

@@ -1,0 +1,86 @@
+"""One controller, put together: the metadata log, the planner of whoever is active, and the gRPC service.
+
+What it does while it is the active one: `office`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...proto import controller_pb2_grpc
+from ..planning.planner import ControllerConfig
+from ..raft.contract import RaftTimings
+from ..raft.thread import exit_process
+from .controller_leadership import ControllerLeadership
+from .metadata_log import MetadataLog, NotController
+from .service import AskVoter, ControllerService
+
+if TYPE_CHECKING:
+    import grpc
+
+    from ...runtime.clock import Clock
+    from ...runtime.disk import Disk
+    from ...runtime.tls import MutualTls
+
+
+class ControllerNode:
+    """A voter of the metadata quorum with its service.  `add_to_server` before the gRPC server starts."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        voters: Mapping[int, tuple[str, int]],
+        listen: tuple[str, int],
+        directory: Path,
+        disk: Disk,
+        clock: Clock,
+        cluster_id: str = "",
+        config: ControllerConfig | None = None,
+        tls: MutualTls | None = None,
+        timings: RaftTimings | None = None,
+        die: Callable[[str], None] = exit_process,
+        ask_voter: AskVoter | None = None,
+    ) -> None:
+        config = config or ControllerConfig()
+        self.metadata = MetadataLog(
+            node_id=node_id,
+            voters=voters,
+            listen=listen,
+            directory=directory,
+            disk=disk,
+            clock=clock,
+            cluster_id=cluster_id,
+            tls=tls,
+            timings=timings,
+            die=die,
+        )
+        self.service = ControllerService(self.metadata, config, clock, ask_voter)
+        self._office = ControllerLeadership(self.metadata, self.service, config, clock, cluster_id, die)
+
+    def add_to_server(self, server: grpc.aio.Server) -> None:
+        controller_pb2_grpc.add_ControllerServicer_to_server(self.service, server)
+
+    async def start(self) -> None:
+        """Raises MetadataLogUnusable, PortInUse, OSError."""
+        await self.metadata.start()
+
+    async def stop(self) -> None:
+        self.service.stop()
+        await self._office.close()
+        await self.metadata.stop()
+
+    @property
+    def is_active(self) -> bool:
+        """Leads, and has begun its planner."""
+        try:
+            self.service.require_planner()
+        except NotController:
+            return False
+        return True
+
+    @property
+    def leader_id(self) -> int:
+        return self.metadata.leader_id

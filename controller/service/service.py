@@ -1,0 +1,579 @@
+"""The controller's gRPC service: turns requests into plans, plans into log entries, and what they did into replies.
+
+A plan is made in one go, on the state that the plans before it lead to, and its commands are proposed with it; an answer waits
+until they, and whatever the plan rested on, are committed (`planning`).  A request that is large is planned in slices.
+
+Every refusal is a status inside the reply.  A controller that is not active says so, and whom to ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+
+from ...proto import controller_pb2 as rpc
+from ...proto import controller_pb2_grpc
+from ...proto import metadata_pb2 as pb
+from ...runtime import logs
+from ...wire.errors import ErrorCode, KafkaError
+from ..planning import topics
+from ..planning.feature_updates import plan_update
+from ..planning.node_settings import plan_node_configuration
+from ..planning.planner import ControllerConfig, ControllerPlanner, Plan
+from ..planning.reassignments import Reassignments, plan_reassignments
+from ..planning.requested_elections import Elections, plan_elections
+from ..planning.resource_configs import plan_resource_configuration
+from ..raft.contract import Contact, FollowerView
+from ..raft.core import COMMAND_BYTES_MAX
+from ..state.features import SUPPORTED, Ranges, as_messages, ranges_of, shown
+from ..state.model import ApplyResult
+from .metadata_log import MetadataLog, NotController
+from .pipeline import Planning, Proposed
+
+if TYPE_CHECKING:
+    from ...runtime.clock import Clock
+    from ..state.cluster_state import ClusterState
+
+log = logs.get(__name__)
+
+ENTRIES_PER_UPDATE_MAX = 1000
+UPDATE_BYTES_MAX = 1 << 20
+SNAPSHOT_CHUNK_BYTES = 1 << 20
+KEEP_ALIVE_S_MIN = 0.5
+KEEP_ALIVE_S_MAX = 1.0
+FOLLOWERS_MAX = 1024
+
+_Reply = TypeVar("_Reply")
+_Planned = TypeVar("_Planned")
+AskVoter = Callable[[int], Awaitable[rpc.DescribeQuorumReply]]
+
+
+def keep_alive_s(session_timeout_s: float) -> float:
+    """A broker hears this often that nothing is new; three times before it asks elsewhere
+    (`node/lifecycle/broker_lifecycle.py`)."""
+    return max(KEEP_ALIVE_S_MIN, min(KEEP_ALIVE_S_MAX, session_timeout_s / 6))
+
+
+class ControllerService(controller_pb2_grpc.ControllerServicer):
+    """Answers for one node of the quorum."""
+
+    def __init__(self, metadata: MetadataLog, config: ControllerConfig, clock: Clock, ask_voter: AskVoter | None = None) -> None:
+        """`ask_voter(node_id)` asks another member of the quorum what DescribeQuorum tells."""
+        self._log = metadata
+        self._config = config
+        self._clock = clock
+        self._ask_voter = ask_voter
+        self._planner: ControllerPlanner | None = None
+        self._planning = Planning(metadata, -1)
+        self._followers = 0
+        self._contacts: dict[int, Contact] = {}  # of brokers, by their heartbeats in this leadership
+        self._stopped = asyncio.Event()
+        self._keep_alive_s = keep_alive_s(config.session_timeout_ms / 1000)
+
+    # ---- leadership (driven by ControllerNode) --------------------------------------------------------------------------------
+
+    def begin(self, planner: ControllerPlanner, planning: Planning) -> None:
+        self._planner, self._planning, self._contacts = planner, planning, {}
+
+    def end(self) -> None:
+        self._planner = None
+        self._planning.close()
+
+    def stop(self) -> None:
+        """Ends the streams of followers."""
+        self._stopped.set()
+
+    def require_planner(self) -> ControllerPlanner:
+        """The planner of the present leadership, which `end` takes away with it.  Raises NotController."""
+        if self._planner is None or not self._log.is_active:
+            raise NotController(self._log.leader_id)
+        return self._planner
+
+    @property
+    def _ahead(self) -> ClusterState:
+        """What plans are made on."""
+        return self._planning.state
+
+    # ---- plans and replies ----------------------------------------------------------------------------------------------------
+
+    def propose(self, plan: Plan) -> list[Proposed]:
+        """The plan's commands, at once, without regard to how many others are under way.  Raises NotController."""
+        if plan:
+            log.debug("plan", reason=plan.reason, operations=len(plan.operations))
+        return self._planning.propose_in_order(plan.commands(self._planning.term))
+
+    async def outcome(self, plan: Plan, proposed: Sequence[Proposed]) -> ApplyResult | None:
+        """Of the last command, or of the first that was refused; None for no command.  Raises NotController, ProposalUnknown."""
+        result = None
+        for each in proposed:
+            result = await self._planning.outcome(each)
+            if result.error != ErrorCode.NONE:
+                log.warning("plan_refused", reason=plan.reason, error=result.error.name, message=result.message)
+                break
+        return result
+
+    async def _carry_out(
+        self, make: Callable[[ControllerPlanner], _Planned], plan_of: Callable[[_Planned], Plan], *, idle_waits: bool = True
+    ) -> tuple[_Planned, ApplyResult | None]:
+        """Plans, proposes, waits for the outcome.  Raises KafkaError, also for what was refused when it was applied."""
+
+        def plan_and_propose(planner: ControllerPlanner) -> tuple[tuple[_Planned, Plan], list[Proposed]]:
+            planned = make(planner)
+            plan = plan_of(planned)
+            if plan:
+                self._planning.require_space()
+            return (planned, plan), self.propose(plan)
+
+        (planned, plan), proposed = await self._in_one_go(plan_and_propose, idle_waits=idle_waits)
+        result = await self.outcome(plan, proposed)
+        self._require(result)
+        return planned, result
+
+    async def _in_one_go(
+        self, make: Callable[[ControllerPlanner], tuple[_Planned, list[Proposed]]], *, idle_waits: bool = True
+    ) -> tuple[_Planned, list[Proposed]]:
+        """Runs `make` as the active controller.  What it comes to without a command may be told when this returns, or raises;
+        with `idle_waits` off, for whoever tells nothing of it, only when it raises."""
+        planner, planning = self.require_planner(), self._planning
+        rests_on = planning.newest
+        try:
+            planned, proposed = make(planner)
+        except KafkaError as error:
+            if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:  # which tells nothing of what is under way
+                await planning.settled(rests_on)
+            raise
+        if not proposed and idle_waits:
+            await planning.settled(rests_on)
+        return planned, proposed
+
+    async def _answer(self, make: Callable[..., _Reply], work: Callable[[], Awaitable[_Reply]], *, waits: bool = True) -> _Reply:
+        """Runs `work`; a refusal becomes a reply with its status.  `waits`: while much is under way already."""
+        try:
+            self.require_planner()
+            if waits:
+                await self._planning.room()
+            return await work()
+        except KafkaError as error:
+            return make(status=self._status(error))
+
+    @staticmethod
+    def _require(result: ApplyResult | None) -> None:
+        if result is not None and result.error != ErrorCode.NONE:
+            raise KafkaError(result.error, result.message)
+
+    def _status(self, error: KafkaError | None = None) -> rpc.Status:
+        code, message = (ErrorCode.NONE, "") if error is None else (error.code, error.message)
+        epoch = 0 if self._planner is None else self._planning.term
+        return rpc.Status(
+            error=int(code), message=message, controller_id_plus_one=self._log.leader_id + 1, controller_epoch=epoch
+        )
+
+    # ---- brokers --------------------------------------------------------------------------------------------------------------
+
+    async def RegisterBroker(self, request: rpc.RegisterBrokerRequest, context: Any) -> rpc.RegisterBrokerReply:
+        async def work() -> rpc.RegisterBrokerReply:
+            plan, _ = await self._carry_out(lambda planner: planner.register(request), _itself)
+            broker = self._log.state.brokers.get(request.node_id)
+            if broker is None or broker.incarnation != request.incarnation:
+                message = f"broker {request.node_id} was registered by another process meanwhile"
+                raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
+            self.require_planner().registered(request.node_id, self._clock.monotonic())
+            if plan:
+                log.info("broker_registered", node=broker.node_id, broker_epoch=broker.broker_epoch, kafka=broker.kafka)
+            return rpc.RegisterBrokerReply(
+                status=self._status(),
+                broker_epoch=broker.broker_epoch,
+                cluster_id=self._log.state.cluster_id,
+                session_timeout_ms=self._config.session_timeout_ms,
+                metadata_id=self._log.state.metadata_id,
+            )
+
+        return await self._answer(rpc.RegisterBrokerReply, work, waits=False)
+
+    async def Heartbeat(self, request: rpc.HeartbeatRequest, context: Any) -> rpc.HeartbeatReply:
+        """Most heartbeats change nothing and wait for nothing that is under way; those of a broker that is being fenced do."""
+
+        async def work() -> rpc.HeartbeatReply:
+            planner = self.require_planner()
+            planner.heard(request, self._clock.monotonic())
+            contact = self._contacts.setdefault(request.node_id, Contact())
+            contact.heard(self._clock.monotonic(), request.applied_index, self._log.applied_index)
+            being_fenced = planner.is_being_fenced(request.node_id)
+            plan, _ = await self._carry_out(
+                lambda planner: planner.heartbeat(request, self._clock.monotonic()), _itself, idle_waits=being_fenced
+            )
+            planner = self.require_planner()
+            if being_fenced:
+                planner.fencing_settled(request.node_id)
+            if plan:
+                log.info("broker_changed", node=request.node_id, change=plan.reason)
+                if request.wants_shutdown:
+                    planner.shutdown_began(request.node_id)
+            answer = planner.answer(request.node_id)
+            return rpc.HeartbeatReply(
+                status=self._status(),
+                fenced=answer.fenced,
+                should_shutdown=answer.should_shutdown,
+                caught_up=answer.caught_up,
+                metadata_index=self._log.applied_index,
+                not_reached_by=answer.not_reached_by,
+                session_timeout_ms=self._config.session_timeout_ms,
+            )
+
+        return await self._answer(rpc.HeartbeatReply, work, waits=False)
+
+    def _require_same_term(self, controller_epoch: int) -> None:
+        """Of the asking broker and this controller: a leader that was told INELIGIBLE_REPLICA counts without that replica from
+        then on, so no copy of the change, sent in an earlier term and late, may be accepted any more (docs/semantics.md M12)."""
+        if controller_epoch > self._planning.term:
+            raise NotController
+        if 0 < controller_epoch < self._planning.term:
+            message = f"asked of the controller of term {controller_epoch}; this is term {self._planning.term}"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
+
+    async def AlterPartitions(self, request: rpc.AlterPartitionsRequest, context: Any) -> rpc.AlterPartitionsReply:
+        async def work() -> rpc.AlterPartitionsReply:
+            self._require_same_term(request.controller_epoch)
+            (_, errors), _ = await self._carry_out(lambda planner: planner.alter_partitions(request), itemgetter(0))
+            views = []
+            for change, error in zip(request.changes, errors, strict=True):
+                views.append(self._partition_view(change, error))
+            return rpc.AlterPartitionsReply(status=self._status(), partitions=views, metadata_index=self._log.applied_index)
+
+        return await self._answer(rpc.AlterPartitionsReply, work, waits=False)
+
+    def _partition_view(self, change: rpc.IsrChange, error: ErrorCode) -> rpc.PartitionView:
+        """The partition as it is now.  A change that was planned but lost its race shows as INVALID_UPDATE_VERSION."""
+        view = rpc.PartitionView(topic_id=change.topic_id, partition=change.partition, error=int(error))
+        topic = self._log.state.topic_by_raw_id(change.topic_id)
+        partition = None if topic is None else topic.partitions.get(change.partition)
+        if partition is None:
+            view.error = int(error if error != ErrorCode.NONE else ErrorCode.UNKNOWN_TOPIC_ID)
+            return view
+        if error == ErrorCode.NONE and (partition.isr != tuple(change.isr) or partition.leader_epoch != change.leader_epoch):
+            view.error = int(ErrorCode.INVALID_UPDATE_VERSION)
+        view.leader, view.leader_epoch, view.partition_epoch = (
+            partition.leader,
+            partition.leader_epoch,
+            partition.partition_epoch,
+        )
+        view.isr.extend(partition.isr)
+        view.elr.extend(partition.elr)
+        return view
+
+    async def AllocateProducerIds(self, request: rpc.AllocateProducerIdsRequest, context: Any) -> rpc.AllocateProducerIdsReply:
+        async def work() -> rpc.AllocateProducerIdsReply:
+            plan, result = await self._carry_out(lambda planner: planner.producer_ids(request), _itself)
+            assert result is not None and isinstance(result.value, int)
+            count = plan.operations[0].allocate_producer_ids.count
+            return rpc.AllocateProducerIdsReply(status=self._status(), first_id=result.value, count=count)
+
+        return await self._answer(rpc.AllocateProducerIdsReply, work, waits=False)
+
+    async def ElectLeaders(self, request: rpc.ElectLeadersRequest, context: Any) -> rpc.ElectLeadersReply:
+        def plan(planner: ControllerPlanner) -> Elections:
+            return plan_elections(
+                self._ahead, request, applied_before=self._applied_before(request.request_id), reached=planner.reached
+            )
+
+        async def work() -> rpc.ElectLeadersReply:
+            elections, _ = await self._carry_out(plan, _plan_of)
+            results, index = elections.outcome(self._log.state), self._log.applied_index
+            return rpc.ElectLeadersReply(status=self._status(), results=results, metadata_index=index)
+
+        return await self._answer(rpc.ElectLeadersReply, work)
+
+    async def ReassignPartitions(self, request: rpc.ReassignPartitionsRequest, context: Any) -> rpc.ReassignPartitionsReply:
+        def plan(planner: ControllerPlanner) -> Reassignments:
+            return plan_reassignments(self._ahead, request, applied_before=self._applied_before(request.request_id))
+
+        async def work() -> rpc.ReassignPartitionsReply:
+            moves, _ = await self._carry_out(plan, _plan_of)
+            results, index = moves.outcome(self._log.state), self._log.applied_index
+            log.info("partitions_reassigned", asked=len(request.partitions), changed=len(moves.wanted))
+            return rpc.ReassignPartitionsReply(status=self._status(), results=results, metadata_index=index)
+
+        return await self._answer(rpc.ReassignPartitionsReply, work)
+
+    # ---- the cluster ----------------------------------------------------------------------------------------------------------
+
+    async def UnregisterBroker(self, request: rpc.UnregisterBrokerRequest, context: Any) -> rpc.UnregisterBrokerReply:
+        def plan(planner: ControllerPlanner) -> Plan:
+            if self._applied_before(request.request_id):  # by now the id may be another broker's
+                return Plan()
+            found = planner.unregister(request.node_id)
+            found.request_id = request.request_id
+            return found
+
+        async def work() -> rpc.UnregisterBrokerReply:
+            planned, _ = await self._carry_out(plan, _itself)
+            if request.node_id not in self._log.state.brokers:
+                self.require_planner().unregistered(request.node_id)
+            if planned:
+                log.info("broker_unregistered", node=request.node_id)
+            return rpc.UnregisterBrokerReply(status=self._status(), metadata_index=self._log.applied_index)
+
+        return await self._answer(rpc.UnregisterBrokerReply, work)
+
+    async def UpdateFeatures(self, request: rpc.UpdateFeaturesRequest, context: Any) -> rpc.UpdateFeaturesReply:
+        # Asked before anything is planned: a voter that does not answer must not hold up the plans of others.
+        voters = await self._voters_features() if self._log.is_active else {}
+
+        def plan(planner: ControllerPlanner) -> Plan:
+            before, least = self._applied_before(request.request_id), self._config.min_insync_replicas
+            return plan_update(self._ahead, request, voters, applied_before=before, min_insync_replicas=least)
+
+        async def work() -> rpc.UpdateFeaturesReply:
+            if not voters:
+                raise NotController(self._log.leader_id)
+            planned, _ = await self._carry_out(plan, _itself)
+            if planned:
+                log.info("features_updated", levels=shown(self._log.state.features))
+            return rpc.UpdateFeaturesReply(status=self._status(), metadata_index=self._log.applied_index)
+
+        return await self._answer(rpc.UpdateFeaturesReply, work)
+
+    async def _voters_features(self) -> dict[int, Ranges | None]:
+        """What every member of the quorum knows, asked now: what one said earlier may have been another version of it."""
+
+        async def ask(node_id: int) -> Ranges | None:
+            if node_id == self._log.node_id:
+                return SUPPORTED
+            if self._ask_voter is None:
+                return None
+            try:
+                return ranges_of((await self._ask_voter(node_id)).supported_features)
+            except (grpc.aio.AioRpcError, OSError) as error:
+                log.warning("voter_not_asked", voter=node_id, error=repr(error))
+                return None
+
+        voters = sorted(self._log.voters)
+        return dict(zip(voters, await asyncio.gather(*(ask(voter) for voter in voters)), strict=True))
+
+    # ---- topics ---------------------------------------------------------------------------------------------------------------
+
+    async def CreateTopics(self, request: rpc.CreateTopicsRequest, context: Any) -> rpc.CreateTopicsReply:
+        """In slices, each topic by a command of its own: whatever else is due happens between them."""
+
+        async def work() -> rpc.CreateTopicsReply:
+            self._name_request(request)
+            done = topics.TopicPlans()
+            while len(done.topics) < len(request.topics):
+                await self._planning.room()
+                part, proposed = await self._in_one_go(lambda planner: self._propose_topics(request, done))
+                wanted = [plan for plan in part.topics if plan.operation is not None]
+                for plan, each in zip(wanted, proposed, strict=True):
+                    result = await self._planning.outcome(each)
+                    if result.error != ErrorCode.NONE:
+                        _put_error(plan.result, result.error, result.message)
+                done.topics += part.topics
+                done.partitions += part.partitions
+            index = self._log.applied_index
+            return rpc.CreateTopicsReply(status=self._status(), topics=done.results, metadata_index=index)
+
+        return await self._answer(rpc.CreateTopicsReply, work, waits=False)
+
+    def _propose_topics(
+        self, request: rpc.CreateTopicsRequest, done: topics.TopicPlans
+    ) -> tuple[topics.TopicPlans, list[Proposed]]:
+        """The slice after what is done."""
+        part = topics.plan_creation(self._ahead, self._config, request, self._clock.uuid, done)
+        proposed = []
+        for plan in part.topics:
+            if plan.operation is None:
+                continue
+            command = pb.Command(controller_epoch=self._planning.term, operations=plan.operations)
+            if command.ByteSize() > COMMAND_BYTES_MAX:
+                command = pb.Command(controller_epoch=self._planning.term, operations=plan.without_what_follows())
+            size = command.ByteSize()
+            if size > COMMAND_BYTES_MAX:
+                message = f"the topic's description has {size} bytes, at most {COMMAND_BYTES_MAX} can be: add partitions in steps"
+                _put_error(plan.result, ErrorCode.INVALID_REQUEST, message)
+                plan.operation = None
+            else:
+                proposed.append(self._planning.propose(command))
+        return part, proposed
+
+    async def DeleteTopics(self, request: rpc.DeleteTopicsRequest, context: Any) -> rpc.DeleteTopicsReply:
+        def plan() -> topics.TopicPlans:
+            return topics.plan_deletion(self._ahead, request, applied_before=self._applied_before(request.request_id))
+
+        async def work() -> rpc.DeleteTopicsReply:
+            plans, index = await self._carry_out_named(request.request_id, plan)
+            return rpc.DeleteTopicsReply(status=self._status(), topics=plans.results, metadata_index=index)
+
+        return await self._answer(rpc.DeleteTopicsReply, work)
+
+    async def CreatePartitions(self, request: rpc.CreatePartitionsRequest, context: Any) -> rpc.CreatePartitionsReply:
+        def plan() -> topics.TopicPlans:
+            before = self._applied_before(request.request_id)
+            return topics.plan_enlargement(self._ahead, self._config, request, applied_before=before)
+
+        async def work() -> rpc.CreatePartitionsReply:
+            plans, index = await self._carry_out_named(request.request_id, plan)
+            return rpc.CreatePartitionsReply(status=self._status(), topics=plans.results, metadata_index=index)
+
+        return await self._answer(rpc.CreatePartitionsReply, work)
+
+    async def AlterConfigs(self, request: rpc.AlterConfigsRequest, context: Any) -> rpc.AlterConfigsReply:
+        def plan() -> topics.TopicPlans:
+            plans = topics.plan_configuration(self._ahead, request)
+            plans.topics += plan_node_configuration(self._ahead, request).topics
+            plans.topics += plan_resource_configuration(self._ahead, self._config.group_limits, request).topics
+            if self._applied_before(request.request_id):
+                for each in plans.topics:
+                    each.operation = None
+            else:
+                plans.accepted = not request.validate_only and any(each.result.error == 0 for each in plans.topics)
+            return plans
+
+        async def work() -> rpc.AlterConfigsReply:
+            plans, index = await self._carry_out_named(request.request_id, plan)
+            return rpc.AlterConfigsReply(status=self._status(), topics=plans.results, metadata_index=index)
+
+        return await self._answer(rpc.AlterConfigsReply, work)
+
+    def _name_request(self, request: rpc.CreateTopicsRequest) -> None:
+        """A request without an id cannot be told from another one: it gets one of its own."""
+        if not request.request_id.client_id:
+            request.request_id.client_id = str(self._clock.uuid())
+
+    def _applied_before(self, request_id: rpc.RequestId) -> bool:
+        """Whether this request was carried out.  Raises KafkaError when it was refused then, or is too old to be known."""
+        if not request_id.client_id:
+            return False
+        outcome = self._ahead.was_applied(request_id.client_id, request_id.sequence)
+        self._require(outcome)
+        return outcome is not None
+
+    async def _carry_out_named(
+        self, request_id: rpc.RequestId, plan: Callable[[], topics.TopicPlans]
+    ) -> tuple[topics.TopicPlans, int]:
+        """All operations of a request in one command under the request's id: applied once, however often it is sent, and never
+        after it was answered that nothing is to be done.  With the index up to which the metadata is applied then."""
+
+        def plan_and_propose(planner: ControllerPlanner) -> tuple[topics.TopicPlans, list[Proposed]]:
+            plans = plan()
+            command = pb.Command(
+                proposer=request_id.client_id,
+                sequence=request_id.sequence,
+                controller_epoch=self._planning.term,
+                operations=plans.operations,
+            )
+            if command.ByteSize() > COMMAND_BYTES_MAX:
+                del command.operations[:]
+                command.operations.extend(operation for each in plans.topics for operation in each.without_what_follows())
+            if command.ByteSize() > COMMAND_BYTES_MAX:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request is too large for one metadata command: split it")
+            named = bool(request_id.client_id) and plans.accepted
+            return plans, [self._planning.propose(command)] if command.operations or named else []
+
+        plans, proposed = await self._in_one_go(plan_and_propose)
+        for each in proposed:
+            self._require(await self._planning.outcome(each))
+        return plans, self._log.applied_index
+
+    # ---- the metadata stream --------------------------------------------------------------------------------------------------
+
+    async def FollowMetadata(self, request: rpc.FollowMetadataRequest, context: Any) -> AsyncIterator[rpc.MetadataUpdate]:
+        """Committed entries in order; a keep-alive when there are none; ends with a status when this node is not active."""
+        if self._followers >= FOLLOWERS_MAX:
+            error = KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{FOLLOWERS_MAX} followers are served already")
+            yield rpc.MetadataUpdate(status=self._status(error))
+            return
+        self._followers += 1
+        try:
+            index = request.applied_index
+            while not self._stopped.is_set():
+                if not self._log.is_active:
+                    yield rpc.MetadataUpdate(status=self._status(NotController(self._log.leader_id)))
+                    return
+                if index > self._log.applied_index:
+                    message = f"the follower has entry {index}, this quorum only {self._log.applied_index}: another cluster?"
+                    yield rpc.MetadataUpdate(status=self._status(KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)))
+                    return
+                entries = self._log.entries_after(index, ENTRIES_PER_UPDATE_MAX, UPDATE_BYTES_MAX)
+                if entries is None:
+                    index, term, data = await self._log.encoded_snapshot()
+                    for update in self._snapshot_updates(index, term, data):
+                        yield update
+                    continue
+                update = self._update()
+                for entry in entries:
+                    update.entries.add(index=entry.index, term=entry.term, command=entry.command)
+                    index = entry.index
+                yield update
+                await self._log.wait_applied(index, self._keep_alive_s)
+        finally:
+            self._followers -= 1
+
+    def _update(self) -> rpc.MetadataUpdate:
+        return rpc.MetadataUpdate(status=self._status(), controller_epoch=self._log.term, committed_index=self._log.applied_index)
+
+    def _snapshot_updates(self, index: int, term: int, data: bytes) -> Sequence[rpc.MetadataUpdate]:
+        updates = []
+        for position in range(0, max(1, len(data)), SNAPSHOT_CHUNK_BYTES):
+            update = self._update()
+            chunk = data[position : position + SNAPSHOT_CHUNK_BYTES]
+            update.snapshot.CopyFrom(
+                rpc.SnapshotChunk(index=index, term=term, position=position, total_bytes=len(data), data=chunk)
+            )
+            updates.append(update)
+        return updates
+
+    async def DescribeQuorum(self, request: rpc.DescribeQuorumRequest, context: Any) -> rpc.DescribeQuorumReply:
+        view = await self._log.quorum()
+        status = view.status
+        reply = rpc.DescribeQuorumReply(
+            node_id=self._log.node_id,
+            leader_id=status.leader_id,
+            term=status.term,
+            active=self._log.is_active,
+            committed_index=status.commit_index,
+            last_index=status.last_index,
+            waits_for=status.waits_for,
+            supported_features=as_messages(SUPPORTED),
+        )
+        for voter in sorted(self._log.voters):
+            mine = voter == self._log.node_id
+            known = FollowerView(status.last_index, 0.0, 0.0) if mine else view.followers.get(voter, FollowerView(0))
+            voter_view = self._voter_view(voter, known)
+            voter_view.connected = mine or voter in status.connected
+            voter_view.without_vote = voter in status.not_voting
+            reply.voters.append(voter_view)
+        if self._log.is_active and self._planner is not None:
+            now = self._clock.monotonic()
+            for node_id, contact in sorted(self._contacts.items()):
+                session = self._planner.sessions.get(node_id)
+                if session is not None and node_id not in self._log.voters:
+                    reply.observers.append(self._voter_view(node_id, contact.view(now, session.applied_index)))
+        return reply
+
+    def _voter_view(self, node_id: int, known: FollowerView) -> rpc.VoterView:
+        def wall_ms(ago_s: float | None) -> int:
+            return 0 if ago_s is None else self._clock.wall_ms() - int(1000 * ago_s)
+
+        return rpc.VoterView(
+            node_id=node_id,
+            connected=True,
+            match_index=known.match_index,
+            last_fetch_timestamp_ms=wall_ms(known.silent_s),
+            last_caught_up_timestamp_ms=wall_ms(known.behind_s),
+        )
+
+
+def _put_error(result: rpc.TopicResult, error: ErrorCode, message: str) -> None:
+    result.ClearField("topic_id")
+    result.error, result.message = int(error), message
+
+
+def _itself(plan: Plan) -> Plan:
+    return plan
+
+
+def _plan_of(planned: Elections | Reassignments) -> Plan:
+    return planned.plan

@@ -1,0 +1,184 @@
+"""Who leads: the rules of leadership, in-sync and eligible replicas, as pure functions of one partition.
+
+In this order (KIP-966):
+1. a member of the ISR that is present: it has every committed record;
+2. an eligible leader replica (ELR): it left the ISR, or was not in it from the start, while that was below min.insync.replicas,
+   when the high watermark stood still, so it has every committed record as well; the new ISR is that replica alone;
+3. nobody left in ISR and ELR: the last known leader, when it is back on the same disk;
+4. only if the topic asks for it, and never on a state topic: any replica that is present ("unclean": records may be lost).
+
+"Present" means registered, not fenced, not shutting down.  "Lost" replicas are those that cannot vouch for their records any
+more: after an unclean shutdown, for a topic that is not flushed before it is acknowledged, or with a replaced disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+
+from ...proto import metadata_pb2 as pb
+from .model import NO_BROKER_EPOCH, NO_LEADER, PartitionState, TopicState
+from .reachability import Reached
+
+CHANGES_PER_COMMAND_MAX = 4000  # well below the largest command, however many topics they are spread over
+
+
+@dataclass(slots=True, frozen=True)
+class Wanted:
+    """What a partition should become."""
+
+    topic: TopicState
+    partition: int
+    present: PartitionState  # as planned from: its partition epoch is the condition of the change
+    leader: int
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    last_known_leader: int
+    isr_broker_epochs: tuple[int, ...] = ()
+    unclean: bool = False
+    replicas: tuple[int, ...] = ()  # with `adding` and `target`: who is to hold the partition; empty: as it is
+    adding: tuple[int, ...] = ()
+    target: tuple[int, ...] = ()
+
+
+def eligible_leaders(
+    topic: TopicState, partition: PartitionState, isr: tuple[int, ...], lost: Collection[int] = ()
+) -> tuple[int, ...]:
+    """The ELR that goes with a new ISR: empty while that is large enough, else everybody who was known to be complete."""
+    if len(isr) >= topic.min_in_sync_replicas(partition.settled_replicas):
+        return ()
+    known = (*partition.elr, *(node_id for node_id in partition.isr if node_id not in partition.elr))
+    return tuple(node_id for node_id in known if node_id not in isr and node_id not in lost)
+
+
+def settle(
+    topic: TopicState,
+    number: int,
+    partition: PartitionState,
+    present: Collection[int],
+    lost: Collection[int] = (),
+    reached: Reached | None = None,
+) -> Wanted | None:
+    """What the partition must become when only `present` brokers may serve it; None when it may stay as it is.  Of several that
+    may lead, one that the other replicas have `reached` goes first."""
+    isr = tuple(node_id for node_id in partition.isr if node_id in present and node_id not in lost)
+    elr = eligible_leaders(topic, partition, isr, lost)
+    last = partition.leader if partition.leader != NO_LEADER else partition.last_known_leader
+    last_is_trusted = last not in lost
+    unclean = False
+    if partition.leader in isr:
+        leader = partition.leader
+    elif isr:
+        leader = _found_first(partition.replicas, isr, present, reached)
+    else:
+        candidates = [node_id for node_id in elr if node_id in present]
+        if not candidates and not elr and last_is_trusted and last in present:
+            candidates = [last]
+        if not candidates and topic.unclean_election_allowed:
+            candidates = [node_id for node_id in partition.replicas if node_id in present]
+            unclean = bool(candidates)
+        leader = _found_first(partition.replicas, candidates, present, reached)
+        if leader != NO_LEADER:
+            isr = (leader,)
+            small = len(isr) < topic.min_in_sync_replicas(partition.settled_replicas)
+            elr = tuple(node_id for node_id in elr if node_id != leader) if small and not unclean else ()
+    last_known = leader if leader != NO_LEADER else last
+    wanted = Wanted(topic, number, partition, leader, isr, elr, last_known, unclean=unclean)
+    same = (leader, isr, elr) == (partition.leader, partition.isr, partition.elr)
+    return None if same and (leader != NO_LEADER or last_known == partition.last_known_leader) else wanted
+
+
+class Settler:
+    """`settle` for the partitions of one topic: of thousands, most are like one that was settled already."""
+
+    __slots__ = ("_known", "_reached", "_topic")
+
+    def __init__(self, topic: TopicState, reached: Reached | None = None) -> None:
+        self._topic = topic
+        self._reached = reached
+        self._known: dict[Hashable, Wanted | None] = {}
+
+    def settle(self, number: int, partition: PartitionState, present: Set[int], lost: tuple[int, ...]) -> Wanted | None:
+        key = (
+            partition.replicas, partition.adding, partition.isr, partition.elr, partition.leader, partition.last_known_leader,
+            frozenset(present), lost,
+        )  # fmt: skip
+        if key not in self._known:
+            self._known[key] = settle(self._topic, number, partition, present, lost, self._reached)
+        like = self._known[key]
+        if like is None:
+            return None
+        return Wanted(
+            self._topic, number, partition, like.leader, like.isr, like.elr, like.last_known_leader, unclean=like.unclean
+        )  # fmt: skip
+
+
+def forget_disk(wanted: Wanted | None, topic: TopicState, number: int, partition: PartitionState, node_id: int) -> Wanted | None:
+    """After a replaced disk, `node_id` is not the last known leader any more: what it led is gone."""
+    last = partition.last_known_leader if wanted is None else wanted.last_known_leader
+    leader = partition.leader if wanted is None else wanted.leader
+    if last != node_id or leader == node_id:
+        return wanted
+    base = wanted or Wanted(topic, number, partition, partition.leader, partition.isr, partition.elr, last)
+    return Wanted(topic, number, partition, base.leader, base.isr, base.elr, NO_LEADER)
+
+
+def _first(order: Iterable[int], among: Collection[int]) -> int:
+    return next((node_id for node_id in order if node_id in among), NO_LEADER)
+
+
+def _found_first(
+    order: Sequence[int], among: Collection[int], present: Collection[int], reached: Reached | None
+) -> int:
+    """The first that all other replicas have reached which are present; if there is none, the first: somebody must lead."""
+    if reached is not None and len(among) > 1:
+        others = [node_id for node_id in order if node_id in present]
+        found = [node_id for node_id in among if reached(node_id, others)]
+        return _first(order, found or among)
+    return _first(order, among)
+
+
+def preferred_leader(
+    topic: TopicState, number: int, partition: PartitionState, present: Collection[int], reached: Reached | None = None
+) -> Wanted | None:
+    """Leadership goes back to the first replica, when that is in sync and present, and the others have found it there."""
+    wanted = partition.preferred_leader
+    if wanted == partition.leader or wanted not in partition.isr or wanted not in present:
+        return None
+    if reached is not None and not reached(wanted, [node_id for node_id in partition.replicas if node_id in present]):
+        return None
+    return Wanted(topic, number, partition, wanted, partition.isr, partition.elr, wanted)
+
+
+def change_operations(wanted: Iterable[Wanted]) -> Iterator[pb.Operation]:
+    """ChangePartitions operations, each small enough for one command."""
+    operation = pb.Operation()
+    group: pb.TopicPartitionChanges | None = None
+    count, grouped = 0, None
+    for item in wanted:
+        if count == CHANGES_PER_COMMAND_MAX:
+            yield operation
+            operation, group, count = pb.Operation(), None, 0
+        if group is None or item.topic is not grouped:
+            group, grouped = operation.change_partitions.topics.add(topic_id=item.topic.topic_id.bytes), item.topic
+        change = group.partitions.add(
+            partition=item.partition,
+            expected_partition_epoch=item.present.partition_epoch,
+            leader=item.leader,
+            isr=item.isr,
+            last_known_leader=item.last_known_leader,
+        )
+        # What most do not have is not even mentioned: that halves the time of ten thousand.
+        if item.elr:
+            change.elr.extend(item.elr)
+        if any(epoch != NO_BROKER_EPOCH for epoch in item.isr_broker_epochs):
+            change.isr_broker_epochs.extend(item.isr_broker_epochs)
+        if item.unclean:
+            change.bump_leader_epoch = True
+        if item.replicas:
+            change.replicas.extend(item.replicas)
+            change.adding.extend(item.adding)
+            change.target.extend(item.target)
+        count += 1
+    if count:
+        yield operation

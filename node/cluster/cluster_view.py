@@ -1,0 +1,119 @@
+"""The cluster as this broker has applied its metadata: what all other parts of a node ask about topics, leaders and brokers.
+
+The broker acts only on metadata that it has applied itself, in order.  Everything here is read on the node's loop.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from ...controller.remote.client import ControllerClient
+from ...controller.remote.metadata_follower import MetadataFollower
+from ...controller.state.cluster_state import ClusterState
+from ...controller.state.reachability import Life
+from ...replication.partition.assignment import Eligibility
+from ...runtime.clock import Clock
+from ...wire.errors import ErrorCode, KafkaError
+
+# How long a coordinator waits to hear of the state topic whose creation sent the client here.
+STATE_TOPIC_WAIT_S: Final = 1.0
+
+
+class ClusterView:
+    """`serving`: the metadata was applied up to this life's registration; older metadata may name this node leader by what its
+    former life had."""
+
+    def __init__(self, node_id: int, metadata: MetadataFollower, controller: ControllerClient, clock: Clock) -> None:
+        self.node_id = node_id
+        self.serving = False
+        self._metadata = metadata
+        self._controller = controller
+        self._clock = clock
+
+    @property
+    def state(self) -> ClusterState:
+        return self._metadata.state
+
+    @property
+    def metadata_index(self) -> int:
+        return self._metadata.applied_index
+
+    async def wait_for_index(self, index: int, timeout_s: float) -> None:
+        """Until the metadata are applied so far.  Raises TimeoutError."""
+        await self._metadata.wait_for_index(index, timeout_s)
+
+    @property
+    def controller_id(self) -> int:
+        """The active controller, -1 when this broker knows none."""
+        return -1 if self._controller.active_id is None else self._controller.active_id
+
+    # --- brokers ------------------------------------------------------------------------------------------------------------
+
+    def rack_of(self, node_id: int) -> str:
+        """The rack of a broker that is up; empty when it has none."""
+        broker = self.state.brokers.get(node_id)
+        return "" if broker is None or broker.fenced else broker.rack
+
+    def is_registered(self, life: Life) -> bool:
+        broker = self.state.brokers.get(life[0])
+        return broker is not None and broker.broker_epoch == life[1]
+
+    def kafka_address(self, node_id: int) -> tuple[str, int]:
+        """Raises KafkaError BROKER_NOT_AVAILABLE."""
+        found = self.state.brokers.get(node_id)
+        if found is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node_id} is not registered")
+        return found.kafka_host, found.kafka_port
+
+    def isr_eligibility(self, topic_id: UUID, partition: int, node_id: int, broker_epoch: int) -> Eligibility:
+        """As the controller judges a follower that is to join an ISR, in the metadata that this node has."""
+        follower = self.state.brokers.get(node_id)
+        if follower is None:
+            return Eligibility.NOT_NOW
+        if 0 <= broker_epoch < follower.broker_epoch:
+            return Eligibility.NEVER
+        if broker_epoch > follower.broker_epoch:
+            return Eligibility.NOT_NOW
+        if follower.shutting_down:  # which stays so for the rest of this life
+            return Eligibility.NEVER
+        offline = (topic_id.bytes, partition) in follower.offline_replicas
+        return Eligibility.NOT_NOW if follower.fenced or offline else Eligibility.YES
+
+    # --- topics -------------------------------------------------------------------------------------------------------------
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        topic = self.state.topic_by_id(topic_id)
+        return topic.name if topic else None
+
+    def partition_count(self, topic: str) -> int:
+        """0 when the topic does not exist."""
+        found = self.state.topics.get(topic)
+        return len(found.partitions) if found else 0
+
+    async def state_partitions(self, topic: str) -> int:
+        """How many partitions a state topic has.  Raises COORDINATOR_NOT_AVAILABLE when this node does not come to know it: the
+        client that asks here was sent by a node that does, and metadata are on their way."""
+        deadline_s = self._clock.monotonic() + STATE_TOPIC_WAIT_S
+        while (count := self.partition_count(topic)) == 0:
+            try:
+                await self.wait_for_index(self.metadata_index + 1, deadline_s - self._clock.monotonic())
+            except TimeoutError:
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic} does not exist yet") from None
+        return count
+
+    def leads(self, topic: str, partition: int) -> bool:
+        """By the metadata as applied here, which may be ahead of the logs that are being made."""
+        found = self.state.topics.get(topic)
+        place = found.partitions.get(partition) if found is not None and self.serving else None
+        return place is not None and place.leader == self.node_id
+
+    def in_sync_everywhere(self) -> bool:
+        """Every partition that is kept here and has a leader counts this node among its in-sync replicas.  One that only moves
+        here does not count: that may take long, and nothing relies on this node yet."""
+        return all(
+            self.node_id in partition.isr
+            for topic in self.state.topics.values()
+            for partition in topic.partitions.values()
+            if self.node_id in partition.settled_replicas and partition.leader >= 0
+        )

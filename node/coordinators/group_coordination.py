@@ -1,0 +1,308 @@
+"""The group coordinator of this node: shards on `__consumer_offsets`, and the questions of handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+from ...controller.state.model import GROUP_VERSION, RESOURCES_LEVEL, metadata_level
+from ...controller.state.resource_settings import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ResourceType
+from ...coordinator.group.classic.events import ClassicGroupConfig
+from ...coordinator.group.consumer.events import ConsumerGroupConfig, TopicShape
+from ...coordinator.group.consumer.groups import patterns
+from ...coordinator.group.consumer.patterns import MatchedTopics, UnsupportedPattern, is_former_pattern, topic_pattern
+from ...coordinator.group.events import GroupConfig, GroupEvent, GroupReply, TopicsDeleted
+from ...coordinator.group.policy import MigrationPolicy
+from ...coordinator.group.shard import GroupShard
+from ...coordinator.runtime import CoordinatorRuntime, Phase, ProducerIdentity, RuntimeConfig, ShardView
+from ...replication.manager import ReplicaManager
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...runtime.turns import LoopTurns
+from ...storage.log.log import Log
+from ...wire.errors import ErrorCode, KafkaError
+from ..cluster.cluster_view import ClusterView
+from ..cluster.internal_topics import CONSUMER_OFFSETS, INTERNAL_TOPICS, partition_for
+from ..lifecycle.broker_lifecycle import BrokerLifecycle
+from ..settings.configuration import Configuration
+from .coordinator_host import CoordinatorHost, ReplicatedStateLog
+
+log = logs.get(__name__)
+
+# How long the writer of a marker waits for it to be replicated; then the transaction coordinator asks again.
+MARKER_WAIT_S = 30.0
+PATTERNS_S: Final = 0.002
+"""Of a turn of the loop, to hold patterns against topics; a single name may take 1.5 ms by a pattern made for that."""
+PATTERN_SHOWN_MAX: Final = 200
+LOOKS_IN_A_ROW: Final = 16
+"""At a pattern, which is compiled once for them all, before the next one has its turn."""
+LEARNERS_MAX: Final = 1_000
+"""Heartbeats that wait for a pattern."""
+PATTERNS_IN_USE_MAX: Final = 10_000
+"""Beyond these no new one is learned; each keeps a reference for each topic that it matches."""
+
+
+def check_consumer_groups_enabled(cluster: ClusterView) -> None:
+    """Raises KafkaError UNSUPPORTED_VERSION until the cluster has agreed on consumer groups: a node that does not know their
+    records could become the coordinator."""
+    if cluster.state.features.get(GROUP_VERSION, 0) < 1:
+        message = f"{GROUP_VERSION} is 0, consumer groups need 1: `tidegate features upgrade`"
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+
+
+class ClusterTopics:
+    """The metadata as the groups' catalog of topics.  What a pattern matches is found out between other work of the loop: by one
+    task, for all patterns in turn, and in no more of a turn of the loop than its budget."""
+
+    def __init__(
+        self, cluster: ClusterView, patterns_in_use: Callable[[], Iterable[str]], now: Callable[[], float]
+    ) -> None:
+        self._cluster = cluster
+        self.version = 0
+        self._patterns_in_use = patterns_in_use
+        self._matched = MatchedTopics(self._in_use)
+        self._names_seen = (-1, 0)
+        self._turns = LoopTurns(now, PATTERNS_S)
+        self._account = self._turns.account()
+        self._queue: dict[str, list[asyncio.Future[None]]] = {}  # pattern -> who waits until it is whole
+        self._learners: Counter[str] = Counter()
+        self._work: asyncio.Task[None] | None = None
+
+    def shapes(self, names: Iterable[str]) -> dict[str, TopicShape]:
+        topics = self._cluster.state.topics
+        return {name: TopicShape(topics[name].topic_id, len(topics[name].partitions)) for name in names if name in topics}
+
+    def _in_use(self) -> set[str]:
+        return {*self._patterns_in_use(), *self._queue, *self._learners}
+
+    def _has_room(self, pattern: str) -> bool:
+        if self._matched.knows(pattern) or self._matched.count < PATTERNS_IN_USE_MAX:
+            return True
+        self._matched.forget()
+        return self._matched.count < PATTERNS_IN_USE_MAX or pattern in self._in_use()
+
+    def _is_whole(self, pattern: str) -> bool:
+        topics = self._cluster.state.topics
+        if self._names_seen != (self.version, len(topics)):
+            self._names_seen = (self.version, len(topics))
+            self._matched.set_names(name for name in topics if name not in INTERNAL_TOPICS)
+        return self._matched.is_whole(pattern)
+
+    def matching(self, pattern: str) -> Iterable[str] | None:
+        """Of a pattern of a present group; None until it is learned."""
+        if not self._is_whole(pattern):
+            self._enqueue(pattern)
+        return self._matched.matching(pattern)
+
+    async def learn(self, pattern: str) -> None:
+        """Returns when every topic was held against the pattern.  Raises UnsupportedPattern, and KafkaError
+        COORDINATOR_LOAD_IN_PROGRESS where too many wait for that, or the groups have too many patterns already."""
+        topic_pattern(pattern)
+        if self._is_whole(pattern):
+            return
+        if self._learners.total() >= LEARNERS_MAX:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "too many patterns are being held against the topics")
+        if not self._has_room(pattern):
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the groups have too many patterns")
+        whole = asyncio.get_running_loop().create_future()
+        self._enqueue(pattern).append(whole)
+        self._learners[pattern] += 1
+        try:
+            await whole
+        finally:
+            self._learners -= Counter((pattern,))
+
+    def _enqueue(self, pattern: str) -> list[asyncio.Future[None]]:
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._look(), name="match topics")
+        return self._queue.setdefault(pattern, [])
+
+    async def _look(self) -> None:
+        looks = 0
+        while self._queue:
+            pattern = next(iter(self._queue))
+            if not self._turns.admits():
+                await self._turns.wait(self._account)
+            begun = self._turns.begin()
+            try:
+                whole = self._is_whole(pattern) or self._matched.look(pattern, self._turns.has_time)
+            except Exception as error:  # of this pattern: who waits for it is told, the others go on
+                log.exception("pattern_not_learned", pattern=pattern[:PATTERN_SHOWN_MAX])
+                for each in self._queue.pop(pattern):
+                    if not each.done():
+                        each.set_exception(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the pattern was not learned: {error!r}"))
+                continue
+            finally:
+                self._turns.end(self._account, begun)
+            looks += 1
+            if not whole and looks < LOOKS_IN_A_ROW:
+                continue
+            looks, waiting = 0, self._queue.pop(pattern)
+            if not whole:
+                self._queue[pattern] = waiting  # behind the others: a dear one does not keep them
+                continue
+            for each in waiting:
+                if not each.done():
+                    each.set_result(None)
+
+    async def stop(self) -> None:
+        waiting = [each for futures in self._queue.values() for each in futures]
+        self._queue.clear()
+        for each in waiting:
+            if not each.done():
+                each.set_exception(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the node stops"))
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+
+
+class GroupCoordination:
+    """Everything runs on the node's loop."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        cluster: ClusterView,
+        replicas: ReplicaManager,
+        membership: BrokerLifecycle,
+        clock: Clock,
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._config = GroupConfig(
+            classic=ClassicGroupConfig(
+                initial_rebalance_delay_ms=configuration.integer("group.initial.rebalance.delay.ms"),
+                min_session_timeout_ms=configuration.integer("group.min.session.timeout.ms"),
+                max_session_timeout_ms=configuration.integer("group.max.session.timeout.ms"),
+                max_size=configuration.integer("group.max.size"),
+            ),
+            offset_metadata_max_bytes=configuration.integer("offset.metadata.max.bytes"),
+            offsets_retention_ms=configuration.integer("offsets.retention.minutes") * 60_000,
+            migration_policy=MigrationPolicy(configuration.text("group.consumer.migration.policy").lower()),
+            consumer=ConsumerGroupConfig(
+                session_timeout_ms=configuration.integer("group.consumer.session.timeout.ms"),
+                heartbeat_interval_ms=configuration.integer("group.consumer.heartbeat.interval.ms"),
+                max_size=configuration.integer("group.consumer.max.size"),
+                assignors=configuration.texts("group.consumer.assignors"),
+                assignment_interval_ms=configuration.integer("group.consumer.assignment.interval.ms"),
+            ),
+        )
+        self._topics = ClusterTopics(cluster, self._patterns_in_use, clock.monotonic)
+        state_log = ReplicatedStateLog(CONSUMER_OFFSETS, replicas)
+        runtime: CoordinatorRuntime[GroupEvent, GroupReply, None] = CoordinatorRuntime(
+            CONSUMER_OFFSETS,
+            lambda partition, _epoch: GroupShard(
+                self._config, self._topics, self._knows_classic_members, self._own_times,
+                partial(state_log.batch_bytes_max, partition),
+            ),
+            state_log,
+            lambda _partition, _epoch, _effect: None,  # groups have no effects outside their log
+            config=RuntimeConfig(),
+            on_failed=lambda partition, leader_epoch, reason: self._host.on_failed(partition, leader_epoch, reason),
+            now_ms=clock.steady_ms(),
+        )
+        self._host = CoordinatorHost(
+            CONSUMER_OFFSETS,
+            runtime,
+            clock,
+            holds_session=lambda: membership.holds_session,
+            leads=lambda partition: cluster.leads(CONSUMER_OFFSETS, partition),
+        )
+
+    def start(self) -> None:
+        self._host.start()
+
+    async def stop(self) -> None:
+        await self._host.stop()
+        await self._topics.stop()
+
+    def on_elected(self, partition: int, leader_epoch: int, replica_log: Log) -> None:
+        self._host.on_elected(partition, leader_epoch, replica_log)
+
+    def on_resigned(self, partition: int, leader_epoch: int) -> None:
+        self._host.on_resigned(partition, leader_epoch)
+
+    def on_high_watermark(self, partition: int, offset: int) -> None:
+        self._host.on_high_watermark(partition, offset)
+
+    async def partition_for(self, group_id: str) -> int:
+        """Raises KafkaError COORDINATOR_NOT_AVAILABLE while the topic does not exist, COORDINATOR_LOAD_IN_PROGRESS while the
+        partition is being taken up here."""
+        partition = partition_for(group_id, await self._cluster.state_partitions(CONSUMER_OFFSETS))
+        self._host.require_taken_up(partition)
+        return partition
+
+    def _own_times(self, group_id: str) -> tuple[int | None, int | None]:
+        """The settings of one group, where it has some; the controller has checked them."""
+        own = self._cluster.state.resource_configs.get((ResourceType.GROUP, group_id), {})
+        session, interval = own.get(CONSUMER_SESSION), own.get(CONSUMER_HEARTBEAT)
+        return None if session is None else int(session), None if interval is None else int(interval)
+
+    def _knows_classic_members(self) -> bool:
+        return metadata_level(self._cluster.state.features) >= RESOURCES_LEVEL
+
+    def _patterns_in_use(self) -> Iterable[str]:
+        return {pattern for shard in self.shards for group in shard.consumers.groups.values() for pattern in patterns(group)}
+
+    async def learn_pattern(self, pattern: str) -> None:
+        """Before a heartbeat with a pattern is handled, so that its answer already holds what the pattern matches.  The shard
+        judges the pattern itself.  Raises INVALID_REGULAR_EXPRESSION for one that a coordinator of an older version, which may
+        take the group over, would not understand."""
+        if not self._knows_classic_members() and not is_former_pattern(pattern):
+            message = f"{pattern!r} cannot be used before the cluster's upgrade is finished: `tidegate features upgrade`"
+            raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
+        try:
+            await self._topics.learn(pattern)
+        except UnsupportedPattern:
+            return
+
+    async def ask(self, group_id: str, event: GroupEvent) -> Any:
+        """Submits to the shard of the group; raises KafkaError (NOT_COORDINATOR, ...)."""
+        return await self._host.ask_partition(await self.partition_for(group_id), event)
+
+    async def ask_all(self, event: GroupEvent) -> list[Any]:
+        """Asks every shard that serves here; one state partition that is damaged does not make all lists impossible."""
+        return list(await self._host.ask_all(event, whole=False))
+
+    def topics_changed(self) -> None:
+        """Topics were made, deleted, or given partitions: consumer groups look at theirs again."""
+        self._topics.version += 1
+
+    def topics_deleted(self, names: Iterable[str]) -> None:
+        """The offsets of these topics are of no use any more."""
+        event = TopicsDeleted(frozenset(names))
+        for partition, _, _ in list(self._host.runtime.shards()):
+            self._host.runtime.submit(partition, event, None, self._clock.steady_ms())
+
+    def accepts_markers(self, partition: int, leader_epoch: int) -> bool:
+        """Whether this node's shard of the partition follows its log: a marker may only be appended when it is told of it."""
+        runtime = self._host.runtime
+        return runtime.leader_epoch(partition) == leader_epoch and runtime.phase(partition) is not Phase.FAILED
+
+    def marker_appended(
+        self,
+        partition: int,
+        leader_epoch: int,
+        producer: ProducerIdentity,
+        commit: bool,
+        offset: int,
+        done: Callable[[KafkaError | None], None],
+    ) -> None:
+        """A marker was appended to the offsets partition: must be called in the same step as the append.
+
+        `done` hears when the marker is committed and the offsets it decided are visible.
+        """
+        self._host.runtime.replay_marker(partition, leader_epoch, producer, commit, offset, done)
+
+    @property
+    def shards(self) -> Iterable[GroupShard]:
+        for _partition, _phase, shard in self._host.runtime.shards():
+            if isinstance(shard, GroupShard):
+                yield shard
+
+    def views(self) -> Iterable[ShardView]:
+        """All shards as they stand, for /metrics."""
+        return self._host.runtime.views()

@@ -1,0 +1,247 @@
+"""The transaction coordinator of this node: shards on `__transaction_state`, their effects, and the questions of handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import Any, Final
+
+from ...controller.state.cluster_state import ClusterState
+from ...coordinator.runtime import CoordinatorRuntime, RuntimeConfig, ShardView
+from ...coordinator.transaction.events import (
+    MarkersWritten,
+    NeedProducerIds,
+    SendMarkers,
+    TransactionConfig,
+    TransactionEffect,
+    TransactionEvent,
+    TransactionReply,
+)
+from ...coordinator.transaction.markers import MarkerBatch
+from ...coordinator.transaction.shard import TransactionShard
+from ...coordinator.transaction.state import TransactionPartition
+from ...replication.manager import ReplicaManager
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...storage.log.log import Log
+from ...wire.errors import ErrorCode, KafkaError
+from ..cluster.cluster_view import ClusterView
+from ..cluster.internal_topics import TRANSACTION_STATE, partition_for
+from ..cluster.peers import Peers
+from ..lifecycle.broker_lifecycle import BrokerLifecycle
+from ..settings.configuration import Configuration
+from .coordinator_host import CoordinatorHost, ReplicatedStateLog
+from .marker_sender import Codes, MarkerSender
+from .marker_writing import Marker, MarkerWrites
+from .producer_ids import ProducerIds
+
+log = logs.get(__name__)
+
+# Producer ids kept at hand, so that a shard, which cannot wait, finds one.
+PRODUCER_IDS_AT_HAND: Final = 50
+COMPLETION_WAIT_MS: Final = 1000
+
+
+class TransactionCoordination:
+    """Everything runs on the node's loop.  `new_writes()`: markers that this node writes as their partitions' leader."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        cluster: ClusterView,
+        replicas: ReplicaManager,
+        membership: BrokerLifecycle,
+        producer_ids: ProducerIds,
+        peers: Peers,
+        new_writes: Callable[[], MarkerWrites],
+        clock: Clock,
+    ) -> None:
+        self._cluster = cluster
+        self._replicas = replicas
+        self._fresh_ids = producer_ids
+        self._new_writes = new_writes
+        self._clock = clock
+        self._config = TransactionConfig(
+            max_timeout_ms=configuration.integer("transaction.max.timeout.ms"),
+            expiration_ms=configuration.integer("transactional.id.expiration.ms"),
+            timeout_scan_interval_ms=configuration.integer("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+            completion_wait_ms=COMPLETION_WAIT_MS,
+            max_producer_epoch=configuration.integer("transaction.max.producer.epoch"),
+        )
+        runtime: CoordinatorRuntime[TransactionEvent, TransactionReply, TransactionEffect] = CoordinatorRuntime(
+            TRANSACTION_STATE,
+            lambda partition, epoch: TransactionShard(
+                self._config, self._take_producer_id, epoch, partial(self._is_alone, partition)
+            ),
+            ReplicatedStateLog(TRANSACTION_STATE, replicas),
+            self._execute,
+            config=RuntimeConfig(),
+            on_failed=self._on_failed,
+            now_ms=clock.steady_ms(),
+        )
+        self._host = CoordinatorHost(
+            TRANSACTION_STATE,
+            runtime,
+            clock,
+            holds_session=lambda: membership.holds_session,
+            leads=lambda partition: cluster.leads(TRANSACTION_STATE, partition),
+        )
+        topics = Topics(lambda: cluster.state, lambda: cluster.serving)
+        self._markers = MarkerSender(topics, peers, clock, self._markers_written, cluster.node_id, self._write_markers_here)
+        self._producer_ids: deque[int] = deque()
+        self._refill: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._host.start()
+        self._markers.start()
+
+    async def stop(self) -> None:
+        if self._refill is not None:
+            self._refill.cancel()
+        await self._markers.stop()
+        await self._host.stop()
+
+    # --- leadership ---------------------------------------------------------------------------------------------------------
+
+    def on_elected(self, partition: int, leader_epoch: int, replica_log: Log) -> None:
+        self._markers.cancel(partition)  # whatever an earlier leadership left: the load starts from the log
+        self._host.on_elected(partition, leader_epoch, replica_log)
+        self._refill_producer_ids()
+
+    def on_resigned(self, partition: int, leader_epoch: int) -> None:
+        self._host.on_resigned(partition, leader_epoch)
+        self._markers.cancel(partition)
+
+    def _on_failed(self, partition: int, leader_epoch: int, reason: str) -> None:
+        self._markers.cancel(partition)  # the shard that is loaded next finds its prepared transactions in the log
+        self._host.on_failed(partition, leader_epoch, reason)
+
+    def on_high_watermark(self, partition: int, offset: int) -> None:
+        self._host.on_high_watermark(partition, offset)
+
+    # --- questions --------------------------------------------------------------------------------------------------------
+
+    async def ask(self, transactional_id: str, event: TransactionEvent) -> Any:
+        """Submits to the shard of `transactional_id`; raises KafkaError (NOT_COORDINATOR, ...)."""
+        partitions = await self._cluster.state_partitions(TRANSACTION_STATE)
+        return await self._host.ask_partition(partition_for(transactional_id, partitions), event)
+
+    async def ask_all(self, event: TransactionEvent) -> list[Any]:
+        """Asks every shard that serves here.  A transaction that no list shows would be taken for one that hangs (KIP-664)."""
+        return list(await self._host.ask_all(event, whole=True))
+
+    def partition(self, topic: str, index: int) -> TransactionPartition:
+        """A partition with the id of its topic, which tells it from a later topic of the same name."""
+        found = self._cluster.state.topics.get(topic)
+        return TransactionPartition(topic, index, found.topic_id if found else None)
+
+    def refusals(self, wanted: Collection[tuple[str, int]]) -> dict[tuple[str, int], ErrorCode]:
+        """Empty when all of them may be enlisted; else a code for each, because it is all or nothing: a transaction with a
+        partition that does not exist could never be completed, and a marker in this very log would be behind its shard's back."""
+        topics = self._cluster.state.topics
+        bad = {
+            (topic, index): ErrorCode.INVALID_TOPIC_EXCEPTION
+            if topic == TRANSACTION_STATE
+            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for topic, index in wanted
+            if topic == TRANSACTION_STATE or topic not in topics or index not in topics[topic].partitions
+        }
+        return dict.fromkeys(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED) | bad if bad else {}
+
+    @property
+    def shards(self) -> Iterable[TransactionShard]:
+        for _partition, _phase, shard in self._host.runtime.shards():
+            if isinstance(shard, TransactionShard):
+                yield shard
+
+    def views(self) -> Iterable[ShardView]:
+        """All shards as they stand, for /metrics."""
+        return self._host.runtime.views()
+
+    @property
+    def markers_abandoned(self) -> int:
+        return self._markers.cancelled
+
+    def _is_alone(self, partition: int) -> bool:
+        try:
+            assignment = self._replicas.replica(TRANSACTION_STATE, partition).assignment
+        except KafkaError:
+            return False
+        return set(assignment.replicas) == {self._cluster.node_id}
+
+    # --- effects ----------------------------------------------------------------------------------------------------------
+
+    def _execute(self, partition: int, leader_epoch: int, effect: TransactionEffect) -> None:
+        match effect:
+            case SendMarkers():
+                self._markers.send(partition, effect)
+            case NeedProducerIds():
+                self._refill_producer_ids()
+
+    def _markers_written(self, state_partition: int, event: MarkersWritten) -> None:
+        self._host.runtime.submit(state_partition, event, None, self._clock.steady_ms())
+
+    async def _write_markers_here(self, batch: MarkerBatch) -> Codes:
+        if not self._cluster.serving:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "this node is still starting")
+        writes = self._new_writes()
+        for entry in batch.transactions:
+            send = entry.send
+            marker = Marker(
+                send.producer_id, send.producer_epoch, send.coordinator_epoch, send.commit, send.transaction_version
+            )
+            for partition in entry.partitions:
+                writes.append(marker, partition.topic, partition.partition)
+        await writes.all_known()
+        return writes.codes
+
+    # --- producer ids -----------------------------------------------------------------------------------------------------
+
+    def _take_producer_id(self) -> int | None:
+        if len(self._producer_ids) <= PRODUCER_IDS_AT_HAND // 2:
+            self._refill_producer_ids()
+        return self._producer_ids.popleft() if self._producer_ids else None
+
+    def _refill_producer_ids(self) -> None:
+        if self._refill is None or self._refill.done():
+            self._refill = asyncio.create_task(self._fill(), name="producer ids")
+
+    async def _fill(self) -> None:
+        try:
+            while len(self._producer_ids) < PRODUCER_IDS_AT_HAND:
+                self._producer_ids.append(await self._fresh_ids.next())
+        except KafkaError as error:
+            log.warning("no_producer_ids", error=error)  # the next InitProducerId asks again
+
+
+class Topics:
+    """The marker sender's view of the metadata.
+
+    Markers go by the topic's name, as the request for them does.  When a topic was deleted and created again, a marker meant for
+    the old one goes to the new one of its name: a coordinator whose metadata lags enlists the old id for a partition of the new
+    topic, whose leader must not wait for a marker for ever; where nothing is open a marker ends nothing.
+    """
+
+    def __init__(self, state: Callable[[], ClusterState], serving: Callable[[], bool]) -> None:
+        self._state = state
+        self._serving = serving
+
+    def leader_of(self, partition: TransactionPartition) -> int | None:
+        topic = self._state().topics.get(partition.topic)
+        found = topic.partitions.get(partition.partition) if topic is not None else None
+        return found.leader if found is not None and found.leader >= 0 else None
+
+    def is_gone(self, partition: TransactionPartition) -> bool:
+        """The topic was deleted, and no topic of its name has this partition now.
+
+        Its id is absent, and this node's metadata is newer than every enlistment in its queue: an enlistment made here took the
+        id from this very metadata; one made by an earlier coordinator took it from metadata older than the election of this one
+        (a coordinator that applies the election of its successor enlists nothing more), and this node has applied its election.
+        """
+        state = self._state()
+        if not self._serving() or partition.topic_id is None or state.topic_by_id(partition.topic_id) is not None:
+            return False
+        topic = state.topics.get(partition.topic)
+        return topic is None or partition.partition not in topic.partitions

@@ -1,0 +1,205 @@
+"""Before a transaction's first append at a partition: the partition's leader makes sure that the coordinator knows of it.
+
+KIP-890.  Transactions v2 (the client sends its transactional id with Produce v12): the leader *enlists* the partition.  Older
+clients enlisted it themselves; the leader *verifies* that they did, so that a late or delayed batch cannot open a transaction
+that nobody will ever end (docs/semantics.md T8).  The answer is worth only as much as the guard that was taken before the
+question and is checked again under the append.
+
+Questions of one transaction that come together are asked as one: clients send a request for each partition, and every answer
+costs the coordinator a record that has to be committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from ...coordinator.transaction.events import AddPartitions
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode, KafkaError
+from ..cluster.internal_topics import TRANSACTION_STATE, partition_for
+from ..cluster.peers import Peers
+from ..cluster.topic_creation import TopicCreation
+from .transaction_coordination import TransactionCoordination
+
+log = logs.get(__name__)
+
+ENLIST_VERSION: Final = 5
+ANSWER_TIMEOUT_S: Final = 5.0
+# A producer's next transaction finds the last one's markers on their way, for some milliseconds as a rule.
+RETRY_S_FIRST: Final = 0.002
+RETRY_S_MAX: Final = 0.05
+# How long the leader repeats the question, instead of sending the client into its back-off.
+PATIENCE_S: Final = 2.0
+
+# The coordinator moved, loads, or still completes the previous transaction: asking again is right.
+PASSING: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+Partition = tuple[str, int]
+Transaction = tuple[str, int, int, bool]
+"""Transactional id, producer id, producer epoch, and whether it is only to be verified."""
+
+
+class _Question:
+    """Partitions of one transaction to ask about, and who asks."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[Partition, None] = {}
+        self.before_asking: list[Callable[[], None]] = []
+        self.answer: asyncio.Task[dict[Partition, ErrorCode]] | None = None
+        self.waiting = 0
+
+
+class TransactionEnlistment:
+    """Asks the coordinator, wherever it is."""
+
+    def __init__(
+        self, node_id: int, topics: TopicCreation, transactions: TransactionCoordination, peers: Peers, clock: Clock
+    ) -> None:
+        self._node_id = node_id
+        self._topics = topics
+        self._transactions = transactions
+        self._peers = peers
+        self._clock = clock
+        self._gathering: dict[Transaction, _Question] = {}
+
+    async def ask(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[Partition],
+        *,
+        verify_only: bool,
+        before_asking: Callable[[], None],
+    ) -> dict[Partition, ErrorCode]:
+        """One code a partition; passing troubles are retried for `PATIENCE_S` and then told as NOT_ENOUGH_REPLICAS, which
+        every client knows to retry.
+
+        `before_asking` runs before every question: the marker of the producer's previous transaction, for which we wait here,
+        takes away the guards that were there when it came.  It must not raise: others may ask along.
+        """
+        transaction = transactional_id, producer_id, producer_epoch, verify_only
+        question = self._gathering.setdefault(transaction, _Question())
+        question.partitions.update(dict.fromkeys(partitions))
+        question.before_asking.append(before_asking)
+        if question.answer is None:
+            question.answer = asyncio.create_task(self._answer(transaction, question))
+        question.waiting += 1
+        try:
+            codes = await asyncio.shield(question.answer)
+        finally:
+            question.waiting -= 1
+            if not question.waiting and not question.answer.done():  # connections were closed, and nobody is left
+                question.answer.cancel()
+                if self._gathering.get(transaction) is question:
+                    del self._gathering[transaction]
+        return {partition: codes[partition] for partition in partitions}
+
+    async def _answer(self, transaction: Transaction, question: _Question) -> dict[Partition, ErrorCode]:
+        await asyncio.sleep(0)  # whoever came with what was read from the network at once asks along
+        del self._gathering[transaction]
+        transactional_id, producer_id, producer_epoch, verify_only = transaction
+        partitions = list(question.partitions)
+        deadline, pause_s = self._clock.monotonic() + PATIENCE_S, RETRY_S_FIRST
+        while True:
+            for before_asking in question.before_asking:
+                before_asking()
+            codes = await self._ask_once(transactional_id, producer_id, producer_epoch, partitions, verify_only)
+            passing = {code for code in codes.values() if code in PASSING}
+            if not passing:
+                return {p: _told(code) for p, code in codes.items()}
+            if self._clock.monotonic() >= deadline:
+                log.info("transaction_not_enlisted", transactional_id=transactional_id, codes=[code.name for code in passing])
+                return {p: _told(code) for p, code in codes.items()}
+            await self._clock.sleep(pause_s)
+            pause_s = min(RETRY_S_MAX, 2 * pause_s)
+
+    async def _ask_once(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[Partition], verify_only: bool
+    ) -> dict[Partition, ErrorCode]:
+        try:
+            node_id = await self._coordinator_of(transactional_id)
+            if node_id == self._node_id:
+                transactions = self._transactions
+                refusals = transactions.refusals(partitions)  # a topic may be deleted while the question is repeated
+                if refusals:
+                    return refusals
+                event = AddPartitions(
+                    transactional_id,
+                    producer_id,
+                    producer_epoch,
+                    tuple(transactions.partition(topic, index) for topic, index in partitions),
+                    transaction_version=1 if verify_only else 2,
+                    verify_only=verify_only,
+                )
+                reply = await transactions.ask(transactional_id, event)
+                return {(p.topic, p.partition): code for p, code in reply.errors.items()}
+            response = await self._peers.peer(node_id).request(
+                ApiKey.ADD_PARTITIONS_TO_TXN,
+                ENLIST_VERSION,
+                _fields(transactional_id, producer_id, producer_epoch, partitions, verify_only),
+                ANSWER_TIMEOUT_S,
+            )
+            return _codes(response, partitions)
+        except KafkaError as error:
+            return dict.fromkeys(partitions, error.code)
+
+    async def _coordinator_of(self, transactional_id: str) -> int:
+        """The state topic is made when it is missing, as for FindCoordinator: only a coordinator may say that nobody knows the
+        transactional id, and this node's metadata may lag behind the producer's."""
+        topic = await self._topics.ensure_internal_topic(TRANSACTION_STATE)
+        partition = topic.partitions.get(partition_for(transactional_id, len(topic.partitions)))
+        if partition is None or partition.leader < 0:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody coordinates {transactional_id!r} at the moment")
+        return partition.leader
+
+
+def _told(code: ErrorCode) -> ErrorCode:
+    """What the producer hears: an error that may pass, in a code that every client repeats.  A partition that was not looked at
+    because of another one has such an error, too."""
+    return ErrorCode.NOT_ENOUGH_REPLICAS if code in PASSING or code is ErrorCode.OPERATION_NOT_ATTEMPTED else code
+
+
+def _fields(
+    transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[Partition], verify_only: bool
+) -> dict[str, Any]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    return {
+        "transactions": [
+            {
+                "transactional_id": transactional_id,
+                "producer_id": producer_id,
+                "producer_epoch": producer_epoch,
+                "verify_only": verify_only,
+                "topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
+            }
+        ]
+    }
+
+
+def _codes(response: Any, partitions: Sequence[Partition]) -> dict[Partition, ErrorCode]:
+    if response.error_code != ErrorCode.NONE:
+        return dict.fromkeys(partitions, ErrorCode.from_wire(int(response.error_code)))
+    codes: dict[Partition, ErrorCode] = dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)  # what was left out is asked again
+    for result in response.results_by_transaction:
+        for topic in result.topic_results:
+            for partition in topic.results_by_partition:
+                codes[topic.name, partition.partition_index] = ErrorCode.from_wire(int(partition.partition_error_code))
+    return codes

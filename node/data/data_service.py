@@ -1,0 +1,460 @@
+"""The gRPC data service: bulk reads of committed records for Spark, answered by partition leaders.
+
+Every call about a partition first makes sure that this node leads it in the epoch the caller believes in, and that the name still
+means the topic the caller means.  A stream makes sure that its range is settled, pins what it found (the replica, the leader
+epoch), and repeats, chunk by chunk:
+
+1. find the place on the loop and read whole batches in a thread (a bulk read must never hold up the node's loop; `bulk_read` says
+   why that is safe);
+2. back on the loop, look again: still the leader of the pinned epoch, and the log not cut above the position meanwhile?
+3. only then send what was read; gRPC's flow control holds the stream until the reader takes it.
+
+More streams than the node serves at once wait in a fair queue (`range_turns`), and readers who know how are told that they wait.
+
+A count of a range is made in the same three steps, piece by piece: what a piece has found out about the segments stays known, so
+a caller who gives up and asks again does not begin anew.
+
+So a reader gets nothing that was read while this node ceased to lead.  The aborted transactions of the *whole* range go with the
+first chunk: the list cannot change later, since the range ends at or below the last stable offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NoReturn, TypeVar
+from uuid import UUID
+
+import grpc
+import grpc.aio
+
+from ...controller.state.cluster_state import ClusterState
+from ...proto import data_pb2 as pb
+from ...proto import data_pb2_grpc
+from ...replication.fetching.offsets import LATEST
+from ...replication.manager import ReplicaManager
+from ...replication.replica.replica import Replica
+from ...runtime import logs
+from ...storage.log.bulk_read import BulkRead, begin_bulk_read
+from ...storage.log.counting import CountOvertaken, begin_count, count_stop
+from ...storage.log.health import unreadable
+from ...storage.log.log import Log
+from ...storage.log.lookup import LookedInto
+from ...wire.compression import decompress
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import HEADER_BYTES, parse_header
+from ..serving.batch_threads import BatchThreads
+from .range_turns import RangeTurns, Turn
+
+log = logs.get(__name__)
+
+Reply = TypeVar("Reply")
+
+ERROR_DETAIL_KEY: Final = "tidegate-error-bin"
+CHUNK_BYTES_DEFAULT: Final = 1 << 20
+CHUNK_BYTES_MAX: Final = 8 << 20  # but one batch may be larger, and is then sent alone
+TARGET_BYTES_MIN: Final = 1 << 10
+READ_THREADS: Final = 2
+PARK_AFTER_S: Final = 2.0  # a reader who leaves a chunk for so long lets others read meanwhile
+WAITING_NOTE_S: Final = 5.0  # how often a reader in the queue hears of the node
+QUEUE_STALL_S: Final = 60.0  # a queue in which nothing moves for so long is given up
+SAMPLE_BYTES_MAX: Final = 16 << 20  # of the one batch by which compression is judged
+PARTITIONS_MAX: Final = 10_000  # of one request
+COUNT_ATTEMPTS: Final = 5  # the cleaner or a truncation may change the log while it is counted
+RANGES_MAX: Final = 100_000  # of one answer
+
+_STATUS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.UNKNOWN_TOPIC_ID: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.INCONSISTENT_TOPIC_ID: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.OFFSET_OUT_OF_RANGE: grpc.StatusCode.OUT_OF_RANGE,
+    ErrorCode.INVALID_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorCode.UNKNOWN_SERVER_ERROR: grpc.StatusCode.INTERNAL,
+    ErrorCode.CORRUPT_MESSAGE: grpc.StatusCode.DATA_LOSS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    """What a stream found at its start and insists on until its end."""
+
+    replica: Replica
+    leader_epoch: int
+
+
+class DataService(data_pb2_grpc.DataServicer):
+    """`cluster()` is the metadata that this node has applied; everything else comes from the replicas.
+    `request_flush` is the group commit's."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        cluster: Callable[[], ClusterState],
+        request_flush: Callable[[Log], None],
+        batch_threads: BatchThreads,
+    ) -> None:
+        self._replicas = replicas
+        self._batch_threads = batch_threads
+        self._request_flush = request_flush
+        self._cluster = cluster
+        self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="bulk-read")
+        self._turns = RangeTurns()
+        # One at a time, and not in the threads of the reads: a log that an older version has written is walked over.
+        self._counts = ThreadPoolExecutor(1, thread_name_prefix="count")
+        self._counts_turn = asyncio.Lock()
+
+    def close(self) -> None:
+        """Lets go of the threads; streams in progress fail."""
+        for pool in (self._pool, self._counts):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- the calls ----------------------------------------------------------------------------------------------------------
+
+    async def DescribeTopics(
+        self, request: pb.DescribeTopicsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DescribeTopicsReply:
+        state = self._cluster()
+        reply = pb.DescribeTopicsReply(endpoints=[str(broker.grpc) for broker in state.active_brokers()])
+        for name in request.topics or sorted(state.topics):
+            topic = state.topics.get(name)
+            if topic is None:
+                reply.topics.add(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                continue
+            described = reply.topics.add(name=name, topic_id=topic.topic_id.bytes, internal=topic.internal)
+            for number in sorted(topic.partitions):
+                described.partitions.add(partition=number, leader=self._leader_hint(name, number))
+        return reply
+
+    async def Offsets(self, request: pb.OffsetsRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.OffsetsReply:
+        return await self._answer(context, request.topic, -1, self._offsets(request))
+
+    async def PlanRanges(self, request: pb.PlanRangesRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.PlanRangesReply:
+        return await self._answer(context, request.topic, request.partition, self._plan_ranges(request))
+
+    async def PlanManyRanges(
+        self, request: pb.PlanManyRangesRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.PlanManyRangesReply:
+        return await self._answer(context, "", -1, self._plan_many_ranges(request))
+
+    async def CountRecords(
+        self, request: pb.CountRecordsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CountRecordsReply:
+        return await self._answer(context, request.topic, request.partition, self._count(request))
+
+    async def ReadRange(
+        self, request: pb.ReadRangeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.RangeChunk]:
+        turn: Turn | None = None
+        granted = asyncio.Event()
+        now = asyncio.get_running_loop().time
+        try:
+            turn = self._turns.enter(granted.set, now())
+            async for chunk in self._chunks(request, turn, granted):
+                yield chunk
+        except (KafkaError, OSError) as error:
+            await self._abort(context, request.topic, request.partition, error)
+        finally:
+            if turn is not None:
+                self._turns.leave(turn, now())
+
+    # --- offsets ------------------------------------------------------------------------------------------------------------
+
+    async def _offsets(self, request: pb.OffsetsRequest) -> pb.OffsetsReply:
+        reply = pb.OffsetsReply()
+        for query in request.queries:
+            answer = reply.offsets.add(partition=query.partition, offset=-1, timestamp_ms=-1)
+            try:
+                await self._batch_threads.ask(partial(self._answer_offset, request, query, answer))
+            except KafkaError as error:
+                answer.error_code = error.code
+                answer.error_message = error.message
+                answer.leader.CopyFrom(self._leader_hint(request.topic, query.partition))
+        return reply
+
+    def _answer_offset(
+        self, request: pb.OffsetsRequest, query: pb.OffsetQuery, answer: pb.PartitionOffset, known: LookedInto
+    ) -> None:
+        replica = self._leading(request.topic, request.topic_id, query.partition, query.leader_epoch)
+        isolation = 1 if request.isolation == pb.READ_COMMITTED else 0
+
+        def look_up(timestamp: int) -> tuple[int, int]:
+            found = self._replicas.list_offsets(request.topic, query.partition, timestamp, isolation, query.leader_epoch, known)
+            return found.offset, found.timestamp_ms
+
+        # Also for the other kinds: right after an election this refuses, and the limits below would not be true yet.
+        latest = look_up(LATEST)
+        match query.kind:
+            case pb.OffsetQuery.LATEST:
+                answer.offset, answer.timestamp_ms = latest
+            case pb.OffsetQuery.AT_TIMESTAMP if query.timestamp_ms >= 0:
+                answer.offset, answer.timestamp_ms = look_up(query.timestamp_ms)
+            case pb.OffsetQuery.EARLIEST:
+                answer.offset = replica.log.log_start_offset
+            case _:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"offset query {query.kind} at {query.timestamp_ms} has no meaning")
+        answer.log_start_offset = replica.log.log_start_offset
+        answer.last_stable_offset = replica.log.last_stable_offset
+        answer.high_watermark = replica.log.high_watermark
+
+    # --- ranges -------------------------------------------------------------------------------------------------------------
+
+    async def _plan_many_ranges(self, request: pb.PlanManyRangesRequest) -> pb.PlanManyRangesReply:
+        if len(request.partitions) > PARTITIONS_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"{len(request.partitions)} partitions in one request: at most {PARTITIONS_MAX}"
+            )
+        reply = pb.PlanManyRangesReply()
+        ranges = 0
+        for each in request.partitions:
+            answer = reply.partitions.add(topic=each.topic, partition=each.partition, log_start_offset=-1)
+            try:
+                answer.ranges.extend((await self._plan_ranges(each)).ranges)
+                if request.estimate_decompressed:
+                    await self._estimate_decompressed(each, answer.ranges)
+            except (KafkaError, OSError) as failure:
+                error, answer.log_start_offset = self._judged(failure, each.topic, each.partition)
+                answer.error_code = error.code
+                answer.error_message = error.message
+                answer.leader.CopyFrom(self._leader_hint(each.topic, each.partition))
+            ranges += len(answer.ranges)
+            if ranges >= RANGES_MAX:
+                break
+            await asyncio.sleep(0)  # many partitions must not hold up the loop
+        return reply
+
+    async def _estimate_decompressed(self, request: pb.PlanRangesRequest, ranges: Iterable[pb.Range]) -> None:
+        """Notes how much the ranges hold decompressed, judged by the first batch; leaves it open when that cannot be read."""
+        replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
+        if request.start >= request.end:
+            return
+        try:
+            read = begin_bulk_read(replica.log, request.start, 1, request.end)
+            ratio = await asyncio.get_running_loop().run_in_executor(self._pool, _compression_ratio, read)
+        except (KafkaError, OSError) as error:  # beside a truncation a read may fail in any way; a real fault shows in the read
+            log.debug("compression_not_estimated", topic=request.topic, partition=request.partition, reason=error)
+            return
+        for part in ranges:
+            part.decompressed_bytes_estimated = int(part.bytes_estimated * ratio)
+
+    async def _plan_ranges(self, request: pb.PlanRangesRequest) -> pb.PlanRangesReply:
+        replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
+        self._require_range(replica, request.start, request.end, replica.log.high_watermark)
+        ranges = replica.log.ranges(request.start, request.end, max(TARGET_BYTES_MIN, request.target_bytes))
+        if len(ranges) > RANGES_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"splits of {request.target_bytes} bytes would make {len(ranges)} ranges: ask for larger ones",
+            )
+        return pb.PlanRangesReply(ranges=[pb.Range(start=start, end=end, bytes_estimated=size) for start, end, size in ranges])
+
+    async def _count(self, request: pb.CountRecordsRequest) -> pb.CountRecordsReply:
+        replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
+        committed = request.isolation == pb.READ_COMMITTED
+        bound = replica.log.last_stable_offset if committed else replica.log.high_watermark
+        self._require_range(replica, request.start, request.end, bound)
+        pinned = _Pinned(replica, replica.leader_epoch)
+        position = request.start
+        records = attempts = 0
+        while position < request.end:
+            try:
+                stop = count_stop(replica.log, position, request.end)
+                records += await self._count_piece(request, pinned, position, stop)
+            except CountOvertaken as error:
+                attempts += 1
+                if attempts == COUNT_ATTEMPTS:
+                    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{error}, {attempts} times: try again") from error
+            else:
+                position, attempts = stop, 0
+        return pb.CountRecordsReply(records=records)
+
+    async def _count_piece(self, request: pb.CountRecordsRequest, pinned: _Pinned, start: int, end: int) -> int:
+        async with self._counts_turn:
+            self._require_still_pinned(request, pinned, start)
+            counting = begin_count(pinned.replica.log, start, end, committed=request.isolation == pb.READ_COMMITTED)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._counts, counting.run)
+            finally:  # as with reads: what happened meanwhile is the better answer
+                self._require_still_pinned(request, pinned, start)
+                counting.require_unchanged()
+            records = counting.finish()
+        if pinned.replica.log.flush_due:
+            self._request_flush(pinned.replica.log)  # what was found out is kept
+        return records
+
+    async def _chunks(
+        self, request: pb.ReadRangeRequest, turn: Turn, granted: asyncio.Event
+    ) -> AsyncIterator[pb.RangeChunk]:
+        loop = asyncio.get_running_loop()
+        async for note in self._until_active(request, turn, granted, request.start):
+            yield note
+        replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
+        committed = request.isolation == pb.READ_COMMITTED
+        bound = replica.log.last_stable_offset if committed else replica.log.high_watermark
+        self._require_range(replica, request.start, request.end, bound)
+        pinned = _Pinned(replica, replica.leader_epoch)
+        chunk_bytes = min(CHUNK_BYTES_MAX, request.chunk_bytes or CHUNK_BYTES_DEFAULT)
+        aborted = replica.log.aborted_transactions(request.start, request.end) if committed else []
+        position = request.start
+        while position < request.end:
+            read = begin_bulk_read(replica.log, position, chunk_bytes, request.end)
+            try:
+                records, next_offset = await asyncio.get_running_loop().run_in_executor(self._pool, read.run)
+            except OSError as error:
+                self._require_still_pinned(request, pinned, position)
+                if error.errno == errno.EIO:  # nothing that happened to the log explains it
+                    replica.log.go_offline(unreadable(error, replica.log.directory, position))
+                raise
+            finally:  # a read beside a truncation or a deletion may fail in any way: what happened meanwhile is the better answer
+                self._require_still_pinned(request, pinned, position)
+            chunk = pb.RangeChunk(records=records, start_offset=position, next_offset=next_offset)
+            for transaction in aborted:
+                chunk.aborted_transactions.add(producer_id=transaction.producer_id, first_offset=transaction.first_offset)
+            size = len(records)
+            parking = loop.call_later(PARK_AFTER_S, self._park, turn, size)
+            try:
+                yield chunk
+            finally:
+                parking.cancel()
+            aborted = []
+            position = next_offset
+            granted.clear()
+            self._turns.sent(turn, size, loop.time())
+            if position < request.end:
+                async for note in self._until_active(request, turn, granted, position):
+                    yield note
+            self._require_still_pinned(request, pinned, position)  # the reader may have taken its time
+
+    def _park(self, turn: Turn, size: int) -> None:
+        self._turns.park(turn, size, asyncio.get_running_loop().time())
+
+    async def _until_active(
+        self, request: pb.ReadRangeRequest, turn: Turn, granted: asyncio.Event, position: int
+    ) -> AsyncIterator[pb.RangeChunk]:
+        """Waits for the turn; yields a sign of life from time to time.  Gives up only when the whole node stands still."""
+        loop = asyncio.get_running_loop()
+        while not turn.is_active:
+            try:
+                async with asyncio.timeout(WAITING_NOTE_S):
+                    await granted.wait()
+            except TimeoutError:
+                if loop.time() - self._turns.progress_at >= QUEUE_STALL_S:
+                    raise KafkaError(
+                        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                        f"{self._turns.active} range reads are in progress and none got on for {QUEUE_STALL_S:g} s: try again",
+                    ) from None
+                if request.accepts_waiting:
+                    yield pb.RangeChunk(start_offset=position, next_offset=position, waiting=True)
+
+    def _require_still_pinned(
+        self, request: pb.ReadRangeRequest | pb.CountRecordsRequest, pinned: _Pinned, position: int
+    ) -> None:
+        now = self._leading(request.topic, request.topic_id, request.partition, pinned.leader_epoch)
+        if now is not pinned.replica:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{request.topic}-{request.partition} was replaced during the read"
+            )
+        if position < now.log.log_start_offset:
+            raise _out_of_range(now, position, request.end)
+
+    # --- finding the leader ---------------------------------------------------------------------------------------------------
+
+    def _leading(self, topic: str, topic_id: bytes, partition: int, leader_epoch: int) -> Replica:
+        """The replica, which this node leads; raises KafkaError when it does not, or when the name means another topic now."""
+        replica = self._replicas.replica(topic, partition)
+        if topic_id and replica.topic_id.bytes != topic_id:
+            wanted = UUID(bytes=topic_id) if len(topic_id) == 16 else topic_id.hex()
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"topic {topic!r} has id {replica.topic_id}, not {wanted}: it was deleted and made again",
+            )
+        replica.require_leader_at(leader_epoch)
+        return replica
+
+    def _require_range(self, replica: Replica, start: int, end: int, bound: int) -> None:
+        if not 0 <= start <= end:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"[{start}, {end}) is no range of offsets")
+        if start < replica.log.log_start_offset:
+            raise _out_of_range(replica, start, end)
+        if end > bound:
+            # The caller learnt this end from a leader.  A new leader may need a moment to know that it is settled.
+            raise KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"{replica.topic}-{replica.partition}: {end} is above {bound}, up to which records are settled",
+            )
+
+    def _leader_hint(self, topic: str, partition: int) -> pb.Leader:
+        state = self._cluster()
+        found = state.topics.get(topic)
+        assigned = found.partitions.get(partition) if found else None
+        if assigned is None or assigned.leader < 0:
+            return pb.Leader(node_id=-1, leader_epoch=assigned.leader_epoch if assigned else -1)
+        broker = state.brokers.get(assigned.leader)
+        return pb.Leader(node_id=assigned.leader, leader_epoch=assigned.leader_epoch, endpoint=str(broker.grpc) if broker else "")
+
+    # --- errors ---------------------------------------------------------------------------------------------------------------
+
+    def _judged(self, failure: KafkaError | OSError, topic: str, partition: int) -> tuple[KafkaError, int]:
+        """What to answer, and where the log begins if that is why, else -1.  A partition may be deleted while a request of it
+        waits: then that is the answer."""
+        error = _as_kafka_error(failure, topic, partition)
+        if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            return error, -1
+        try:
+            return error, self._replicas.replica(topic, partition).log.log_start_offset
+        except KafkaError as gone:
+            return gone, -1
+
+    async def _answer(
+        self, context: grpc.aio.ServicerContext[Any, Any], topic: str, partition: int, call: Coroutine[Any, Any, Reply]
+    ) -> Reply:
+        try:
+            return await call
+        except (KafkaError, OSError) as error:
+            await self._abort(context, topic, partition, error)
+
+    async def _abort(
+        self, context: grpc.aio.ServicerContext[Any, Any], topic: str, partition: int, error: KafkaError | OSError
+    ) -> NoReturn:
+        """Ends the call with the error code and who leads now."""
+        error, log_start_offset = self._judged(error, topic, partition)
+        detail = pb.ErrorDetail(error_code=error.code, message=error.message, log_start_offset=log_start_offset)
+        detail.leader.CopyFrom(self._leader_hint(topic, partition))
+        await context.abort(
+            _STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE), str(error), ((ERROR_DETAIL_KEY, detail.SerializeToString()),)
+        )
+
+
+def _compression_ratio(read: BulkRead) -> float:
+    """Bytes of the first batch decompressed for each that is stored; 0 where there is none.  Runs in a thread."""
+    data, _ = read.run()
+    if not data:
+        return 0.0
+    header = parse_header(data)
+    stored = memoryview(data)[HEADER_BYTES : header.size_bytes]
+    try:
+        size = len(decompress(header.compression, stored, SAMPLE_BYTES_MAX))
+    except KafkaError as error:
+        if error.code != ErrorCode.MESSAGE_TOO_LARGE:
+            raise
+        size = SAMPLE_BYTES_MAX
+    return (HEADER_BYTES + size) / header.size_bytes
+
+
+def _as_kafka_error(error: KafkaError | OSError, topic: str, partition: int) -> KafkaError:
+    if isinstance(error, KafkaError):
+        return error
+    log.error("bulk_read_failed", topic=topic, partition=partition, reason=error)
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"reading {topic}-{partition} failed: {error}")
+
+
+def _out_of_range(replica: Replica, start: int, end: int) -> KafkaError:
+    place = f"{replica.topic}-{replica.partition}"
+    return KafkaError(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        f"{place}: [{start}, {end}) was asked for, but the log begins at {replica.log.log_start_offset}",
+    )

@@ -1,0 +1,81 @@
+"""DescribeQuorum (55): who votes on the metadata, who only follows them, and how far each is (KIP-595, KIP-836).
+
+Whichever broker is asked, the active controller's knowledge is told.  Offsets are Kafka's: the one behind the last entry.
+Observers are the brokers that are no voters, by what their heartbeats say.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from ....proto import controller_pb2 as pb
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
+
+_TOPIC: Final = "__cluster_metadata"
+_NO_DIRECTORY: Final = UUID(int=0)
+_LISTENER: Final = "CONTROLLER"
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    asked = [(topic.topic_name, partition.partition_index) for topic in request.topics for partition in topic.partitions]
+    if asked != [(_TOPIC, 0)]:
+        return _answer(request, _failed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    try:
+        reply = await broker.controller.describe_active_quorum()
+    except KafkaError as error:
+        return _answer(request, _failed(error.code), error)
+    partition = {
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "leader_id": reply.leader_id,
+        "leader_epoch": reply.term,
+        "high_watermark": reply.committed_index + 1,
+        "current_voters": [_replica(voter) for voter in reply.voters],
+        "observers": [_replica(observer) for observer in reply.observers],
+    }
+    voters = {voter.node_id: voter.quorum for voter in broker.configuration.voters}
+    nodes = [
+        {"node_id": node_id, "listeners": [{"name": _LISTENER, "host": address.host, "port": address.port}]}
+        for node_id, address in sorted(voters.items())
+    ]
+    return _answer(request, partition) | {"nodes": nodes}
+
+
+def _replica(view: pb.VoterView) -> dict[str, Any]:
+    return {
+        "replica_id": view.node_id,
+        "replica_directory_id": _NO_DIRECTORY,
+        "log_end_offset": view.match_index + 1,
+        "last_fetch_timestamp": view.last_fetch_timestamp_ms or -1,
+        "last_caught_up_timestamp": view.last_caught_up_timestamp_ms or -1,
+    }
+
+
+def _failed(code: ErrorCode) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "error_message": None,
+        "leader_id": -1,
+        "leader_epoch": -1,
+        "high_watermark": -1,
+        "current_voters": [],
+        "observers": [],
+    }
+
+
+def _answer(request: Any, partition: dict[str, Any], error: KafkaError | None = None) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.NONE if error is None else error.code,
+        "error_message": None if error is None else error.message,
+        "topics": [
+            {
+                "topic_name": topic.topic_name,
+                "partitions": [partition | {"partition_index": each.partition_index} for each in topic.partitions],
+            }
+            for topic in request.topics
+        ],
+        "nodes": [],
+    }

@@ -1,0 +1,178 @@
+"""Metadata (3): brokers, and the leaders of topics' partitions.
+
+Brokers that are fenced are not listed and a partition without a leader answers LEADER_NOT_AVAILABLE, so that clients retry
+instead of talking to a dead node.
+
+Topics are described once and kept encoded (`described_topics`); what has to be described anew is, a few partitions a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from typing import Any, Final
+from uuid import UUID
+
+from ....controller.state.cluster_state import ClusterState, TopicState
+from ....controller.state.model import PartitionState, topic_name_problem
+from ....wire import codec
+from ....wire.api import ApiKey
+from ....wire.encode import EncodedItems
+from ....wire.errors import ErrorCode
+from ...cluster.internal_topics import INTERNAL_TOPICS
+from ...serving.broker import Broker
+from ...serving.requests import CooperativeYield, Encoded, RequestContext, most_severe_error, worst_error
+from .authorized_operations import NOT_ASKED_FOR, ON_CLUSTER, ON_TOPIC, when_asked
+
+IDS_ASKED_FROM: Final = 12
+OPERATIONS_ON_CLUSTER_TO: Final = 10
+_WORK_BYTES: Final = 4096
+"""One partition is described in the time in which so many bytes are gone through."""
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Encoded:
+    version = context.api_version
+    operations = when_asked(getattr(request, "include_topic_authorized_operations", False), ON_TOPIC)
+    on_cluster = when_asked(getattr(request, "include_cluster_authorized_operations", False), ON_CLUSTER)
+    encode = codec.response_item_encoder(ApiKey.METADATA, version, "topics")
+
+    def describe(state: ClusterState, topic: TopicState) -> tuple[bytes, ErrorCode]:
+        fields = _describe(state, topic, operations)
+        return encode(fields), worst_error(fields)
+
+    described = broker.described_topics.variant((version, operations), describe)
+    turns = CooperativeYield(context)
+    # v0 asked for all topics by an empty list, v1 and later by null.
+    if request.topics is None or (version == 0 and not request.topics):
+        whole = described.whole(_whole(broker, on_cluster))
+        if whole is not None:
+            return Encoded([whole[0]], whole[1])
+        described.look_at(broker.state)
+        for topic in list(broker.state.topics.values()):
+            if not described.has(topic):
+                await turns.before_next(_WORK_BYTES * len(topic.partitions))
+                described.look_at(broker.state)
+                described.of(broker.state, topic)
+        # From here on nothing is awaited: what has changed since is described anew.
+        state = broker.state
+        described.look_at(state)
+        found = [described.of(state, topic) for _, topic in sorted(state.topics.items())]
+        body = _body(broker, version, EncodedItems([each.encoded for each in found]), on_cluster)
+        outcome = most_severe_error(each.outcome for each in found)
+        described.keep_whole(_whole(broker, on_cluster), body, outcome)
+        return Encoded([body], outcome)
+    create = getattr(request, "allow_auto_topic_creation", True)
+    items, codes = [], []
+    for name, topic_id in dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in request.topics):
+        one = await _one(broker, version, name, topic_id, operations, create)
+        if isinstance(one, TopicState):
+            await turns.before_next(0 if described.has(one) else _WORK_BYTES * len(one.partitions))
+            described.look_at(broker.state)
+            _, encoded, code = described.of(broker.state, broker.state.topic_by_id(one.topic_id) or one)
+        else:
+            await turns.before_next()
+            encoded, code = encode(one), worst_error(one)
+        items.append(encoded)
+        codes.append(code)
+    return Encoded([_body(broker, version, EncodedItems(items), on_cluster)], most_severe_error(codes))
+
+
+def _whole(broker: Broker, on_cluster: int) -> Hashable:
+    """What an answer about all topics rests on.  The state's index grows with everything that changes it."""
+    return id(broker.state), broker.state.index, broker.cluster.controller_id, on_cluster
+
+
+def _body(broker: Broker, version: int, topics: EncodedItems, on_cluster: int) -> bytes:
+    state = broker.state
+    fields: dict[str, Any] = {
+        "throttle_time": 0,
+        "brokers": [
+            {"node_id": b.node_id, "host": b.kafka_host, "port": b.kafka_port, "rack": b.rack or None}
+            for b in state.active_brokers()
+        ],
+        "cluster_id": state.cluster_id,
+        "controller_id": some_broker(state, broker.cluster.controller_id),
+        "topics": topics,
+        "error_code": ErrorCode.NONE,
+    }
+    if version <= OPERATIONS_ON_CLUSTER_TO:
+        fields["cluster_authorized_operations"] = on_cluster
+    return codec.response(ApiKey.METADATA, version, fields)
+
+
+async def _one(
+    broker: Broker, version: int, name: str | None, topic_id: UUID | None, operations: int, create: bool
+) -> TopicState | dict[str, Any]:
+    """One topic that was asked for: by name, or since version 12 by id; or why there is none."""
+    if version < IDS_ASKED_FROM and (name is None or topic_id is not None):
+        return _failed(name or "", topic_id, ErrorCode.INVALID_REQUEST)
+    if topic_id is not None:
+        return broker.state.topic_by_id(topic_id) or _failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+    if name is None:
+        return _failed(None, None, ErrorCode.INVALID_REQUEST)
+    found = broker.state.topics.get(name)
+    if found is not None:
+        return found
+    if topic_name_problem(name) is not None:
+        return _failed(name, None, ErrorCode.INVALID_TOPIC_EXCEPTION, operations)
+    error = await broker.topics.auto_create(name) if create else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return _failed(name, None, error, operations)
+
+
+def _failed(
+    name: str | None, topic_id: UUID | None, code: ErrorCode, operations: int = NOT_ASKED_FOR
+) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "name": name,
+        "topic_id": topic_id,
+        "is_internal": name in INTERNAL_TOPICS,
+        "partitions": [],
+        "topic_authorized_operations": operations,
+    }
+
+
+def some_broker(state: ClusterState, controller_id: int) -> int:
+    """Clients send administration to the controller they are told: any live broker serves it and forwards."""
+    active = [broker.node_id for broker in state.active_brokers()]
+    if controller_id in active:
+        return controller_id
+    return min(active, default=-1)
+
+
+def offline_replicas(state: ClusterState, topic: TopicState, index: int, live: Collection[int]) -> list[int]:
+    """The replicas whose node is down, or cannot serve them."""
+    offline = state.offline_nodes(topic.topic_id, index)
+    return [replica for replica in topic.partitions[index].replicas if replica not in live or replica in offline]
+
+
+def live_brokers(state: ClusterState) -> frozenset[int]:
+    return frozenset(broker.node_id for broker in state.active_brokers())
+
+
+def isr_nodes(partition: PartitionState) -> list[int]:
+    """In the order of the replicas, in which Kafka's tools show both: a replica that left and came back stands where it stood."""
+    isr = partition.isr
+    return list(isr) if isr == partition.replicas else [node_id for node_id in partition.replicas if node_id in isr]
+
+
+def _describe(state: ClusterState, topic: TopicState, operations: int) -> dict[str, Any]:
+    live = live_brokers(state)
+    return {
+        "error_code": 0,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.name in INTERNAL_TOPICS,
+        "partitions": [
+            {
+                "error_code": ErrorCode.NONE if partition.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+                "partition_index": index,
+                "leader_id": partition.leader,
+                "leader_epoch": partition.leader_epoch,
+                "replica_nodes": list(partition.replicas),
+                "isr_nodes": isr_nodes(partition),
+                "offline_replicas": offline_replicas(state, topic, index, live),
+            }
+            for index, partition in sorted(topic.partitions.items())
+        ],
+        "topic_authorized_operations": operations,
+    }

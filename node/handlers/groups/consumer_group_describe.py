@@ -1,0 +1,79 @@
+"""ConsumerGroupDescribe (69): epochs, members and assignments of consumer groups (KIP-848); classic groups are not found here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from ....coordinator.group.consumer.events import DescribeConsumerGroup, DescribedConsumer, Partitions
+from ....coordinator.group.consumer.records import by_topic
+from ....wire.errors import ErrorCode, KafkaError
+from ...coordinators.group_coordination import check_consumer_groups_enabled
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
+from ..cluster.authorized_operations import NOT_ASKED_FOR, ON_GROUP, when_asked
+
+_CLASSIC_MEMBER: Final = 0
+_CONSUMER_MEMBER: Final = 1
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    operations = when_asked(request.include_authorized_operations, ON_GROUP)
+    return {"throttle_time": 0, "groups": [await _describe(broker, group_id, operations) for group_id in request.group_ids]}
+
+
+async def _describe(broker: Broker, group_id: str, operations: int) -> dict[str, Any]:
+    try:
+        check_consumer_groups_enabled(broker.cluster)
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "")  # without a message, as by Kafka
+        found = await broker.groups.ask(group_id, DescribeConsumerGroup(group_id))
+    except KafkaError as error:
+        return {
+            "error_code": error.code,
+            "error_message": error.message or None,
+            "group_id": group_id,
+            "group_state": "",
+            "group_epoch": 0,
+            "assignment_epoch": 0,
+            "assignor_name": "",
+            "members": [],
+            "authorized_operations": NOT_ASKED_FOR,
+        }
+    return {
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "group_id": group_id,
+        "group_state": found.state.value,
+        "group_epoch": found.epoch,
+        "assignment_epoch": found.assignment_epoch,
+        "assignor_name": found.assignor,
+        "members": [_member(member, found.topic_names) for member in found.members],
+        "authorized_operations": operations,
+    }
+
+
+def _member(member: DescribedConsumer, names: Mapping[UUID, str]) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "rack_id": member.rack_id,
+        "member_epoch": member.member_epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": member.topic_names,
+        "subscribed_topic_regex": member.topic_regex,
+        "assignment": {"topic_partitions": _topics(member.assignment, names)},
+        "target_assignment": {"topic_partitions": _topics(member.target, names)},
+        "member_type": _CLASSIC_MEMBER if member.is_classic else _CONSUMER_MEMBER,
+    }
+
+
+def _topics(partitions: Partitions, names: Mapping[UUID, str]) -> list[dict[str, Any]]:
+    """A topic that was deleted, and that a member has not given up yet, has no name any more and is left out."""
+    return [
+        {"topic_id": topic_id, "topic_name": names[topic_id], "partitions": numbers}
+        for topic_id, numbers in by_topic(partitions)
+        if topic_id in names
+    ]

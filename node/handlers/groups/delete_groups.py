@@ -1,0 +1,22 @@
+"""DeleteGroups (42): forgets groups without members, and their offsets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....coordinator.group.events import DeleteGroup
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    results = []
+    for group_id in dict.fromkeys(request.groups_names):
+        code = ErrorCode.NONE
+        try:
+            await broker.groups.ask(group_id, DeleteGroup(group_id))
+        except KafkaError as error:
+            code = error.code
+        results.append({"group_id": group_id, "error_code": code})
+    return {"throttle_time": 0, "results": results}

@@ -1,0 +1,52 @@
+"""FindCoordinator (10): which broker leads the state partition of a group or a transactional id.
+
+The state topic is created on the first question; until its partition has a leader the answer is COORDINATOR_NOT_AVAILABLE and
+clients ask again.  So it is where this node is cut off from the controller: clients then ask another node.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....wire.errors import ErrorCode, KafkaError
+from ...cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, partition_for
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
+
+_TOPIC_OF_KEY_TYPE = {0: CONSUMER_OFFSETS, 1: TRANSACTION_STATE}
+_NOWHERE = {"node_id": -1, "host": "", "port": -1}
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    key_type = getattr(request, "key_type", 0)
+    if context.api_version >= 4:
+        found = [{"key": key, **await _find(broker, key_type, key)} for key in request.coordinator_keys]
+        return {"throttle_time": 0, "coordinators": found}
+    return {"throttle_time": 0, **await _find(broker, key_type, request.key)}
+
+
+async def _find(broker: Broker, key_type: int, key: str) -> dict[str, Any]:
+    topic_name = _TOPIC_OF_KEY_TYPE.get(key_type)
+    if topic_name is None:
+        return _failure(ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}: 0 is a group, 1 a transaction")
+    if not broker.membership.holds_session:  # what it knows may be old, and it would name itself
+        return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node has no session with the controller now: ask another one")
+    try:
+        topic = await broker.topics.ensure_internal_topic(topic_name)
+    except KafkaError as error:
+        return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
+    partition = topic.partitions.get(partition_for(key, len(topic.partitions)))
+    leader = broker.state.brokers.get(partition.leader) if partition else None
+    if leader is None or leader.fenced:
+        return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's partition has no leader at the moment")
+    return {
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "node_id": leader.node_id,
+        "host": leader.kafka_host,
+        "port": leader.kafka_port,
+    }
+
+
+def _failure(code: ErrorCode, message: str) -> dict[str, Any]:
+    return {"error_code": code, "error_message": message, **_NOWHERE}

@@ -1,0 +1,19 @@
+"""Heartbeat (12): a member of a group says that it lives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....coordinator.group.classic.events import Heartbeat
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    event = Heartbeat(request.group_id, request.generation_id, request.member_id, getattr(request, "group_instance_id", None))
+    try:
+        await broker.groups.ask(request.group_id, event)
+    except KafkaError as error:
+        return {"throttle_time": 0, "error_code": error.code}
+    return {"throttle_time": 0, "error_code": ErrorCode.NONE}

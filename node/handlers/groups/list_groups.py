@@ -1,0 +1,33 @@
+"""ListGroups (16): the groups that this node coordinates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....coordinator.group.events import ListGroups
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    states = frozenset(name.lower() for name in getattr(request, "states_filter", ()))
+    types = frozenset(name.lower() for name in getattr(request, "types_filter", ()))
+    try:
+        replies = await broker.groups.ask_all(ListGroups(states, types))
+    except KafkaError as error:
+        return {"throttle_time": 0, "error_code": error.code, "groups": []}
+    return {
+        "throttle_time": 0,
+        "error_code": ErrorCode.NONE,
+        "groups": [
+            {
+                "group_id": group.group_id,
+                "protocol_type": group.protocol_type,
+                "group_state": group.state.value,
+                "group_type": group.type.value,
+            }
+            for reply in replies
+            for group in reply.groups
+        ],
+    }

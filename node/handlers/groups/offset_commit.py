@@ -1,0 +1,80 @@
+"""OffsetCommit (8): stores how far a group has read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ....coordinator.group.events import OffsetCommit, OffsetToCommit
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext, milliseconds
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    known, answer = split_known(broker, request.topics)
+    if not known:
+        return {"throttle_time": 0, "topics": answer(lambda _key: ErrorCode.NONE)}
+    retention = getattr(request, "retention_time", None)  # versions 2 to 4: how long the offsets are to be kept (KIP-211)
+    event = OffsetCommit(
+        group_id=request.group_id,
+        offsets=known,
+        generation=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        group_instance_id=getattr(request, "group_instance_id", None),
+        retention_ms=-1 if retention is None else milliseconds(retention),
+        knows_member_epochs=context.api_version >= 9,
+    )
+    try:
+        errors = (await broker.groups.ask(request.group_id, event)).errors
+    except KafkaError as error:
+        code = error.code
+        return {"throttle_time": 0, "topics": answer(lambda _key: code)}
+    return {"throttle_time": 0, "topics": answer(lambda key: errors.get(key, ErrorCode.UNKNOWN_SERVER_ERROR))}
+
+
+CodeOf = Callable[[tuple[str, int]], ErrorCode]
+
+
+def split_known(
+    broker: Broker, topics: Iterable[Any]
+) -> tuple[tuple[OffsetToCommit, ...], Callable[[CodeOf], list[dict[str, Any]]]]:
+    """The offsets of existing partitions, and a function that builds the answer for all: partitions that do not exist get
+    UNKNOWN_TOPIC_OR_PARTITION, the others what the given function says."""
+    known: list[OffsetToCommit] = []
+    unknown: set[tuple[str, int]] = set()
+    for topic in topics:
+        found = broker.state.topics.get(topic.name)
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if found is None or index not in found.partitions:
+                unknown.add((topic.name, index))
+                continue
+            known.append(
+                OffsetToCommit(
+                    topic.name,
+                    index,
+                    partition.committed_offset,
+                    getattr(partition, "committed_leader_epoch", -1),
+                    partition.committed_metadata or "",
+                )
+            )
+
+    def answer(code_of: CodeOf) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": p.partition_index,
+                        "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        if (topic.name, p.partition_index) in unknown
+                        else code_of((topic.name, p.partition_index)),
+                    }
+                    for p in topic.partitions
+                ],
+            }
+            for topic in topics
+        ]
+
+    return tuple(known), answer

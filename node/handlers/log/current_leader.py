@@ -1,0 +1,23 @@
+"""What an answer tells a client that asked the wrong node (KIP-951): who leads the partition, and at which address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ....wire.endpoints import NodeEndpoint
+from ...serving.broker import Broker
+
+
+def current_leader(broker: Broker, topic: str, partition: int) -> tuple[int, int] | None:
+    """(leader, leader epoch) by the metadata; None when there is none, or when it is this node, which has just refused: it may
+    not know yet who follows it."""
+    found = broker.state.partition(topic, partition)
+    if found is None or found.leader in (-1, broker.node_id):
+        return None
+    return found.leader, found.leader_epoch
+
+
+def endpoints(broker: Broker, leaders: Iterable[int]) -> list[NodeEndpoint]:
+    """Where the live ones of these brokers listen."""
+    known = (broker.state.brokers.get(node_id) for node_id in sorted(leaders))
+    return [(each.node_id, each.kafka_host, each.kafka_port, each.rack or None) for each in known if each and not each.fenced]

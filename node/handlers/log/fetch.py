@@ -1,0 +1,96 @@
+"""Fetch (1): record batches as they are stored, for consumers and followers alike; long poll.
+
+From version 13 on topics go by their ids (KIP-516).  A follower's fetch of such a version (our own followers stay at 12) is
+served by names, as the others are, and an id that no topic has is answered beside it.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from ....wire.errors import ErrorCode
+from ....wire.fetch import (
+    NAMES_TO,
+    FetchRequest,
+    FetchResponse,
+    FetchResponsePartition,
+    encode_fetch_response,
+    parse_fetch_request,
+)
+from ...serving.broker import Broker
+from ...serving.requests import Deferred, Encoded, RequestContext, most_severe_error
+from .current_leader import current_leader, endpoints
+
+ENDPOINTS_FROM = 16
+_MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+async def handle(broker: Broker, context: RequestContext, body: memoryview) -> Deferred:
+    # Parsed now: the body's memory belongs to the connection and goes back to it when this request is answered.
+    request = parse_fetch_request(context.api_version, body)
+    request.max_bytes = min(request.max_bytes, broker.configuration.integer("fetch.max.bytes"))
+    return Deferred(_fetch(broker, context, request))
+
+
+async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Encoded:
+    version = context.api_version
+    by_id = version > NAMES_TO
+    if by_id and request.replica_id >= 0:
+        result = await _for_follower(broker, request)
+    else:
+        result = await broker.replicas.fetch(request, by_id=by_id, turn=context.turn)
+    codes, sent, moved = [result.error], 0, False
+    for _, parts in result.topics or result.topics_by_id:
+        for part in parts:
+            codes.append(part.error)
+            sent += len(part.records)
+            moved = moved or part.error in _MOVED
+    if moved and version >= ENDPOINTS_FROM:
+        _name_leaders(broker, result)
+    buffers = encode_fetch_response(
+        version,
+        result.topics_by_id if by_id else result.topics,
+        error=result.error,
+        session_id=result.session_id,
+        node_endpoints=result.node_endpoints,
+    )
+    broker.metrics.bytes_out(sent)
+    return Encoded(buffers, most_severe_error(codes))
+
+
+def _name_leaders(broker: Broker, result: FetchResponse) -> None:
+    """KIP-951: who leads now, and where it listens."""
+    leaders = set()
+    for topic_id, parts in result.topics_by_id:
+        name = broker.cluster.topic_name(topic_id)
+        for part in parts:
+            if part.error in _MOVED and name is not None:
+                part.current_leader = part.current_leader or current_leader(broker, name, part.partition)
+                if part.current_leader is not None:
+                    leaders.add(part.current_leader[0])
+    result.node_endpoints = endpoints(broker, leaders)
+
+
+async def _for_follower(broker: Broker, request: FetchRequest) -> FetchResponse:
+    unknown: list[tuple[UUID, list[FetchResponsePartition]]] = []
+    for topic_id, specs in request.topics_by_id:
+        name = broker.cluster.topic_name(topic_id)
+        if name is None:
+            refused = [FetchResponsePartition(spec.partition, ErrorCode.UNKNOWN_TOPIC_ID) for spec in specs]
+            unknown.append((topic_id, refused))
+        else:
+            request.topics.append((name, specs))
+    for topic_id, partitions in request.forgotten_by_id:
+        if (name := broker.cluster.topic_name(topic_id)) is not None:
+            request.forgotten_topics.append((name, partitions))
+    ids = {name: specs[0].topic_id for name, specs in request.topics if specs}
+    if unknown:
+        request.max_wait_ms = 0
+    result = await broker.replicas.fetch(request)
+    for name, parts in result.topics:
+        topic = broker.state.topics.get(name)
+        topic_id_now = ids.get(name) or (None if topic is None else topic.topic_id)
+        if topic_id_now is not None:
+            result.topics_by_id.append((topic_id_now, parts))
+    result.topics_by_id += unknown
+    return result

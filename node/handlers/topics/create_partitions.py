@@ -1,0 +1,45 @@
+"""CreatePartitions (37): makes a topic wider; keys hash to other partitions afterwards, which the caller must want."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....proto import controller_pb2 as pb
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext, milliseconds
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    wanted = pb.CreatePartitionsRequest(validate_only=request.validate_only)
+    unassigned = {topic.name for topic in request.topics if topic.assignments is not None and not topic.assignments}
+    for topic in request.topics:
+        if topic.name in unassigned:
+            continue
+        new = wanted.topics.add(name=topic.name, total=topic.count)
+        for assignment in topic.assignments or ():
+            new.assignments.add(replicas=assignment.broker_ids)
+    names = dict.fromkeys(topic.name for topic in request.topics)
+    if not wanted.topics:
+        return {"throttle_time": 0, "results": [_unassigned(name) for name in names]}
+    try:
+        reply = await broker.controller.create_partitions(wanted, max(1.0, milliseconds(request.timeout) / 1000))
+    except KafkaError as error:
+        failed = [{"name": name, "error_code": error.code, "error_message": error.message or None} for name in names]
+        return {"throttle_time": 0, "results": failed}
+    if not request.validate_only:
+        await broker.topics.wait_for_metadata(reply.metadata_index)
+    answers = {answer.name: answer for answer in reply.topics}  # a topic that is asked for twice is refused as one
+    results = [
+        _unassigned(name)
+        if name in unassigned
+        else {"name": name, "error_code": answers[name].error, "error_message": answers[name].message or None}
+        for name in names
+    ]
+    return {"throttle_time": 0, "results": results}
+
+
+def _unassigned(name: str) -> dict[str, Any]:
+    """An empty list of assignments is one that assigns nothing; it is no wish to have the partitions placed."""
+    message = "the list of assignments is empty: give one for each new partition, or none at all"
+    return {"name": name, "error_code": ErrorCode.INVALID_REPLICA_ASSIGNMENT, "error_message": message}

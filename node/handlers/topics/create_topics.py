@@ -1,0 +1,100 @@
+"""CreateTopics (19): asks the controller, and answers when this node knows the topics.
+
+With `validate_only` the answer is the one that a creation would get, counts and settings included; only the topic id is missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from ....proto import controller_pb2 as pb
+from ....storage.topic_config import parsed_topic_config
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.described_settings import DescribedSettings
+from ...serving.requests import Fields, RequestContext, milliseconds
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    wanted = pb.CreateTopicsRequest(validate_only=request.validate_only)
+    results: dict[str, dict[str, Any]] = {}
+    for topic in request.topics:
+        try:
+            _check(topic)
+        except KafkaError as error:
+            results[topic.name] = _failed(topic.name, error.code, error.message)
+            continue
+        new = wanted.topics.add(
+            name=topic.name,
+            partitions=_or_default(topic.num_partitions, topic.assignments, broker.configuration.integer("num.partitions")),
+            replication_factor=_or_default(
+                topic.replication_factor, topic.assignments, broker.configuration.integer("default.replication.factor")
+            ),
+            config=broker.topics.new_topic_config({entry.name: entry.value for entry in topic.configs}),
+        )
+        for assignment in sorted(topic.assignments, key=lambda a: a.partition_index):
+            new.assignments.add(replicas=assignment.broker_ids)
+    if wanted.topics:
+        await _create(broker, wanted, milliseconds(request.timeout) / 1000, results)
+    return {"throttle_time": 0, "topics": [results[name] for name in dict.fromkeys(topic.name for topic in request.topics)]}
+
+
+def _check(topic: Any) -> None:
+    """What is lost when the controller is asked."""
+    nulls = [entry.name for entry in topic.configs if entry.value is None]
+    if nulls:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"no value is given for {', '.join(nulls)}")
+    indexes = sorted(assignment.partition_index for assignment in topic.assignments)
+    if indexes != list(range(len(indexes))):
+        message = f"the partitions that are assigned must be numbered from 0 on without a gap, not {indexes[:10]}"
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def _or_default(value: int, assignments: Any, default: int) -> int:
+    return default if value == -1 and not assignments else value
+
+
+async def _create(broker: Broker, wanted: pb.CreateTopicsRequest, timeout_s: float, results: dict[str, dict[str, Any]]) -> None:
+    try:
+        reply = await broker.topics.create(wanted, max(1.0, timeout_s))
+    except KafkaError as error:
+        for topic in wanted.topics:
+            results[topic.name] = _failed(topic.name, error.code, error.message)
+        return
+    described = DescribedSettings(broker.configuration, broker.state.node_configs)
+    for topic, answer in zip(wanted.topics, reply.topics, strict=True):
+        code = ErrorCode(answer.error)
+        if code is not ErrorCode.NONE:
+            results[topic.name] = _failed(topic.name, code, answer.message)
+            continue
+        results[topic.name] = {
+            "name": topic.name,
+            "topic_id": None if wanted.validate_only else UUID(bytes=answer.topic_id),
+            "error_code": ErrorCode.NONE,
+            "error_message": None,
+            "num_partitions": answer.partitions,
+            "replication_factor": answer.replication_factor,
+            "configs": [
+                {
+                    "name": setting.name,
+                    "value": setting.value,
+                    "read_only": False,
+                    "config_source": setting.source,
+                    "is_sensitive": False,
+                }
+                for setting in described.of_new_topic(topic.name, parsed_topic_config(topic.config))
+            ],
+        }
+
+
+def _failed(name: str, code: ErrorCode, message: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topic_id": None,
+        "error_code": code,
+        "error_message": message or None,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": [],  # clients of version 5 and later trip over null
+    }

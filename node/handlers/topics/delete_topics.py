@@ -1,0 +1,70 @@
+"""DeleteTopics (20): by name, or by id since version 6; answers in the request's order, when this node has forgotten them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+from uuid import UUID
+
+from ....proto import controller_pb2 as pb
+from ....wire.errors import ErrorCode, KafkaError
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext, milliseconds
+
+Key = tuple[str | None, UUID | None]
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    if context.api_version >= 6:
+        asked: list[Key] = [(topic.name, topic.topic_id) for topic in request.topics]
+    else:
+        asked = [(name, None) for name in request.topic_names]
+    answers: dict[Key, dict[str, Any]] = {}
+    wanted: list[Key] = []
+    times = Counter(_names_what(broker, key) for key in asked)
+    for key in dict.fromkeys(asked):
+        problem = _problem(key, times[_names_what(broker, key)])
+        if problem is None:
+            wanted.append(key)
+        else:
+            answers[key] = _answer(*key, ErrorCode.INVALID_REQUEST, problem)
+    if wanted:
+        answers |= await _delete(broker, wanted, max(1.0, milliseconds(request.timeout) / 1000))
+    return {"throttle_time": 0, "responses": [answers[key] for key in asked]}
+
+
+def _names_what(broker: Broker, key: Key) -> str | UUID | None:
+    """A name and an id may mean the same topic."""
+    name, topic_id = key
+    found = None if topic_id is None else broker.state.topic_by_id(topic_id)
+    return name if topic_id is None else topic_id if found is None else found.name
+
+
+def _problem(key: Key, times: int) -> str | None:
+    if key == (None, None):
+        return "neither a name nor an id is given"
+    if None not in key:
+        return "give either the topic's name or its id"
+    return "this topic is in the request more than once" if times > 1 else None
+
+
+async def _delete(broker: Broker, wanted: list[Key], timeout_s: float) -> dict[Key, dict[str, Any]]:
+    by_name = [key for key in wanted if key[0] is not None]
+    by_id = [key for key in wanted if key[0] is None]
+    ids = [topic_id.bytes for _, topic_id in by_id if topic_id is not None]
+    request = pb.DeleteTopicsRequest(names=[name for name, _ in by_name if name is not None], topic_ids=ids)
+    try:
+        reply = await broker.controller.delete_topics(request, timeout_s)
+    except KafkaError as error:
+        return {key: _answer(*key, error.code, error.message) for key in wanted}
+    await broker.topics.wait_for_metadata(reply.metadata_index)
+    found = {}
+    for key, answer in zip([*by_name, *by_id], reply.topics, strict=True):
+        name = answer.name or key[0]
+        topic_id = UUID(bytes=answer.topic_id) if answer.topic_id else key[1]
+        found[key] = _answer(name, topic_id, ErrorCode(answer.error), answer.message)
+    return found
+
+
+def _answer(name: str | None, topic_id: UUID | None, code: ErrorCode, message: str) -> dict[str, Any]:
+    return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message or None}

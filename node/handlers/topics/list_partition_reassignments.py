@@ -1,0 +1,34 @@
+"""ListPartitionReassignments (46): the partitions that move, and between which brokers (KIP-455)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....controller.state.moves import moving
+from ....wire.errors import ErrorCode
+from ...serving.broker import Broker
+from ...serving.requests import Fields, RequestContext
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Fields:
+    """Everything that moves when no topics are named; what does not move, or does not exist, is left out."""
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.name, index) for topic in request.topics for index in topic.partition_indexes}
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for topic, number, partition in moving(broker.state):
+        if wanted is None or (topic.name, number) in wanted:
+            topics.setdefault(topic.name, []).append(
+                {
+                    "partition_index": number,
+                    "replicas": list(partition.replicas),
+                    "adding_replicas": list(partition.adding),
+                    "removing_replicas": list(partition.removing),
+                }
+            )
+    return {
+        "throttle_time": 0,
+        "error_code": ErrorCode.NONE,
+        "error_message": None,
+        "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
+    }

@@ -1,0 +1,43 @@
+"""WriteTxnMarkers (27): a coordinator ends transactions at the partitions that this node leads (`marker_writing`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...coordinators.marker_writing import Marker, MarkerWrites
+from ...serving.broker import Broker
+from ...serving.requests import Deferred, Fields, RequestContext
+
+
+async def handle(broker: Broker, context: RequestContext, request: Any) -> Deferred:
+    writes = MarkerWrites(broker.replicas, broker.groups, broker.clock)
+    for each in request.markers:
+        version = getattr(each, "transaction_version", 0)
+        marker = Marker(each.producer_id, each.producer_epoch, each.coordinator_epoch, each.transaction_result, version)
+        for topic in each.topics:
+            for index in topic.partition_indexes:
+                writes.append(marker, topic.name, index)
+    return Deferred(_answer(request, writes))
+
+
+async def _answer(request: Any, writes: MarkerWrites) -> Fields:
+    await writes.all_known()
+    codes = writes.codes
+    return {
+        "markers": [
+            {
+                "producer_id": marker.producer_id,
+                "topics": [
+                    {
+                        "name": topic.name,
+                        "partitions": [
+                            {"partition_index": index, "error_code": codes[marker.producer_id, topic.name, index]}
+                            for index in topic.partition_indexes
+                        ],
+                    }
+                    for topic in marker.topics
+                ],
+            }
+            for marker in request.markers
+        ]
+    }

@@ -1,0 +1,282 @@
+"""This broker's membership in the cluster: registration, heartbeats, the session, and leaving in good order.
+
+The session is the lease on leadership (`lease`): it ends here before the controller gives this broker's partitions away
+(docs/semantics.md M6; no two leaders acknowledge in one epoch).  A broker that comes back to a session (it was paused, or cut
+off) leads again only when it has applied the metadata as far as the controller had when it answered.
+
+A heartbeat is sent whenever one is due, also while others are still to be answered: a controller, or a network, that takes
+seconds for an answer costs the lease those seconds, and no more.  Each lives as long as the session that it could renew.  They
+are numbered, so that the controller does not take what a late one says for news.
+
+Order at start: register -> (metadata applied up to the registration) -> heartbeats until unfenced.
+Order at stop: ask for a controlled shutdown -> heartbeats until the controller says that every leadership has moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from ...controller.remote.client import ControllerClient
+from ...controller.remote.metadata_follower import SILENCE_S_MAX
+from ...controller.state.offline_replicas import Replica, encode_replicas
+from ...controller.state.reachability import Life
+from ...proto import controller_pb2 as pb
+from ...runtime import logs
+from ...runtime.calm_logs import Outage
+from ...runtime.clock import Clock
+from ...wire.errors import ErrorCode, KafkaError
+from .lease import Change, HeartbeatAnswer, Lease
+
+log = logs.get(__name__)
+
+
+# The cluster knows a newer life of this node, or (it was unregistered while it was away) none at all.
+_SUPERSEDED: Final = frozenset(
+    {ErrorCode.STALE_BROKER_EPOCH, ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.BROKER_ID_NOT_REGISTERED}
+)
+
+
+IN_FLIGHT_MAX: Final = 64
+"""Heartbeats that wait for an answer; for one more the oldest is given up, which is worth the least."""
+QUICK_S: Final = 0.1
+"""While something is awaited (to be unfenced, to be allowed to stop) the next heartbeat comes so soon after an answer."""
+EARLY_S_MIN: Final = 0.05
+"""From one heartbeat to the next one when something is to be told soon: what asks for it may come at any rate."""
+EARLY_IN_FLIGHT_MAX: Final = 8
+"""While so many wait for their answers no early one is sent: it would take the place of one that may still renew the session."""
+
+# Of the metadata stream: a live controller says something twice a second.
+SILENCE_S_MIN: Final = 1.5
+
+
+def metadata_silence_s(session_timeout_s: float) -> float:
+    """How long the metadata stream may be silent before another controller is asked.  After a change of controllers sessions are
+    renewed only with the new one's metadata, so it has to come well before the session that the old one granted is over."""
+    return max(SILENCE_S_MIN, min(SILENCE_S_MAX, session_timeout_s / 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What the controller knows this broker as."""
+
+    broker_epoch: int
+    cluster_id: str
+    metadata_id: str
+
+
+class BrokerLifecycle:
+    """One life of this broker in the cluster.  Callbacks run on the loop."""
+
+    def __init__(
+        self,
+        node_id: int,
+        client: ControllerClient,
+        clock: Clock,
+        *,
+        session_timeout_s: float,
+        heartbeat_interval_s: float,
+        applied_index: Callable[[], int],
+        on_session_lost: Callable[[str], None],
+        on_session_regained: Callable[[], None],
+        on_superseded: Callable[[str], None],
+        offline_replicas: Callable[[], Iterable[Replica]] = tuple,
+        damaged_replicas: Callable[[], Iterable[Replica]] = tuple,
+        reached_by: Callable[[], Iterable[Life]] | None = None,
+    ) -> None:
+        """`offline_replicas()`: what this broker holds and cannot serve; `damaged_replicas()`: of these, what has lost records.
+        `reached_by()`: the other brokers that have found this one.
+        `on_superseded(reason)`: the cluster knows a newer life of this node id, or none, or will hear no more of this one; this
+        process must end."""
+        self._node_id = node_id
+        self._client = client
+        self._clock = clock
+        self._interval_s = heartbeat_interval_s
+        self._applied_index = applied_index
+        self._on_session_lost = on_session_lost
+        self._on_session_regained = on_session_regained
+        self._on_superseded = on_superseded
+        self._offline_replicas = offline_replicas
+        self._damaged_replicas = damaged_replicas
+        self._reached_by = reached_by
+        self.not_reached_by: tuple[int, ...] = ()
+        """Brokers that are up and have not found this one yet, as the controller said last."""
+        self._lease = Lease(session_timeout_s, clock.monotonic())
+        self._unanswered = Outage(log, "heartbeat_failed")
+        self._number = self._newest_answered = 0
+        self._in_flight: dict[int, asyncio.Task[None]] = {}
+        self._beats: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._wants_shutdown = False
+        self._may_stop = asyncio.Event()
+        self._urgent = False
+        self._look_again = asyncio.Event()
+        self.unfenced = asyncio.Event()
+        self.broker_epoch = -1
+
+    @property
+    def holds_session(self) -> bool:
+        """Whether the lease on leadership is good right now."""
+        return self._lease.holds(self._clock.monotonic())
+
+    def _end_session_when_over(self) -> None:
+        if self._lease.end_when_over(self._clock.monotonic()) is Change.LOST:
+            self._on_session_lost(f"no answer from the controller for {self._lease.session_s:g} s")
+
+    async def register(self, request: pb.RegisterBrokerRequest, timeout_s: float) -> Registration:
+        """Registers this life, repeating until a controller answers.  Raises KafkaError when it is refused or late."""
+        reply = await self._client.register_broker(request, timeout_s)
+        self.broker_epoch = reply.broker_epoch
+        self._lease.begin(reply.session_timeout_ms / 1000, self._clock.monotonic())
+        return Registration(reply.broker_epoch, reply.cluster_id, reply.metadata_id)
+
+    def start(self) -> None:
+        self._beats = asyncio.create_task(self._beat_forever(), name="heartbeats")
+        self._beats.add_done_callback(self._ended)
+        self._watch_anew()
+
+    def _watch_anew(self) -> None:
+        """At the start, and when the session ends earlier than the watcher sleeps."""
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = asyncio.create_task(self._watch_session(), name="session")
+        self._watch.add_done_callback(self._ended)
+
+    @property
+    def in_flight(self) -> int:
+        """Heartbeats that wait for their answers."""
+        return len(self._in_flight)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """By a defect: a broker that is silent leads nothing, and would stand there until somebody looks."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_superseded(f"its {task.get_name()} failed: {error!r}")
+
+    def heartbeat_soon(self) -> None:
+        """Something changed that the controller should know before the next regular heartbeat.  However often it is called, no
+        two heartbeats are closer than EARLY_S_MIN (or the interval)."""
+        self._urgent = True
+        self._look_again.set()
+
+    async def leave(self, timeout_s: float) -> bool:
+        """Asks the controller to move all leaderships away; False when it did not happen in time.
+
+        Without an answer for a whole session there is nothing left to hand over: this broker does not lead any more, and the
+        other controllers may be stopping as well.
+        """
+        self._wants_shutdown = True
+        self.heartbeat_soon()
+        asked_at = self._clock.monotonic()
+        while True:
+            silent_at = max(asked_at, self._lease.answered_sent_at) + self._lease.session_s
+            left_s = min(asked_at + timeout_s, silent_at) - self._clock.monotonic()
+            if left_s <= 0:
+                return False
+            try:
+                await asyncio.wait_for(self._may_stop.wait(), left_s)
+                return True
+            except TimeoutError:
+                continue  # a heartbeat may have been answered meanwhile
+
+    async def stop(self) -> None:
+        tasks = [task for task in (self._beats, self._watch, *self._in_flight.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _beat_forever(self) -> None:
+        while True:
+            sent_at = self._clock.monotonic()
+            self._send(sent_at)
+            await self._until_due(sent_at)
+
+    async def _until_due(self, sent_at: float) -> None:
+        """The next regular heartbeat waits for no answer; an early one waits for that of the last."""
+        while True:
+            waiting = self._wants_shutdown or not self.unfenced.is_set() or self._lease.is_lost
+            pause_s = min(self._interval_s, QUICK_S) if waiting and not self._in_flight else self._interval_s
+            if self._urgent and len(self._in_flight) < EARLY_IN_FLIGHT_MAX:
+                pause_s = min(pause_s, EARLY_S_MIN)
+            self._look_again.clear()
+            try:
+                # Not wait_for, which in Python 3.11 may lose the cancellation by `stop`.
+                async with asyncio.timeout(max(0.0, sent_at + pause_s - self._clock.monotonic())):
+                    await self._look_again.wait()
+            except TimeoutError:
+                break
+        self._urgent = False
+
+    def _send(self, sent_at: float) -> None:
+        if len(self._in_flight) >= IN_FLIGHT_MAX:
+            self._in_flight.pop(min(self._in_flight)).cancel()
+        self._number += 1
+        number = self._number
+        task = asyncio.create_task(self._beat(number, sent_at), name="heartbeats")
+        self._in_flight[number] = task
+
+        def over(ended: asyncio.Task[None]) -> None:
+            self._in_flight.pop(number, None)
+            self._look_again.set()
+            self._ended(ended)
+
+        task.add_done_callback(over)
+
+    def _request(self, number: int) -> pb.HeartbeatRequest:
+        """Of what this node itself knows: that it cannot be built is a defect, and ends the heartbeats."""
+        request = pb.HeartbeatRequest(
+            node_id=self._node_id,
+            broker_epoch=self.broker_epoch,
+            applied_index=self._applied_index(),
+            wants_shutdown=self._wants_shutdown,
+            offline_replicas=encode_replicas(self._offline_replicas(), pb.ReplicasOfTopic),
+            damaged_replicas=encode_replicas(self._damaged_replicas(), pb.ReplicasOfTopic),
+            number=number,
+        )
+        if self._reached_by is not None:
+            lives = [pb.ReachedBy.Life(node_id=node_id, broker_epoch=epoch) for node_id, epoch in self._reached_by()]
+            request.reached_by.CopyFrom(pb.ReachedBy(lives=lives))
+        return request
+
+    async def _beat(self, number: int, sent_at: float) -> None:
+        request = self._request(number)
+        patience_s = max(self._interval_s, 0.5)
+        try:
+            reply = await self._client.heartbeat(request, timeout_s=self._lease.session_s, patience_s=patience_s)
+        except KafkaError as error:
+            if error.code in _SUPERSEDED:
+                self._on_superseded(str(error))
+            else:
+                self._unanswered.failed(self._clock.monotonic(), error=error)
+            return
+        self._unanswered.over(self._clock.monotonic())
+        session_s = reply.session_timeout_ms / 1000
+        self._answered(HeartbeatAnswer(sent_at, reply.status.controller_epoch, reply.metadata_index, reply.fenced, session_s))
+        if number > self._newest_answered:
+            self._newest_answered, self.not_reached_by = number, tuple(reply.not_reached_by)
+        if reply.should_shutdown:  # which stays so for the rest of this life
+            self._may_stop.set()
+
+    def _answered(self, answer: HeartbeatAnswer) -> None:
+        if self._lease.shorten(answer):
+            log.info("session_shortened", session_s=self._lease.session_s, controller_epoch=answer.controller_epoch)
+            self._watch_anew()
+        self._end_session_when_over()
+        change = self._lease.answered(answer, self._applied_index(), self._clock.monotonic())
+        if self._lease.fenced:
+            self.unfenced.clear()
+        elif not self.unfenced.is_set():
+            log.info("broker_unfenced", broker_epoch=self.broker_epoch)
+            self.unfenced.set()
+        if change is Change.REGAINED:
+            self._on_session_regained()
+
+    async def _watch_session(self) -> None:
+        while True:
+            left_s = self._lease.left_s(self._clock.monotonic())
+            if left_s > 0:
+                await self._clock.sleep(left_s)
+                continue
+            self._end_session_when_over()
+            await self._clock.sleep(self._interval_s)

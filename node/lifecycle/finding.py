@@ -1,0 +1,74 @@
+"""What a node does for being found by the others, and for finding them: see `reachability`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from ...controller.state.model import BrokerState
+from ...controller.state.reachability import Life
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ..cluster.cluster_view import ClusterView
+from ..cluster.peers import ask_who_it_is
+from .broker_lifecycle import BrokerLifecycle
+from .reachability import TIMEOUT_S, Ask, Asked, Prober, Question, ReachedBy
+
+log = logs.get(__name__)
+
+FOUND_S_MAX: Final = 120.0
+"""Others that have not found a broker by then are cut off from it, or have another address for it: that is not its start."""
+
+
+def ask_over_kafka(frame_bytes_max: int) -> Ask:
+    """Each question by a connection of its own, at the address with which the other broker is registered."""
+
+    async def ask(other: BrokerState, question: Question) -> bool:
+        return await ask_who_it_is(other, question.client_id, frame_bytes_max, TIMEOUT_S)
+
+    return ask
+
+
+class Finding:
+    """The prober of one broker, and whether the others have found it.  `reached_by` is what its heartbeats tell; `ask` asks
+    another broker (`ask_over_kafka`)."""
+
+    def __init__(
+        self,
+        cluster: ClusterView,
+        membership: BrokerLifecycle,
+        reached_by: ReachedBy,
+        ask: Ask,
+        clock: Clock,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._cluster = cluster
+        self._membership = membership
+        self._reached_by = reached_by
+        self._clock = clock
+        self._started_at = clock.monotonic()
+        self._found = False
+        self._prober = Prober(self._own_life, lambda: cluster.state.brokers.values(), ask, clock, on_failure)
+        self.start, self.stop = self._prober.start, self._prober.stop
+        self.brokers_changed = self._prober.brokers_changed
+
+    def _own_life(self) -> Life:
+        return self._cluster.node_id, self._membership.broker_epoch
+
+    def asked_who_this_is(self, question: Question) -> bool:
+        """Another broker has found this one, if it is the one that was meant."""
+        asked = self._reached_by.asked(question, self._own_life(), self._cluster.is_registered)
+        if asked is Asked.NOTED and question.asker[0] in self._membership.not_reached_by:
+            self._membership.heartbeat_soon()
+        return asked is not Asked.REFUSED
+
+    @property
+    def is_found(self) -> bool:
+        """Where names lag behind addresses, a rolling restart waits for the names, though not for ever."""
+        waits_for = self._membership.not_reached_by
+        if not self._found:
+            self._found = not waits_for or self._clock.monotonic() - self._started_at > FOUND_S_MAX
+            if self._found and waits_for:
+                own = self._cluster.state.brokers.get(self._cluster.node_id)
+                log.warning("not_found_by_others", brokers=list(waits_for), address=None if own is None else str(own.kafka))
+        return self._found

@@ -1,0 +1,163 @@
+"""Whether the other brokers find this one, and whether this one finds them: asked once in the life of each.
+
+A broker connects to every other that is up, at the address that this one is registered with, by a connection of its own and the
+name looked up anew, until it was answered.  It asks by an ApiVersions request, which every version of a node answers; whom it
+means stands in the client id.  The one that is asked notes who reached it, and tells the controller
+(`controller/state/reachability.py`).  One that is not the one meant says so: an address may be another's by now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from ...controller.state.model import BrokerState
+from ...controller.state.reachability import Life
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...wire.errors import KafkaError
+
+log = logs.get(__name__)
+
+PREFIX: Final = "tidegate-reach"
+TIMEOUT_S: Final = 1.0
+AGAIN_S: Final = 0.3
+REACHED_BY_MAX: Final = 1000
+
+
+@dataclass(slots=True, frozen=True)
+class Question:
+    """Asks whether `target` is there."""
+
+    asker: Life
+    target: Life
+
+    @property
+    def client_id(self) -> str:
+        return "/".join([PREFIX, *(str(number) for number in (*self.asker, *self.target))])
+
+
+def parse(client_id: str) -> Question | None:
+    """None for the client id of anything else."""
+    parts = client_id.split("/")
+    if len(parts) != 5 or parts[0] != PREFIX:
+        return None
+    if any(len(part) > 19 or not part.isascii() or not part.isdigit() for part in parts[1:]):
+        return None
+    numbers = [int(part) for part in parts[1:]]
+    if max(numbers[0], numbers[2]) >= 1 << 31 or max(numbers[1], numbers[3]) >= 1 << 63:
+        return None  # what no node has: a heartbeat could not carry it either
+    return Question((numbers[0], numbers[1]), (numbers[2], numbers[3]))
+
+
+class Asked(Enum):
+    """What came of a question."""
+
+    REFUSED = auto()
+    """Another broker, or another life of this one, is meant; or the asker is not known here (yet).  It asks again."""
+    NOTED = auto()
+    KNOWN = auto()
+
+
+class ReachedBy:
+    """Who has reached this life of this broker."""
+
+    def __init__(self) -> None:
+        self._lives: dict[int, int] = {}  # node id: broker epoch
+
+    def asked(self, question: Question, own_life: Life, is_registered: Callable[[Life], bool]) -> Asked:
+        """Notes who asks.  Any client can ask in the name of a broker, so only a life that is registered counts: what this says
+        of others is theirs to read in the metadata, and no invented epoch hides the real one."""
+        if question.target != own_life or not is_registered(question.asker):
+            return Asked.REFUSED
+        node_id, epoch = question.asker
+        if self._lives.get(node_id) == epoch:
+            return Asked.KNOWN
+        if node_id not in self._lives and len(self._lives) >= REACHED_BY_MAX:
+            return Asked.KNOWN
+        self._lives[node_id] = epoch
+        return Asked.NOTED
+
+    @property
+    def lives(self) -> Iterable[Life]:
+        return self._lives.items()
+
+
+Ask = Callable[[BrokerState, Question], Awaitable[bool]]
+
+
+class Prober:
+    """Asks the others.  `ask` connects anew; it returns whether the one that is meant answered, or raises KafkaError."""
+
+    def __init__(
+        self,
+        own_life: Callable[[], Life],
+        brokers: Callable[[], Iterable[BrokerState]],
+        ask: Ask,
+        clock: Clock,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`on_failure(error)`: by a defect no broker is asked any more."""
+        self._own_life = own_life
+        self._brokers = brokers
+        self._ask = ask
+        self._clock = clock
+        self._on_failure = on_failure
+        self._reached: dict[int, int] = {}
+        self._failed: dict[int, int] = {}  # like `_reached`: of these lives an unforeseen failure was logged
+        self._look = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="reachability")
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def brokers_changed(self) -> None:
+        self._look.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._look.clear()
+            pending = self._pending()
+            if not pending:
+                await self._look.wait()
+                continue
+            await asyncio.gather(*(self._try(broker) for broker in pending))
+            if self._pending():
+                await self._clock.sleep(AGAIN_S)
+
+    def _pending(self) -> list[BrokerState]:
+        own_id, epoch = self._own_life()
+        if epoch < 0:
+            return []
+        others = [broker for broker in self._brokers() if not broker.fenced and broker.node_id != own_id]
+        return [broker for broker in others if self._reached.get(broker.node_id) != broker.broker_epoch]
+
+    async def _try(self, broker: BrokerState) -> None:
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                found = await self._ask(broker, Question(self._own_life(), (broker.node_id, broker.broker_epoch)))
+        except (KafkaError, TimeoutError, OSError) as error:
+            log.debug("broker_not_reached", broker=broker.node_id, address=str(broker.kafka), error=error)
+            return
+        except Exception as error:  # of this one broker: the others are asked all the same, and it is asked again
+            if self._failed.get(broker.node_id) != broker.broker_epoch:
+                self._failed[broker.node_id] = broker.broker_epoch
+                log.error("asking_broker_failed", broker=broker.node_id, address=str(broker.kafka), error=error)
+            return
+        if found:
+            self._reached[broker.node_id] = broker.broker_epoch

@@ -1,0 +1,52 @@
+"""Threads for what a client's batch may cost: unfolding it, walking a million records, compressing it again.
+
+The loop does none of that for long: whoever has a large batch waits here, and everybody else goes on.  A request hands over one
+piece of work at a time and awaits it, and so does a connection, whose appends happen in order; so the queue holds one piece a
+connection, is served in order of arrival, and no connection waits behind more than one batch of each other one.  Memory is
+bounded by the threads, each of which unfolds one batch at a time (`record_check.UNFOLDED_BYTES_MAX`).
+
+What is done here must be pure: it reads the batch's bytes, and decides nothing.  The world may have changed when it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from ...storage.log.lookup import BatchNotLookedInto, LookedInto
+from ...wire.errors import ErrorCode, KafkaError
+
+THREADS: Final = 2
+LOOKED_INTO_MAX: Final = 32
+"""Batches for one look-up: mostly it is one, more where compaction has taken away the records that headers speak of."""
+
+T = TypeVar("T")
+
+
+class BatchThreads:
+    """Used on the loop's thread."""
+
+    def __init__(self, threads: int = THREADS) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="batches")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What `work` returns or raises, from a thread.  Who is cancelled while it is queued takes it along."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    async def ask(self, question: Callable[[LookedInto], T]) -> T:
+        """What `question` answers, which is asked again, of the world as it is by then, whenever a thread has decoded a batch for
+        it.  Raises as `question` does, and OFFSET_NOT_AVAILABLE, which clients retry, when it never comes to an end."""
+        looked_into = LookedInto()
+        for _ in range(LOOKED_INTO_MAX):
+            try:
+                return question(looked_into)
+            except BatchNotLookedInto as missing:
+                looked_into.add(missing, await self.run(missing.look))
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{LOOKED_INTO_MAX} batches, and no answer: ask again")
+
+    async def close(self) -> None:
+        """What is queued is dropped; what is under way is waited for."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self._executor.shutdown)

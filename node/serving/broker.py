@@ -1,0 +1,76 @@
+"""One broker as its listener and its request handlers see it: all parts, made once by `node.py` before the first request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ...controller.remote.client import ControllerClient
+from ...controller.state.cluster_state import ClusterState
+from ...replication.manager import ReplicaManager
+from ...runtime.clock import Clock
+from ...storage.folders.data_folders import DataFolders
+from ...wire.api import ApiKey
+from ..cluster.cluster_view import ClusterView
+from ..cluster.topic_creation import TopicCreation
+from ..coordinators.group_coordination import GroupCoordination
+from ..coordinators.producer_ids import ProducerIds
+from ..coordinators.transaction_coordination import TransactionCoordination
+from ..coordinators.transaction_enlistment import TransactionEnlistment
+from ..lifecycle.broker_lifecycle import BrokerLifecycle
+from ..lifecycle.finding import Finding
+from ..observation.client_metrics import ClientMetrics
+from ..observation.metrics import Metrics
+from ..settings.configuration import Configuration
+from ..settings.run_time_settings import RunTimeSettings
+from ..upkeep.disk_reserve import DiskReserves
+from ..upkeep.replica_moves import ReplicaMoves
+from .batch_threads import BatchThreads
+from .described_topics import DescribedTopics
+from .rejected_sequences import RejectedSequences
+
+CLIENT_METRICS: Final = frozenset((ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY))
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Broker:
+    """What stands behind the requests.  Everything runs on the node's loop."""
+
+    configuration: Configuration
+    settings: RunTimeSettings
+    clock: Clock
+    cluster: ClusterView
+    controller: ControllerClient
+    topics: TopicCreation
+    replicas: ReplicaManager
+    directory: DataFolders
+    moves: ReplicaMoves
+    reserves: DiskReserves
+    transactions: TransactionCoordination
+    groups: GroupCoordination
+    enlistment: TransactionEnlistment
+    membership: BrokerLifecycle
+    finding: Finding
+    producer_ids: ProducerIds
+    rejected_sequences: RejectedSequences
+    described_topics: DescribedTopics
+    client_metrics: ClientMetrics
+    batch_threads: BatchThreads
+    metrics: Metrics
+    handled_keys: frozenset[int]
+
+    @property
+    def node_id(self) -> int:
+        return self.cluster.node_id
+
+    @property
+    def state(self) -> ClusterState:
+        return self.cluster.state
+
+    @property
+    def announced_keys(self) -> frozenset[int]:
+        """The requests that clients are told of now: client metrics only while there is a subscription to them, or by setting."""
+        always = self.configuration.flag("client.metrics.always.announced")
+        if always or self.client_metrics.has_subscriptions(self.state.resource_configs):
+            return self.handled_keys
+        return self.handled_keys - CLIENT_METRICS

@@ -1,0 +1,378 @@
+"""The Kafka listener: from a connection's frames to handlers, and their answers back in order.
+
+All connections share the loop's time (`runtime/turns.py`): a request begins when it is its connection's turn.  However many
+requests others have sent, a connection that has used little goes first, and the loop comes round every few milliseconds.
+
+Per connection: frames are taken one after the other; a handler runs to its end before the next frame is looked at, unless it
+returns a `Deferred`, whose answer is awaited aside, or is `Staged`: then others of its kind ask their questions meanwhile, and do
+their work when it has done its own.  Answers leave in the order of their requests, as every client expects.
+What a connection may have in work is bounded: above `REQUESTS_IN_WORK_MAX` reading pauses.
+
+When a connection is gone, what it had asked is dropped and what waits for it is cancelled: no one is there to be answered.  Only
+what asks for no answer, a produce with acks=0, is still done: a client may send that and close.
+
+A frame that is no request of this protocol (garbage, an unknown key, a version that is not served) closes its connection with
+one log line that says why; nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from ...runtime import logs
+from ...runtime.calm_logs import SparingLines
+from ...runtime.network import ByteBudget, FrameConnection, FrameLease, FrameServer, LogLimiter, serve_frames
+from ...runtime.turns import LoopTurns, Turn
+from ...wire import api, codec, produce
+from ...wire.api import ApiKey
+from ...wire.codec import RequestHeader
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.primitives import RequestTooLarge
+from .broker import Broker
+from .requests import ClientSoftware, Deferred, Encoded, Fields, RequestContext, Staged, worst_error
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
+
+log = logs.get(__name__)
+
+REQUESTS_IN_WORK_MAX: Final = 64
+# Requests of lost connections that ask for no answer and are still done, over all of them.
+UNANSWERED_MAX: Final = 1000
+# A request that was not answered for this long when its connection closed is worth a line in the log.
+SLOW_S: Final = 1.0
+_NAMES: Final = {int(key): key.name.lower() for key in ApiKey}
+# They wait for records, or for the other members of a group, by design: that a client goes meanwhile says nothing.
+_LONG_POLLS: Final = frozenset(_NAMES[key] for key in (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
+# Smaller frames are copied: that costs less than giving the connection a new buffer.
+COPY_BYTES_MAX: Final = 16 * 1024
+
+Answer = Encoded | Fields | None
+Handler = Callable[[Broker, RequestContext, Any], Awaitable[Answer | Deferred]]
+HotHandler = Callable[[Broker, RequestContext, memoryview], Awaitable[Answer | Deferred]]
+Order = asyncio.Future[None]
+StagedHandler = Callable[[Broker, RequestContext, memoryview], Staged]
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """`decoded` get the message as kio's entity, `hot` and `staged` get the body's bytes."""
+
+    decoded: Mapping[int, Handler]
+    hot: Mapping[int, HotHandler]
+    staged: Mapping[int, StagedHandler]
+
+    @property
+    def keys(self) -> frozenset[int]:
+        return frozenset(self.decoded) | frozenset(self.hot) | frozenset(self.staged)
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the connections of a listener have in common."""
+
+    limiter: LogLimiter
+    turns: LoopTurns
+    abandoned: SparingLines
+    """How long its requests may take is the client's business."""
+    unanswered: int = 0
+    """Requests of lost connections that are still to be done."""
+
+
+class _Slot:
+    """The place of one answer in the connection's order."""
+
+    __slots__ = ("buffers", "done", "lease", "name", "started")
+
+    def __init__(self, name: str, started: float, lease: FrameLease | None) -> None:
+        self.name = name
+        self.started = started
+        self.lease = lease
+        self.buffers: Sequence[Buffer] = ()
+        self.done = False
+
+
+class ClientConnection:
+    """One client's connection: a `FrameHandler`."""
+
+    def __init__(self, connection: FrameConnection, broker: Broker, handlers: Handlers, shared: Shared) -> None:
+        self._connection = connection
+        self._shared = shared
+        self._turns = shared.turns
+        self._account = shared.turns.account()
+        self._limiter = shared.limiter
+        self._broker = broker
+        self._handlers = handlers
+        self._served = handlers.keys
+        self._frames: deque[tuple[memoryview, FrameLease | None, float]] = deque()
+        self._slots: deque[_Slot] = deque()
+        self._arrived = asyncio.Event()
+        self._aside: set[asyncio.Task[None]] = set()
+        self._unanswered = False  # the request in work asks for no answer
+        self._is_lost = False
+        self._last_turn: Order | None = None
+        """Done when every staged request so far has done its work; None when there is none under way."""
+        self._host, _, port = connection.peer.rpartition(":")
+        self._client = ClientSoftware(port=int(port) if port.isdigit() else 0)
+        self._worker = asyncio.create_task(self._work(), name=f"connection {connection.peer}")
+
+    # --- FrameHandler -------------------------------------------------------------------------------------------------------
+
+    def on_frame(self, frame: memoryview) -> None:
+        if not self._broker.cluster.serving:
+            self._broker.metrics.frame_rejected("starting")
+            self._connection.close("the node is still starting")  # clients connect again, or ask another node
+            return
+        lease: FrameLease | None = None
+        if len(frame) > COPY_BYTES_MAX:
+            lease = self._connection.detach()
+            frame = lease.view
+        else:
+            frame = memoryview(bytearray(frame))
+        self._frames.append((frame, lease, self._broker.clock.monotonic()))
+        self._connection.owes_answer = True
+        if len(self._frames) + len(self._slots) >= REQUESTS_IN_WORK_MAX:
+            self._connection.pause()
+        self._arrived.set()
+
+    def on_close(self, reason: str) -> None:
+        now = self._broker.clock.monotonic()
+        undone = (slot for slot in self._slots if not slot.done and slot.name not in _LONG_POLLS)
+        slow = [f"{slot.name} {now - slot.started:.1f}s" for slot in undone if now - slot.started > SLOW_S]
+        if slow:
+            self._shared.abandoned.line(now, "connections", peer=self._connection.peer, reason=reason, unanswered=slow)
+        self._is_lost = True
+        for task in self._aside:
+            task.cancel()
+        for slot in self._slots:
+            _release(slot.lease)
+        self._slots.clear()
+        asked = list(self._frames)
+        self._frames.clear()
+        for waiting in asked:
+            if self._shared.unanswered < UNANSWERED_MAX and _asks_no_answer(waiting[0]):
+                self._shared.unanswered += 1
+                self._frames.append(waiting)
+            else:
+                _release(waiting[1])
+        if self._unanswered:
+            return  # the worker finishes what it does, takes what is left, and ends
+        self._worker.cancel()
+        if self._frames:
+            self._worker = asyncio.create_task(self._work(), name=f"connection {self._connection.peer}, lost")
+
+    # --- requests -----------------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        turns, account = self._turns, self._account
+        while not self._is_lost or self._frames:
+            if not self._frames:
+                await self._arrived.wait()
+                self._arrived.clear()
+            while self._frames:
+                if not turns.admits():
+                    await turns.wait(account)
+                    if not self._frames:
+                        break
+                frame, lease, started = self._frames.popleft()
+                if self._is_lost:
+                    self._shared.unanswered -= 1
+                try:
+                    await turns.metered(account, self._serve(frame, lease, started))
+                except asyncio.CancelledError:
+                    _release(lease)
+                    raise
+                except Exception as error:
+                    self._failed(error, lease)
+                if self._is_lost:
+                    _release(lease)  # no slot has it
+                self._unanswered = False
+
+    def _turn(self) -> Turn:
+        return Turn(self._turns, self._account)
+
+    async def _give_way(self) -> None:
+        """Within a long request: goes on when it is the connection's turn again."""
+        await self._turns.wait(self._account)
+
+    def _failed(self, error: Exception, lease: FrameLease | None) -> None:
+        if isinstance(error, KafkaError):
+            too_large = isinstance(error, RequestTooLarge)
+            self._refuse("request_too_large" if too_large else error.code.name.lower(), str(error), lease)
+        else:
+            # A defect of ours: this client learns it by the closed connection, the others go on.
+            log.error("request_failed", peer=self._connection.peer, exc_info=error)
+            self._refuse("internal_error", "internal error", lease)
+
+    async def _serve(self, frame: memoryview, lease: FrameLease | None, started: float) -> None:
+        header, position = codec.parse_request_header(frame)
+        name = _NAMES.get(header.api_key, str(header.api_key))
+        slot = _Slot(name, started, lease)
+        if not api.is_supported(header.api_key, header.api_version) or header.api_key not in self._served:
+            self._unsupported(header, slot, frame, position)
+            return
+        who = header.client_id or "", self._host, self._give_way, self._turn, self._client
+        context = RequestContext(header.api_key, header.api_version, header.correlation_id, *who)
+        if not self._is_lost:  # the slots are those of answers
+            self._slots.append(slot)
+        staged = self._handlers.staged.get(header.api_key)
+        if staged is not None:
+            request = staged(self._broker, context, frame[position:])
+            if self._is_lost:  # one after the other, here: those that had a turn are cancelled, and will not say that it is over
+                if request.asked is not None:
+                    await request.asked()
+            elif request.asked is not None or self._last_turn is not None:
+                self._take_turn(context, slot, request)
+                return
+            self._unanswered = request.unanswered
+            outcome = await request.work()
+        else:
+            if self._last_turn is not None:
+                await self._last_turn
+            outcome = await self._begin(context, frame, position)
+        if isinstance(outcome, Deferred):
+            self._spawn(self._await_aside, context, slot, outcome.answer)
+        else:
+            self._finish(context, slot, outcome)
+
+    async def _begin(self, context: RequestContext, frame: memoryview, position: int) -> Answer | Deferred:
+        hot = self._handlers.hot.get(context.api_key)
+        if hot is not None:
+            return await hot(self._broker, context, frame[position:])
+        message = codec.decode_request_body(context.api_key, context.api_version, frame, position)
+        return await self._handlers.decoded[context.api_key](self._broker, context, message)
+
+    def _spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
+        task = asyncio.create_task(self._metered(work, *arguments))
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
+
+    async def _metered(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
+        await self._turns.metered(self._account, work(*arguments))
+
+    def _take_turn(self, context: RequestContext, slot: _Slot, request: Staged) -> None:
+        before, mine = self._last_turn, cast(Order, asyncio.get_running_loop().create_future())
+        self._last_turn = mine
+        self._spawn(self._in_turn, context, slot, request, before, mine)
+
+    async def _in_turn(
+        self, context: RequestContext, slot: _Slot, request: Staged, before: Order | None, mine: Order
+    ) -> None:
+        try:
+            if request.asked is not None:
+                await request.asked()
+            if before is not None:
+                await before
+            async with self._turn():
+                outcome = await request.work()
+        except Exception as error:
+            self._failed(error, None)  # the slot has the lease
+            return  # and nobody may do its work after this one: the connection closes
+        mine.set_result(None)
+        if self._last_turn is mine:
+            self._last_turn = None
+        if isinstance(outcome, Deferred):
+            await self._await_aside(context, slot, outcome.answer)
+        else:
+            self._finish(context, slot, outcome)
+
+    async def _await_aside(self, context: RequestContext, slot: _Slot, answer: Awaitable[Answer]) -> None:
+        try:
+            self._finish(context, slot, await answer)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("request_failed", peer=self._connection.peer, request=slot.name)
+            self._refuse("internal_error", "internal error", None)
+
+    def _finish(self, context: RequestContext, slot: _Slot, answer: Answer) -> None:
+        outcome = ErrorCode.NONE
+        if answer is None:
+            slot.buffers = ()
+        elif isinstance(answer, Encoded):
+            slot.buffers = [codec.response_header(context.api_key, context.api_version, context.correlation_id), *answer.buffers]
+            outcome = answer.outcome
+        else:
+            outcome = worst_error(answer)
+            body = codec.response(context.api_key, context.api_version, answer)
+            slot.buffers = [codec.response_header(context.api_key, context.api_version, context.correlation_id), body]
+        slot.done = True
+        self._broker.metrics.request_done(slot.name, outcome, self._broker.clock.monotonic() - slot.started)
+        self._flush()
+
+    def _flush(self) -> None:
+        """Sends what is ready at the head of the order."""
+        while self._slots and self._slots[0].done:
+            slot = self._slots.popleft()
+            _release(slot.lease)
+            if slot.buffers:
+                self._connection.send(*slot.buffers)
+        in_work = len(self._frames) + len(self._slots)
+        self._connection.owes_answer = in_work > 0
+        if in_work < REQUESTS_IN_WORK_MAX:
+            self._connection.resume()
+
+    def _unsupported(self, header: RequestHeader, slot: _Slot, frame: memoryview, position: int) -> None:
+        """The two requests that say in an answer that they are not served; all others close the connection."""
+        answer: bytes | None = None
+        if header.api_key == ApiKey.API_VERSIONS:
+            answer = codec.unsupported_api_versions(header.correlation_id, self._broker.announced_keys)
+        elif header.api_key == ApiKey.PRODUCE and 0 <= header.api_version < produce.VERSION_LOW:
+            body = produce.refuse_old_produce(header.api_version, frame, position)
+            if body is not None:
+                answer = codec.encode_response_frame(header.correlation_id, header.api_key, header.api_version, body)
+        if answer is not None:
+            slot.buffers = [answer]
+            slot.done = True
+            spent_s = self._broker.clock.monotonic() - slot.started
+            self._broker.metrics.request_done(slot.name, ErrorCode.UNSUPPORTED_VERSION, spent_s)
+            self._slots.append(slot)
+            self._flush()
+            return
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, f"request {slot.name} in version {header.api_version} is not served: see ApiVersions"
+        )
+
+    def _refuse(self, kind: str, reason: str, lease: FrameLease | None) -> None:
+        now = self._broker.clock.monotonic()
+        self._limiter.warning(now, "request_refused", peer=self._connection.peer, reason=reason)
+        self._broker.metrics.frame_rejected(kind)
+        _release(lease)
+        self._connection.close(reason)
+
+
+def _asks_no_answer(frame: memoryview) -> bool:
+    try:
+        header, position = codec.parse_request_header(frame)
+        if header.api_key != ApiKey.PRODUCE or not api.is_supported(header.api_key, header.api_version):
+            return False
+        return produce.asks_no_answer(header.api_version, frame[position:])
+    except KafkaError:
+        return False
+
+
+def _release(lease: FrameLease | None) -> None:
+    if lease is not None:
+        lease.release()
+
+
+async def listen(broker: Broker, handlers: Handlers) -> FrameServer:
+    """Opens the Kafka listener.  Raises PortInUse."""
+    configuration = broker.configuration
+    abandoned = SparingLines(log, "requests_abandoned", "more_requests_abandoned")
+    shared = Shared(LogLimiter(), LoopTurns(broker.clock.monotonic), abandoned)
+    return await serve_frames(
+        configuration.kafka.host,
+        configuration.kafka.port,
+        lambda connection: ClientConnection(connection, broker, handlers, shared),
+        configuration.integer("socket.request.max.bytes"),
+        max_connections=configuration.integer("max.connections"),
+        max_connections_per_address=configuration.integer("max.connections.per.ip"),
+        idle_s=configuration.integer("connections.max.idle.ms") / 1000,
+        budget=ByteBudget(configuration.integer("queued.max.request.bytes")),
+        on_refused=broker.metrics.frame_rejected,
+    )

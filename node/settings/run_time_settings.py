@@ -1,0 +1,95 @@
+"""Settings of this node as they hold now: by the metadata (KIP-226), else by the file, else by default; and what topics inherit
+of them.  Read on the node's loop.
+"""
+
+from __future__ import annotations
+
+from ...controller.planning.node_settings import effective
+from ...controller.state.broker_settings import (
+    BROKER_SETTINGS,
+    CATCH_UP_SETTING,
+    CONNECTIONS_OVERRIDES_SETTING,
+    CONNECTIONS_PER_IP_SETTING,
+    CONNECTIONS_SETTING,
+    FOLLOWER_THROTTLE_SETTING,
+    LEADER_THROTTLE_SETTING,
+    LOG_DIRS_THROTTLE_SETTING,
+    PRODUCER_ID_EXPIRATION_SETTING,
+    connection_overrides,
+)
+from ...controller.state.model import TopicState
+from ...controller.state.topic_defaults import NodeConfigs, inherited
+from ...replication.fetching.configuration import ReplicationLimits
+from ...runtime.network import FrameServer
+from .configuration import Configuration
+
+
+class RunTimeSettings:
+    """`update` with each new `ClusterState.node_configs`."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self._present: NodeConfigs | None = None
+        self._values: dict[str, str] = {}
+        self._inherited: dict[str, str] = {}
+        self._merged: dict[str, tuple[dict[str, str], dict[str, str]]] = {}  # topic -> its own, and with what it inherits
+
+    def update(self, present: NodeConfigs) -> bool:
+        """False when these are the ones that were acted on last."""
+        if present is self._present:
+            return False
+        self._present = present
+        self._values = effective(present, self._configuration.node_id)
+        return True
+
+    def update_topics(self, present: NodeConfigs) -> bool:
+        """Whether topics inherit something else from now on."""
+        found = inherited(present, self._configuration.node_id)
+        changed, self._inherited = found != self._inherited, found
+        if changed:
+            self._merged.clear()
+        return changed
+
+    def text(self, name: str) -> str:
+        found = self._values.get(name)
+        if found is not None:
+            return found
+        values = self._configuration.values
+        return str(values[name]) if name in values else BROKER_SETTINGS[name].default or ""
+
+    def number(self, name: str) -> int:
+        """0 when it has no value and no default."""
+        return int(min(float(text), 2.0**62)) if "." in (text := self.text(name)) or "e" in text.lower() else int(text or 0)
+
+    def topic_config(self, topic: TopicState) -> dict[str, str]:
+        """What holds for a topic on this node; the same object as long as nothing changes."""
+        if topic.internal or not self._inherited:
+            return topic.config
+        known = self._merged.get(topic.name)
+        if known is None or known[0] is not topic.config:
+            known = self._merged[topic.name] = (topic.config, {**self._inherited, **topic.config})
+        return known[1]
+
+    def forget_topic(self, name: str) -> None:
+        self._merged.pop(name, None)
+
+    def replication_limits(self) -> ReplicationLimits:
+        return ReplicationLimits(
+            catch_up_bytes_per_s=self.number(CATCH_UP_SETTING) or None,
+            leader_throttled_bytes_per_s=self._rate(LEADER_THROTTLE_SETTING),
+            follower_throttled_bytes_per_s=self._rate(FOLLOWER_THROTTLE_SETTING),
+            producer_id_expiration_ms=self.number(PRODUCER_ID_EXPIRATION_SETTING),
+        )
+
+    def log_dirs_rate(self) -> int | None:
+        """Bytes a second of all replicas that move between data folders; None: no limit."""
+        return self._rate(LOG_DIRS_THROTTLE_SETTING)
+
+    def _rate(self, name: str) -> int | None:
+        """Without a value there is no limit; 0 lets nothing through, as in Kafka."""
+        return self.number(name) if name in self._values else None
+
+    def limit_connections(self, listener: FrameServer) -> None:
+        """From the next connection on."""
+        overrides = connection_overrides(self.text(CONNECTIONS_OVERRIDES_SETTING))
+        listener.limit_connections(self.number(CONNECTIONS_SETTING), self.number(CONNECTIONS_PER_IP_SETTING), overrides)

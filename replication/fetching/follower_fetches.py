@@ -1,0 +1,216 @@
+"""The leader's side of replication: answering the fetches of followers.
+
+Order, for every partition listed in a fetch: compare topic ids (a topic created again begins anew at epoch 0, so no epoch tells
+the two apart), fence by leader epoch, compare histories, and only then believe its fetch offset
+(`Replica.receive_fetch`), move the high watermark, consider the follower for the ISR.  Reading comes last, for the listed
+partitions and for those of the session that changed.
+
+A fetch waits until a partition has records, an error or a divergence; when all that is new is a higher high watermark, for
+`WATERMARK_NEWS_S` more, because records that follow take it along.  A newer fetch of the same follower ends the wait of the older
+one.  The byte budget is given out from another partition on each time, and the first partition that has records always gets one
+whole batch, however large (docs/semantics.md R15).  A replica that catches up may be given less (`catch_up_throttle.py`): the
+rest comes with later fetches.
+
+Within a session the numbers of the requests keep their order, and a position holds until another is listed.  A fetch outside of
+it may arrive late, after newer ones: it is answered, but what it says of a partition that the session has listed does not count,
+for nobody would correct it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from ...runtime.clock import Clock
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
+from ..partition.follower import FetchPosition
+from ..replica.catch_up_throttle import CatchUpThrottle
+from ..replica.delayed import WATERMARK_NEWS_S, FetchWaiter
+from ..replica.reading import failed_answer, read_batches
+from ..replica.replica import Replica
+from .configuration import ReplicationLimits
+from .fetch_session import NO_SESSION_EPOCH, SESSIONS_MAX, Facts, FollowerSession, News, SessionTable
+
+Key = tuple[str, int]
+
+
+class FollowerFetches:
+    """Serves fetches whose `replica_id` names a broker."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        lookup: Callable[[str, int], Replica],
+        limits: ReplicationLimits,
+        on_progress: Callable[[Replica, int], None],
+        on_storage_failure: Callable[[Replica, str], None],
+    ) -> None:
+        """`on_progress(replica, node)` runs right after a fetch offset was recorded."""
+        self._clock = clock
+        self._lookup = lookup
+        self.catch_up = CatchUpThrottle(limits.catch_up_bytes_per_s)
+        self.throttle = CatchUpThrottle(limits.leader_throttled_bytes_per_s)
+        self._on_progress = on_progress
+        self._on_storage_failure = on_storage_failure
+        self._sessions = SessionTable(1 + int(clock.random() * 1_000_000_000))
+        self._waiting: dict[int, FetchWaiter] = {}
+        self._heard_s: dict[int, float] = {}
+        self._rotation = 0
+
+    def change_limits(self, limits: ReplicationLimits) -> None:
+        """From now on."""
+        self.catch_up.set_limit(limits.catch_up_bytes_per_s)
+        self.throttle.set_limit(limits.leader_throttled_bytes_per_s)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def sessions(self) -> int:
+        return len(self._sessions)
+
+    def heard_of(self, within_s: float) -> frozenset[int]:
+        """The followers that fetched anything in the last `within_s` seconds."""
+        since_s = self._clock.monotonic() - within_s
+        return frozenset(node_id for node_id, heard_s in self._heard_s.items() if heard_s >= since_s)
+
+    async def fetch(self, request: FetchRequest) -> FetchResponse:
+        """Answers `request`, waiting up to its `max_wait_ms`; errors are values of the partitions."""
+        node_id = request.replica_id
+        if node_id in self._heard_s or len(self._heard_s) < SESSIONS_MAX:
+            self._heard_s[node_id] = self._clock.monotonic()
+        previous = self._waiting.get(node_id)
+        if previous is not None:
+            previous.wake()
+        session = self._sessions.open(request)
+        if isinstance(session, ErrorCode):
+            return FetchResponse(session)
+        try:
+            return await self._serve(request, session)
+        finally:
+            if session.session_id == 0:
+                session.close()
+
+    async def _serve(self, request: FetchRequest, session: FollowerSession) -> FetchResponse:
+        listed = [(topic, spec.partition) for topic, specs in request.topics for spec in specs]
+        everything = request.session_epoch <= 0
+        answers, news = self._evaluate(request, session, listed, everything=everything, arrival=True)
+        if news is not News.NOW and request.max_wait_ms > 0:
+            wait_s = request.max_wait_ms / 1000
+            await self._wait(session, wait_s if news is News.NONE else min(wait_s, WATERMARK_NEWS_S))
+            if session.closed:
+                return FetchResponse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            # Woken by a change, by its own newer fetch, or by time: it is answered in any case.
+            answers, _ = self._evaluate(request, session, listed if everything else (), everything=everything, arrival=False)
+        return FetchResponse(ErrorCode.NONE, session.session_id, answers)
+
+    async def _wait(self, session: FollowerSession, delay_s: float) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = FetchWaiter(lambda: None if woken.done() else woken.set_result(None))
+        waiter.start_timer(self._clock, delay_s)
+        self._waiting[session.node_id] = session.waiter = waiter
+        try:
+            await woken
+        finally:
+            waiter.close()
+            if session.waiter is waiter:
+                session.waiter = None
+            if self._waiting.get(session.node_id) is waiter:
+                del self._waiting[session.node_id]
+
+    def _evaluate(
+        self, request: FetchRequest, session: FollowerSession, listed: Iterable[Key], *, everything: bool, arrival: bool
+    ) -> tuple[list[tuple[str, list[FetchResponsePartition]]], News]:
+        """The answer as of now, and whether it should go out without waiting: on arrival, if it says `NOW`.
+
+        Looks at the listed partitions and at those that changed; with `everything` even those without news are answered.
+        """
+        fresh = frozenset(listed) if arrival else frozenset()
+        keys = list(dict.fromkeys((*listed, *session.dirty)))
+        by_topic: dict[str, list[FetchResponsePartition]] = {}
+        total, most = 0, News.NONE if arrival and request.max_wait_ms > 0 else News.NOW
+        facts: dict[Key, Facts] = {}
+        self._rotation += 1
+        first = self._rotation % len(keys) if keys else 0
+        for key in (*keys[first:], *keys[:first]):
+            spec = session.parts.get(key)
+            if spec is None:
+                session.drop(key)
+                continue
+            budget = min(spec.max_bytes, request.max_bytes - total)
+            try:
+                answer, news = self._answer(request, session, key, spec, budget, total == 0, key in fresh, facts)
+            except KafkaError as error:
+                session.drop(key)
+                answer, news = failed_answer(self._lookup, key, error), News.NOW
+            total += len(answer.records)
+            if news is not News.NONE:
+                most = news if most is not News.NOW else most
+            if news is not News.NONE or everything:
+                by_topic.setdefault(key[0], []).append(answer)
+        if most is News.NOW:
+            for key, told in facts.items():
+                session.tell(key, told)
+        else:
+            session.dirty.update(dict.fromkeys(facts))  # it is said after all, with what comes next
+        return list(by_topic.items()), most
+
+    def _throttles_of(self, replica: Replica) -> list[CatchUpThrottle]:
+        """Those that hold for followers of this replica that catch up."""
+        found = [self.catch_up] if self.catch_up.limits else []
+        return [*found, self.throttle] if self.throttle.limits and replica.is_leader_throttled else found
+
+    def _answer(
+        self,
+        request: FetchRequest,
+        session: FollowerSession,
+        key: Key,
+        spec: FetchPartition,
+        budget: int,
+        at_least_one: bool,
+        arrival: bool,
+        facts: dict[Key, Facts],
+    ) -> tuple[FetchResponsePartition, News]:
+        """One partition, and what news it has for the follower; `facts` gets what it is told by that."""
+        replica = self._lookup(*key)
+        if spec.topic_id != replica.topic_id:
+            # Deleted and created again, and one of us does not know yet: epochs of the two topics cannot be compared.
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{key[0]} is topic {replica.topic_id} here, not {spec.topic_id}")
+        sent = FetchPosition(spec.current_leader_epoch, spec.fetch_offset, spec.last_fetched_epoch, spec.log_start_offset)
+        now_s = self._clock.monotonic()
+        beside = request.session_epoch == NO_SESSION_EPOCH and self._sessions.lists(request.replica_id, key, spec)
+        diverging = replica.receive_fetch(
+            request.replica_id, request.replica_epoch, sent, now_s=now_s, arrival=arrival and not beside
+        )
+        session.watch(key, replica.watchers)
+        log = replica.log
+        if diverging is None and arrival:
+            self._on_progress(replica, request.replica_id)
+        session.dirty.pop(key, None)  # from here on nothing else runs: the answer has everything that was announced
+        leader = replica.require_leader()
+        answer = FetchResponsePartition(
+            key[1], high_watermark=leader.high_watermark, log_start_offset=log.log_start_offset, diverging_epoch=diverging
+        )
+        if diverging is not None:
+            return answer, News.NOW
+        if spec.fetch_offset < log.log_end_offset:
+            end = log.log_end_offset
+            throttles = self._throttles_of(replica)
+            held_back = throttles if throttles and leader.is_catching_up(request.replica_id, end, now_s) else []
+            for throttle in held_back:
+                allowance = throttle.allowance(now_s)
+                budget, at_least_one = min(budget, allowance), at_least_one and allowance > 0
+            if budget > 0 or at_least_one:
+                answer.records, _ = read_batches(replica, spec.fetch_offset, budget, end, at_least_one, self._on_storage_failure)
+                answer.may_have_offset_gaps = log.config.may_have_offset_gaps
+            for throttle in held_back:
+                throttle.sent(len(answer.records))
+            if not answer.records:
+                session.dirty[key] = None  # the budget was used up: its turn comes with the next fetch
+        told = leader, leader.high_watermark, log.log_start_offset
+        news = session.news(key, told)
+        if news is not News.NONE:
+            facts[key] = told
+        return answer, News.NOW if answer.records else news

@@ -1,0 +1,492 @@
+"""The leader of one partition in one leader epoch, as a pure core: in-sync replicas, pending ISR change, high watermark.
+
+One object lives for exactly one leader epoch: what a replica acknowledged to an earlier leader proves nothing to this one
+(KIP-320), so every object starts with no follower offsets at all.
+
+Promises
+
+* The **high watermark** is the least *flushed* end over the **maximal ISR** (the committed ISR plus a pending addition; a
+  pending removal still counts), never moves while the committed ISR is smaller than `min.insync.replicas` (KIP-966), and never
+  goes back within the epoch (docs/semantics.md R1 to R4).  Replicas that a move adds do not raise that minimum before it is over.
+* A follower counts only by fetches that carried this leader epoch and that were found not to diverge.
+* A replica is proposed for the ISR only when it has reached the high watermark *and* the leader's own epoch start, and always
+  together with the broker epoch of the incarnation that did so (rule R7).  A fetch of an older incarnation is refused.
+* One ISR change is outstanding at a time.  While its outcome is unknown it stays pending, so that the maximal ISR covers both
+  outcomes; only an answer or newer metadata ends it.
+* A follower that the metadata knows to be fenced, shutting down or of another life is not proposed, and holds nothing (KIP-903).
+
+Order of a follower's fetch: `check_epoch`, then the divergence check on the log, only then `record_fetch`, then
+`advance_high_watermark`, then `propose_join`.  The caller supplies the time; nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+
+from ...wire.errors import ErrorCode, KafkaError
+from .assignment import UNKNOWN_BROKER_EPOCH, Eligibility, IsrMember, IsrProposal, IsrResult
+
+NEVER_S = float("-inf")
+
+#: A follower outside the ISR that has not fetched for this long is not waited for: it may have gone for good.
+JOIN_SILENCE_S = 1.5
+
+#: Answers after which the controller is known not to have changed anything: the committed ISR alone counts again.
+REFUSED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
+
+#: Answers after which only newer metadata can say what holds: the change stays pending and is not sent again.
+SUPERSEDED = frozenset(
+    {
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.STALE_BROKER_EPOCH,
+    }
+)
+
+
+class ChangeKind(enum.Enum):
+    """The two ISR changes a leader may ask for."""
+
+    EXPAND = "expand"
+    SHRINK = "shrink"
+
+
+@dataclass(slots=True, eq=False)
+class PendingChange:
+    """An ISR change whose outcome is not known yet; compared by identity, so that a late answer cannot end a newer one."""
+
+    kind: ChangeKind
+    proposal: IsrProposal
+    nodes: frozenset[int]
+    awaits_metadata: bool = False
+    awaited_for_long: bool = False
+
+
+@dataclass(slots=True)
+class ReplicaProgress:
+    """What this leader epoch knows of one follower."""
+
+    node_id: int
+    fetch_offset: int = -1
+    broker_epoch: int = UNKNOWN_BROKER_EPOCH
+    last_fetch_s: float = NEVER_S
+    leader_end_at_last_fetch: int = -1
+    last_caught_up_s: float = NEVER_S
+    join_paused: bool = False  # refused or removed: neither joins nor holds the high watermark until the pause is over
+    log_start_offset: int = -1
+
+
+class AlterOutcome(enum.Enum):
+    """What the shell has to do after an answer of the controller."""
+
+    SETTLED = "settled"
+    AWAIT_METADATA = "await_metadata"
+    RETRY = "retry"
+    STALE = "stale"
+
+
+def check_epoch(own: int, current_leader_epoch: int, *, required: bool) -> None:
+    """See `PartitionLeader.check_epoch`: a replica of leader epoch `own` is asked by somebody who believes in another."""
+    if current_leader_epoch == own or (current_leader_epoch < 0 and not required):
+        return
+    code = ErrorCode.FENCED_LEADER_EPOCH if current_leader_epoch < own else ErrorCode.UNKNOWN_LEADER_EPOCH
+    raise KafkaError(code, f"request is for leader epoch {current_leader_epoch}, this replica's is {own}")
+
+
+class PartitionLeader:
+    """The state of one leadership; see the module's docstring for the rules."""
+
+    __slots__ = (
+        "_eligibility_of",
+        "_followers",
+        "_isr",
+        "_lag_max_s",
+        "_maximal_isr",
+        "_min_insync_replicas",
+        "_pending",
+        "_removal_refused",
+        "_settled",
+        "deleted_below",
+        "epoch_start_offset",
+        "high_watermark",
+        "leader_epoch",
+        "node_id",
+        "partition_epoch",
+        "pauses",
+    )
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        leader_epoch: int,
+        partition_epoch: int,
+        epoch_start_offset: int,
+        high_watermark: int,
+        replicas: Iterable[int],
+        isr: Iterable[int],
+        min_insync_replicas: int,
+        lag_max_s: float,
+        now_s: float,
+        adding: Iterable[int] = (),
+        deleted_below: int = 0,
+        eligibility_of: Callable[[int, int], Eligibility] = lambda _node_id, _broker_epoch: Eligibility.YES,
+    ) -> None:
+        """`epoch_start_offset` is the log's end at the election, `deleted_below` its start; `high_watermark` is what this replica
+        knew by then.  `eligibility_of(node id, broker epoch)` is what the applied metadata says right now."""
+        self.node_id = node_id
+        self.leader_epoch = leader_epoch
+        self.partition_epoch = partition_epoch
+        self.epoch_start_offset = epoch_start_offset
+        self.high_watermark = high_watermark
+        self.deleted_below = deleted_below
+        """Somebody may have been told that records below are gone: who joins the ISR must have let go of them, durably."""
+        self._isr = frozenset(isr)
+        self._maximal_isr = self._isr
+        self._min_insync_replicas = min_insync_replicas
+        self._lag_max_s = lag_max_s
+        self._pending: PendingChange | None = None
+        self._removal_refused = False
+        self._eligibility_of = eligibility_of
+        self.pauses = 0
+        """So often in a row changes were put off (`end_pauses`), since the ISR grew or there was news of a follower."""
+        self._followers = {node: ReplicaProgress(node) for node in replicas if node != node_id}
+        self._settled = self.replicas.difference(adding)
+        if node_id not in self._isr:
+            raise ValueError(f"node {node_id} was told to lead with ISR {sorted(self._isr)}, which does not contain it")
+        if not self._isr <= self.replicas:
+            raise ValueError(f"ISR {sorted(self._isr)} is not within the replicas {sorted(self.replicas)}")
+        if high_watermark > epoch_start_offset:
+            raise ValueError(f"high watermark {high_watermark} is above the log's end {epoch_start_offset}")
+        for node in self._isr:
+            if node in self._followers:  # members of the ISR have one full lag time to fetch from their new leader
+                self._followers[node].last_caught_up_s = now_s
+
+    # -- views ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def isr(self) -> frozenset[int]:
+        """The committed ISR: the newest one that the controller is known to have accepted."""
+        return self._isr
+
+    @property
+    def pending(self) -> PendingChange | None:
+        return self._pending
+
+    def pending_again(self) -> PendingChange | None:
+        """The pending change; called from time to time.  One that still awaits metadata at the next call is to be sent again: a
+        deposed controller that names no term (one of an older version) may have refused it, and then no metadata would ever end
+        it.  Its compare-and-set makes that harmless."""
+        change = self._pending
+        if change is not None and change.awaits_metadata:
+            change.awaits_metadata, change.awaited_for_long = not change.awaited_for_long, not change.awaited_for_long
+        return change
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """Every replica that may be in the ISR once the pending change is decided, either way."""
+        return self._maximal_isr
+
+    @property
+    def replicas(self) -> frozenset[int]:
+        return frozenset(self._followers) | {self.node_id}
+
+    @property
+    def min_insync_replicas(self) -> int:
+        """The configured minimum, but never more than there are replicas, not counting those that a move adds."""
+        return min(self._min_insync_replicas, len(self._settled))
+
+    def follower(self, node_id: int) -> ReplicaProgress:
+        """Raises KafkaError NOT_LEADER_OR_FOLLOWER for a node that holds no replica: its metadata differs from ours."""
+        found = self._followers.get(node_id)
+        if found is None:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"node {node_id} fetched as a follower but the replicas are {sorted(self.replicas)}",
+            )
+        return found
+
+    def is_under_min_isr(self) -> bool:
+        return len(self._isr) < self.min_insync_replicas
+
+    def is_under_replicated(self) -> bool:
+        return not self._isr.issuperset(self._settled)
+
+    def is_catching_up(self, node_id: int, leader_log_end: int, now_s: float) -> bool:
+        """Neither in the ISR, nor about to be: nothing waits for this follower, so its fetching may be slowed down."""
+        progress = self._followers.get(node_id)
+        if progress is None or node_id in self._maximal_isr:
+            return False
+        return not self._is_about_to_join(progress, leader_log_end, now_s)
+
+    def is_confirmed(self) -> bool:
+        """True once everything found at the election is known to be committed (rule F4)."""
+        return self.high_watermark >= self.epoch_start_offset
+
+    # -- fencing and acknowledgements ----------------------------------------------------------------------------------------
+
+    def check_epoch(self, current_leader_epoch: int, *, required: bool) -> None:
+        """Fences a request by the leader epoch its sender believes in; -1 (unknown) passes unless `required` (KIP-320).
+
+        Raises KafkaError FENCED_LEADER_EPOCH (the sender is behind) or UNKNOWN_LEADER_EPOCH (we are).
+        """
+        check_epoch(self.leader_epoch, current_leader_epoch, required=required)
+
+    def check_before_append(self, required_acks: int) -> None:
+        """Raises KafkaError NOT_ENOUGH_REPLICAS when acks=all could not be honoured at all (rule A3)."""
+        if required_acks == -1 and self.is_under_min_isr():
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"the ISR {sorted(self._isr)} has fewer than min.insync.replicas={self.min_insync_replicas} members",
+            )
+
+    def commit_state(self, next_offset: int) -> ErrorCode | None:
+        """None while records up to `next_offset` (exclusive) are not committed; else the acknowledgement for acks=all
+        (rule A3)."""
+        if self.high_watermark < next_offset:
+            return None
+        return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if self.is_under_min_isr() else ErrorCode.NONE
+
+    # -- progress ------------------------------------------------------------------------------------------------------------
+
+    def record_fetch(
+        self, node_id: int, *, broker_epoch: int, fetch_offset: int, leader_log_end: int, now_s: float
+    ) -> ReplicaProgress:
+        """A follower's fetch that passed the epoch and divergence checks: everything below `fetch_offset` is flushed there.
+
+        Raises KafkaError NOT_LEADER_OR_FOLLOWER for a stranger or for an older incarnation of the follower (rule R7).
+        """
+        if not 0 <= fetch_offset <= leader_log_end:
+            raise ValueError(f"fetch offset {fetch_offset} is not within the leader's log, which ends at {leader_log_end}")
+        progress = self.follower(node_id)
+        if broker_epoch < progress.broker_epoch:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"node {node_id} fetched with broker epoch {broker_epoch}, but it has since registered {progress.broker_epoch}",
+            )
+        if broker_epoch > progress.broker_epoch or now_s - progress.last_fetch_s > JOIN_SILENCE_S:
+            progress.broker_epoch = broker_epoch
+            progress.join_paused = False  # another life, or heard of again: it may join as soon as it has caught up
+        if fetch_offset >= leader_log_end:
+            progress.last_caught_up_s = max(progress.last_caught_up_s, now_s)
+        elif 0 <= progress.leader_end_at_last_fetch <= fetch_offset:
+            # It has everything there was when it last asked: caught up as of then.
+            progress.last_caught_up_s = max(progress.last_caught_up_s, progress.last_fetch_s)
+        progress.fetch_offset = fetch_offset
+        progress.last_fetch_s = now_s
+        progress.leader_end_at_last_fetch = leader_log_end
+        return progress
+
+    def on_append(self, old_log_end: int, now_s: float) -> None:
+        """The leader appended at `old_log_end`: a follower that had everything until now was caught up until now.
+
+        In a fetch session a follower of an idle partition does not repeat its offset, so its last fetch may be long ago.
+        """
+        for progress in self._followers.values():
+            if progress.fetch_offset == old_log_end:
+                progress.last_caught_up_s = max(progress.last_caught_up_s, now_s)
+                progress.last_fetch_s = max(progress.last_fetch_s, now_s)
+                progress.leader_end_at_last_fetch = old_log_end
+
+    def advance_high_watermark(self, leader_flushed_end: int, leader_log_end: int, now_s: float) -> bool:
+        """Moves the high watermark as far as allowed; True when it moved.
+
+        `leader_flushed_end` is the leader's own share: its flushed end, or its log's end under FlushPolicy.OS.
+        """
+        if self.is_under_min_isr():
+            return False
+        candidate = leader_flushed_end
+        for node, progress in self._followers.items():
+            if progress.fetch_offset < candidate and (
+                node in self._maximal_isr or self._is_about_to_join(progress, leader_log_end, now_s)
+            ):
+                candidate = progress.fetch_offset
+                if candidate <= self.high_watermark:
+                    return False
+        if candidate <= self.high_watermark:
+            return False
+        self.high_watermark = candidate
+        return True
+
+    def _is_about_to_join(self, progress: ReplicaProgress, leader_log_end: int, now_s: float) -> bool:
+        """A replica that keeps up but is not in the ISR yet holds the high watermark, or under load it could never reach it.
+
+        This can only hold the high watermark back, never lift it.  One that does not fetch holds nothing: a node that left in
+        good order kept up to the last moment, and would otherwise hold every commit for `replica.lag.time.max.ms`.
+        """
+        if progress.join_paused or progress.fetch_offset < self.epoch_start_offset:
+            return False
+        if now_s - progress.last_fetch_s > JOIN_SILENCE_S:
+            return False
+        return self._is_caught_up(progress, leader_log_end, now_s) and self._is_eligible(progress)
+
+    def _is_eligible(self, progress: ReplicaProgress) -> bool:
+        return self._eligibility_of(progress.node_id, progress.broker_epoch) is Eligibility.YES
+
+    def _is_caught_up(self, progress: ReplicaProgress, leader_log_end: int, now_s: float) -> bool:
+        return progress.fetch_offset == leader_log_end or now_s - progress.last_caught_up_s <= self._lag_max_s
+
+    # -- ISR changes ---------------------------------------------------------------------------------------------------------
+
+    def propose_join(self, node_id: int) -> PendingChange | None:
+        """The change to send when this follower may join the ISR; None when it is in, may not join, or a change is pending."""
+        if node_id in self._maximal_isr or self._pending is not None:
+            return None
+        progress = self.follower(node_id)
+        if progress.join_paused or not self._may_join(progress) or not self._is_eligible(progress):
+            return None
+        return self._start(ChangeKind.EXPAND, self._isr | {node_id})
+
+    def _may_join(self, progress: ReplicaProgress) -> bool:
+        """KIP-320's strong ISR: at the high watermark, and at this leader's own epoch start; and without what was deleted."""
+        is_caught_up = progress.fetch_offset >= self.high_watermark and progress.fetch_offset >= self.epoch_start_offset
+        return is_caught_up and max(0, progress.log_start_offset) >= self.deleted_below
+
+    def propose_removals(self, leader_log_end: int, now_s: float) -> PendingChange | None:
+        """The change that removes members that have not caught up for `replica.lag.time.max.ms`."""
+        if self._pending is not None or self._removal_refused:
+            return None
+        lagging = {
+            node
+            for node in self._isr
+            if node != self.node_id
+            and (node not in self._followers or not self._is_caught_up(self._followers[node], leader_log_end, now_s))
+        }
+        if not lagging:
+            return None
+        return self._start(ChangeKind.SHRINK, self._isr - lagging)
+
+    def propose_next_join(self) -> PendingChange | None:
+        """Like `propose_join` for the first follower that may join: used after a change was settled, or a pause is over."""
+        for node in self._followers:
+            change = self.propose_join(node)
+            if change is not None:
+                return change
+        return None
+
+    @property
+    def has_paused_changes(self) -> bool:
+        """Whether a change waits to be proposed again (`end_pauses`).  A follower that is not eligible waits for news instead."""
+        return self._removal_refused or any(
+            progress.join_paused and node not in self._isr and self._is_eligible(progress)
+            for node, progress in self._followers.items()
+        )
+
+    def brokers_changed(self, nodes: Container[int]) -> bool:
+        """The applied metadata has news of these brokers; True when that may matter here: followers that may join now need not
+        wait, those that may not hold nothing.
+
+        A pending addition of a follower whose life is over is over, too.  The metadata that says so does not have the addition,
+        or a newer partition epoch would have ended it; and after that the controller accepts it never more.
+        """
+        matters = False
+        for node, progress in self._followers.items():
+            if node in nodes and node not in self._isr:
+                matters, self.pauses = True, 0
+                if self._is_eligible(progress):
+                    progress.join_paused = False
+        joining = () if self._pending is None else self._pending.proposal.isr
+        if any(self._is_gone(member) for member in joining if member.node_id not in self._isr):
+            self._pending = None
+            self._refresh_maximal_isr()
+        return matters
+
+    def _is_gone(self, member: IsrMember) -> bool:
+        if member.broker_epoch == UNKNOWN_BROKER_EPOCH:  # which the controller takes for whichever life there is
+            return False
+        return self._eligibility_of(member.node_id, member.broker_epoch) is Eligibility.NEVER
+
+    def end_pauses(self, present: Container[int]) -> None:
+        """Lets followers that are `present` (were heard of lately) be proposed again; the shell calls it at a bounded rate."""
+        self._removal_refused = False
+        for node, progress in self._followers.items():
+            if node in present:
+                progress.join_paused = False
+
+    def _start(self, kind: ChangeKind, nodes: frozenset[int]) -> PendingChange:
+        members = tuple(IsrMember(node, self._broker_epoch_of(node)) for node in sorted(nodes))
+        proposal = IsrProposal(self.leader_epoch, self.partition_epoch, members)
+        self._pending = PendingChange(kind, proposal, nodes)
+        self._refresh_maximal_isr()
+        return self._pending
+
+    def _broker_epoch_of(self, node: int) -> int:
+        progress = self._followers.get(node)
+        return UNKNOWN_BROKER_EPOCH if progress is None else progress.broker_epoch
+
+    def _refresh_maximal_isr(self) -> None:
+        self._maximal_isr = self._isr if self._pending is None else self._isr | self._pending.nodes
+
+    def complete_alter(self, change: PendingChange, result: IsrResult) -> AlterOutcome:
+        """The controller's answer to `change`.  RETRY means: unknown or transient, send the same change again later."""
+        if change is not self._pending:
+            return AlterOutcome.STALE
+        if result.error is ErrorCode.NONE:
+            if result.leader_epoch != self.leader_epoch:
+                change.awaits_metadata = True
+                return AlterOutcome.AWAIT_METADATA
+            if self.on_metadata(result.partition_epoch, result.isr):
+                return AlterOutcome.SETTLED
+            change.awaits_metadata = True  # accepted, yet not newer than what we know: only the metadata log can tell
+            return AlterOutcome.AWAIT_METADATA
+        if result.error in REFUSED:  # the next try is for `end_pauses` to allow
+            for node in change.nodes - self._isr:
+                if node in self._followers:
+                    self._followers[node].join_paused = True
+            self._removal_refused = change.kind is ChangeKind.SHRINK
+            self._pending = None
+            self._refresh_maximal_isr()
+            return AlterOutcome.SETTLED
+        if result.error in SUPERSEDED:
+            change.awaits_metadata = True
+            return AlterOutcome.AWAIT_METADATA
+        return AlterOutcome.RETRY
+
+    def on_metadata(
+        self,
+        partition_epoch: int,
+        isr: Iterable[int],
+        replicas: Iterable[int] | None = None,
+        adding: Iterable[int] = (),
+    ) -> bool:
+        """The committed ISR at `partition_epoch`, from an answer or from the metadata log; False when it is not newer.
+
+        `replicas` and `adding` are given when it comes from the metadata log: a move adds and removes replicas within an epoch.
+
+        A newer partition epoch ends the pending change for good: its compare-and-set can no longer succeed.
+        """
+        if partition_epoch <= self.partition_epoch:
+            return False
+        new_isr = frozenset(isr)
+        if self.node_id not in new_isr:
+            raise ValueError(f"ISR {sorted(new_isr)} of partition epoch {partition_epoch} leaves out its leader {self.node_id}")
+        for node in self._isr - new_isr:
+            if node in self._followers:
+                # Fenced or lagging.  What it holds it still holds, but it may be gone: it must not hold the high watermark.
+                self._followers[node].last_caught_up_s = NEVER_S
+                self._followers[node].join_paused = True
+        wanted = set(self._followers if replicas is None else replicas) | new_isr  # an ISR member is never left out of the count
+        self._followers = {node: self._followers.get(node) or ReplicaProgress(node) for node in wanted if node != self.node_id}
+        if replicas is not None:
+            self._settled = self.replicas.difference(adding)
+        for node in new_isr - self._isr:
+            if node in self._followers:
+                self._followers[node].join_paused = False
+                self.pauses = 0
+        self._isr = new_isr
+        self.partition_epoch = partition_epoch
+        self._removal_refused = False
+        self._pending = None
+        self._refresh_maximal_isr()
+        return True
+
+    def on_min_insync_replicas(self, min_insync_replicas: int) -> None:
+        """The topic's configuration changed."""
+        self._min_insync_replicas = min_insync_replicas

@@ -1,0 +1,382 @@
+"""One replica: a log, its role in the newest applied metadata, and the core that goes with the role.
+
+Promises
+
+* The role changes only by `apply`, in the order of leader epochs; an assignment that is not newer changes nothing.
+* A leader's core is made anew for each leader epoch, after that epoch's start was entered in the log's epoch history.
+* An offline replica (its disk failed) stays offline until the process starts again: what it answers would be a guess.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import replace
+from uuid import UUID
+
+from ...controller.state.model import INTERNAL_TOPICS
+from ...runtime import logs
+from ...storage.log.log import FlushPolicy, Log
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import iterate_headers
+from ..partition.assignment import NO_LEADER, Assignment, Eligibility, EligibilityOf
+from ..partition.follower import Append, FetchPosition, PartitionFollower, Restart, Truncate
+from ..partition.history import find_divergence
+from ..partition.leader import PartitionLeader, check_epoch
+from .catch_up_throttle import is_throttled
+from .delayed import AckWaiters, FetchWatchers
+
+LEADER_THROTTLED_CONFIG = "leader.replication.throttled.replicas"
+FOLLOWER_THROTTLED_CONFIG = "follower.replication.throttled.replicas"
+
+_log = logs.get(__name__)
+
+
+class Role(enum.Enum):
+    """What this node does for the partition."""
+
+    IDLE = "idle"  # no leader known, or not ours to hold any more
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    OFFLINE = "offline"
+
+
+class RoleChange(enum.Enum):
+    """What `Replica.apply` did."""
+
+    NONE = "none"
+    NEW_LEADER_EPOCH = "new_leader_epoch"  # the role was taken up anew (or given up)
+    ISR = "isr"
+
+
+class Replica:
+    """The state of one partition on this node."""
+
+    __slots__ = (
+        "_applied_leader_epoch",
+        "_eligibility_of",
+        "acks",
+        "assignment",
+        "flush_running",
+        "follower",
+        "leader",
+        "log",
+        "node_id",
+        "offline_reason",
+        "role",
+        "watchers",
+    )
+
+    def __init__(self, node_id: int, assignment: Assignment, log: Log, eligibility_of: EligibilityOf | None = None) -> None:
+        self.node_id = node_id
+        self._eligibility_of = eligibility_of
+        self.assignment = assignment
+        self.log = log
+        self._applied_leader_epoch = -1
+        self.role = Role.IDLE
+        self.leader: PartitionLeader | None = None
+        self.follower: PartitionFollower | None = None
+        self.acks = AckWaiters()
+        self.watchers = FetchWatchers()
+        self.flush_running = False
+        self.offline_reason = ""
+
+    # -- views ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        return self.assignment.topic
+
+    @property
+    def topic_id(self) -> UUID:
+        return self.assignment.topic_id
+
+    @property
+    def partition(self) -> int:
+        return self.assignment.partition
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.assignment.topic, self.assignment.partition)
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.assignment.leader_epoch
+
+    @property
+    def leader_id(self) -> int:
+        return self.assignment.leader
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is Role.LEADER
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.high_watermark
+
+    def standing(self) -> dict[str, object]:
+        """The role and what goes with it, for a line of the log."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "role": self.role.value,
+            "leader": self.leader_id,
+            "leader_epoch": self.leader_epoch,
+            "log_end_offset": self.log.log_end_offset,
+            "high_watermark": self.log.high_watermark,
+        }
+
+    @property
+    def is_leader_throttled(self) -> bool:
+        """The topic names this replica, as a leader, among those that send no more than the throttle lets them (KIP-73)."""
+        return is_throttled(self.assignment.config.get(LEADER_THROTTLED_CONFIG, ""), self.partition, self.node_id)
+
+    @property
+    def is_follower_throttled(self) -> bool:
+        """The topic names it among those that fetch no more than the throttle lets them, as long as they are not in sync."""
+        named = self.assignment.config.get(FOLLOWER_THROTTLED_CONFIG, "")
+        return bool(named) and self.node_id not in self.assignment.isr and is_throttled(named, self.partition, self.node_id)
+
+    @property
+    def flushes_always(self) -> bool:
+        """State topics always, whatever they are configured to (docs/semantics.md A2)."""
+        return self.topic in INTERNAL_TOPICS or self.log.config.flush_policy is FlushPolicy.ALWAYS
+
+    @property
+    def leader_end(self) -> int:
+        """The leader's own share of the high watermark."""
+        return self.log.flushed_end_offset if self.needs_flush else self.log.log_end_offset
+
+    @property
+    def needs_flush(self) -> bool:
+        """True while the log has records that its policy wants flushed and that are not: all of them, or, under flush.policy=os,
+        as many as flush.messages, which Kafka flushes before it goes on."""
+        log = self.log
+        if self.flushes_always:
+            return log.needs_flush
+        return log.log_end_offset - log.flushed_end_offset >= log.config.flush_messages
+
+    def require_leader(self) -> PartitionLeader:
+        """The leader's core; raises KafkaError KAFKA_STORAGE_ERROR or NOT_LEADER_OR_FOLLOWER."""
+        leader = self.leader
+        if leader is None:
+            raise self._not_leader()
+        return leader
+
+    def require_leader_at(self, leader_epoch: int | None) -> PartitionLeader:
+        """Like `require_leader`, and fences a caller that believes in another epoch (None and -1: do not check)."""
+        leader = self.require_leader()
+        if leader_epoch is not None:
+            leader.check_epoch(leader_epoch, required=False)
+        return leader
+
+    def require_served(self) -> None:
+        """Raises KAFKA_STORAGE_ERROR when the disk of this replica, whatever its role, has failed."""
+        if self.role is Role.OFFLINE:
+            raise self._not_leader()
+
+    def require_reader_at(self, leader_epoch: int, *, nearby: bool) -> None:
+        """What a client's fetch needs: the leader, or with `nearby` a follower, too (KIP-392), of the epoch it believes in."""
+        if nearby and self.follower is not None:
+            check_epoch(self.follower.leader_epoch, leader_epoch, required=False)
+        else:
+            self.require_leader_at(leader_epoch)
+
+    def _not_leader(self) -> KafkaError:
+        if self.role is Role.OFFLINE:
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name()} is offline: {self.offline_reason}")
+        return KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"node {self.node_id} does not lead {self._name()}; the leader of epoch {self.leader_epoch} is {self.leader_id}",
+        )
+
+    def _name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    # -- changes of role -----------------------------------------------------------------------------------------------------
+
+    def apply(self, assignment: Assignment, *, now_s: float, lag_max_s: float) -> RoleChange:
+        """Takes up the role that `assignment` gives this node; see RoleChange for what happened.
+
+        Leader epochs only grow; the same epoch again can only bring newer replicas and ISR, or another configuration.
+        """
+        if assignment.leader_epoch < self._applied_leader_epoch:
+            return RoleChange.NONE
+        if self.role is Role.OFFLINE:
+            self.assignment = assignment
+            return RoleChange.NONE
+        if assignment.leader_epoch == self._applied_leader_epoch:
+            return self._apply_same_epoch(assignment)
+        self.assignment = assignment
+        self._applied_leader_epoch = assignment.leader_epoch
+        self._go_idle()
+        if self.node_id in assignment.replicas and assignment.leader != NO_LEADER:
+            if assignment.leader == self.node_id:
+                if not self._led_before_the_crash(assignment):
+                    self._lead(assignment, now_s, lag_max_s)
+            else:
+                self._follow(assignment)
+        return RoleChange.NEW_LEADER_EPOCH
+
+    def _apply_same_epoch(self, assignment: Assignment) -> RoleChange:
+        old, newer = self.assignment, assignment.partition_epoch > self.assignment.partition_epoch
+        if not newer and assignment.config == old.config:
+            return RoleChange.NONE
+        if not newer:  # an ISR answer may have come ahead of the metadata log: take the configuration only
+            assignment = replace(old, config=assignment.config)
+        self.assignment = assignment
+        if self.leader is not None:
+            self.leader.on_min_insync_replicas(min_insync_replicas(assignment))
+            moved = self.leader.on_metadata(assignment.partition_epoch, assignment.isr, assignment.replicas, assignment.adding)
+            return RoleChange.ISR if moved else RoleChange.NONE
+        if self.follower is not None and self.node_id not in assignment.replicas:
+            self._go_idle()
+            return RoleChange.NEW_LEADER_EPOCH
+        if self.role is Role.IDLE and self.node_id in assignment.replicas and assignment.leader not in (NO_LEADER, self.node_id):
+            self._follow(assignment)
+            return RoleChange.NEW_LEADER_EPOCH
+        return RoleChange.NONE
+
+    def _go_idle(self) -> None:
+        self.role = Role.IDLE
+        self.leader = None
+        self.follower = None
+
+    def _follow(self, assignment: Assignment) -> None:
+        self.role = Role.FOLLOWER
+        self.follower = PartitionFollower(leader=assignment.leader, leader_epoch=assignment.leader_epoch)
+
+    def _led_before_the_crash(self, assignment: Assignment) -> bool:
+        """True when this node wrote in this very epoch before an unclean stop: its lost tail may live on at followers.
+
+        Writing other records at the same offsets in the same epoch is a divergence that no history shows.  The controller gives a
+        registering broker a new epoch; an old one can only come from metadata older than the registration.
+        """
+        if not self.log.recovered or self.log.latest_epoch < assignment.leader_epoch:
+            return False
+        _log.error(
+            "leadership_refused",
+            topic=assignment.topic,
+            partition=assignment.partition,
+            leader_epoch=assignment.leader_epoch,
+            latest_epoch=self.log.latest_epoch,
+            reason="the log has records of this epoch from before an unclean stop; a newer epoch is needed",
+        )
+        return True
+
+    def _lead(self, assignment: Assignment, now_s: float, lag_max_s: float) -> None:
+        start = self.log.log_end_offset
+        # Of a deletion under an earlier leadership, noted and then not made: a restart would begin there, and so may others.
+        self.log.advance_log_start(min(self.log.noted_start_offset, self.log.high_watermark))
+        self.log.assign_epoch(assignment.leader_epoch, start)
+        self.leader = PartitionLeader(
+            node_id=self.node_id,
+            leader_epoch=assignment.leader_epoch,
+            partition_epoch=assignment.partition_epoch,
+            epoch_start_offset=start,
+            high_watermark=min(self.log.high_watermark, start),
+            replicas=assignment.replicas,
+            isr=assignment.isr,
+            min_insync_replicas=min_insync_replicas(assignment),
+            lag_max_s=lag_max_s,
+            now_s=now_s,
+            adding=assignment.adding,
+            deleted_below=self.log.log_start_offset,
+            eligibility_of=self._eligibility,
+        )
+        self.role = Role.LEADER
+
+    def _eligibility(self, node_id: int, broker_epoch: int) -> Eligibility:
+        if self._eligibility_of is None:
+            return Eligibility.YES
+        return self._eligibility_of(self.topic_id, self.partition, node_id, broker_epoch)
+
+    def go_offline(self, reason: str) -> bool:
+        """Gives up every role for good; False when it already had."""
+        if self.role is Role.OFFLINE:
+            return False
+        self.role = Role.OFFLINE
+        self.offline_reason = reason
+        self.leader = None
+        self.follower = None
+        return True
+
+    # -- the two ends of a fetch ---------------------------------------------------------------------------------------------
+
+    def receive_fetch(
+        self, node_id: int, broker_epoch: int, sent: FetchPosition, *, now_s: float, arrival: bool
+    ) -> tuple[int, int] | None:
+        """Leader: a follower's fetch.  Returns the divergence to answer with, or None when it may have what follows its offset.
+
+        Fence first, then compare histories, and only then believe the offset; `arrival` is False when a fetch that waited looks
+        again: what it proved was recorded when it came.  Raises KafkaError with the partition's error code.
+        """
+        leader = self.require_leader()
+        leader.check_epoch(sent.leader_epoch, required=True)
+        # A position listed earlier in a session is as good as one listed now when this leader has not recorded any.
+        arrival = arrival or leader.follower(node_id).fetch_offset < 0
+        diverging = find_divergence(self.log, sent.fetch_offset, sent.last_fetched_epoch, follower=True)
+        if diverging is None and arrival:
+            leader.record_fetch(
+                node_id,
+                broker_epoch=broker_epoch,
+                fetch_offset=sent.fetch_offset,
+                leader_log_end=self.log.log_end_offset,
+                now_s=now_s,
+            )
+            leader.follower(node_id).log_start_offset = sent.log_start_offset
+        return diverging
+
+    def carry_out(self, action: Append | Truncate | Restart) -> bool:
+        """Follower: does to the log what the core decided; True when there is something that the next fetch must find flushed:
+        records, or a log start that the leader may have promised to somebody.  Raises KafkaError from the log.
+        """
+        log = self.log
+        match action:
+            case Truncate(offset):
+                log.truncate_to(offset)
+            case Restart(offset):
+                log.truncate_fully_and_start_at(offset)
+            case Append(records, high_watermark, leader_log_start, may_have_offset_gaps):
+                if records:
+                    if may_have_offset_gaps:
+                        log.allow_offset_gaps()
+                    self._begin_within(records, leader_log_start)
+                    log.append_follower(records)
+                if high_watermark > log.high_watermark:
+                    log.set_high_watermark(min(high_watermark, log.log_end_offset))
+                    self.watchers.high_watermark_moved()
+                if leader_log_start <= log.high_watermark:
+                    log.advance_log_start(leader_log_start)  # what is noted may be higher already: a deletion that this node led
+                    log.start_note.want(leader_log_start)
+                return bool(records) or log.start_note.is_due
+        return False
+
+    def _begin_within(self, records: bytes | memoryview, leader_log_start: int) -> None:
+        """The leader sends a batch that begins before our end.  Either its log begins in the middle of that batch (KIP-107): what
+        we have of the batch's offsets, if anything, is of a history that the leader never had, or has deleted.  Or our log, which
+        is empty, was to begin where another leader's did, and the present one has not deleted as much.  Our log begins anew, with
+        this batch; its start moves up again, to the leader's, once it is there."""
+        log = self.log
+        if int.from_bytes(records[:8], "big", signed=True) >= log.log_end_offset:
+            return
+        first = next((header for _, header in iterate_headers(records)), None)
+        if first is None or not first.base_offset < log.log_end_offset < first.next_offset:
+            return
+        if log.latest_epoch < 0 or first.base_offset < leader_log_start <= log.log_end_offset:
+            log.truncate_fully_and_start_at(first.base_offset)
+
+    # -- the high watermark --------------------------------------------------------------------------------------------------
+
+    def advance_high_watermark(self, now_s: float) -> bool:
+        """Leader only: moves the high watermark as far as the core allows and tells the log; True when it moved."""
+        leader = self.leader
+        if leader is None or not leader.advance_high_watermark(self.leader_end, self.log.log_end_offset, now_s):
+            return False
+        self.log.set_high_watermark(leader.high_watermark)
+        return True
+
+
+def min_insync_replicas(assignment: Assignment) -> int:
+    """The topic's `min.insync.replicas`, 1 when the configuration does not say."""
+    return int(assignment.config.get("min.insync.replicas", "1"))

@@ -1,0 +1,222 @@
+"""The logs of the replicas that this node should hold: found in the data folders, or made, many at a time.
+
+To make a log is to wait for the disk several times.  `ready` picks from the metadata what can be taken up at once; of the rest
+the logs are made in a thread, and `apply` is called with them when that is over.  The world may change meanwhile:
+
+    newer metadata of the partition    is noted, and is what `apply` gets
+    the topic is deleted               the log is removed as soon as it is made
+    ... and created again              its next log is made after that one
+    the data folder fails              the replica could not be opened, as when that happens at once
+    the node stops                     waits for the thread; the logs stay, and are found at the next start
+
+While its log is made, a partition answers NOT_LEADER_OR_FOLLOWER: every client tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from uuid import UUID
+
+from ...runtime import logs
+from ...runtime.clock import Clock
+from ...storage.directory.creation import Creation, NewLog
+from ...storage.directory.log_directory import LogDirectory
+from ...storage.folders.data_folders import CreationInFolders, DataFolders
+from ...storage.log.log import Log, LogConfig
+from ...storage.topic_config import unread_settings
+from ...wire.errors import ErrorCode, KafkaError
+from ..partition.assignment import Assignment
+
+Key = tuple[str, int]
+AnyCreation = Creation | CreationInFolders
+
+_log = logs.get(__name__)
+
+WARNED_OF_MAX = 100
+SETTING_SHOWN_MAX = 200
+
+
+class ReplicaLogOpener:
+    """See the module's text.  Used on the loop's thread only."""
+
+    def __init__(
+        self,
+        node_id: int,
+        directory: LogDirectory | DataFolders,
+        clock: Clock,
+        producer_id_expiration_ms: int,
+        apply: Callable[[Sequence[Assignment]], None],
+        on_failed: Callable[[str, int, str], None],
+        *,
+        in_background: bool,
+    ) -> None:
+        """Without `in_background`, `ready` waits for the disk itself."""
+        self._node_id = node_id
+        self._directory = directory
+        self._clock = clock
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._apply = apply
+        self._on_failed = on_failed
+        self._in_background = in_background
+        self._failed: dict[Key, str] = {}  # replicas that this node should hold and could not open, and why
+        self._making: dict[Key, Assignment | None] = {}  # the newest metadata of what is being made; None when it was deleted
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._known_config: tuple[Mapping[str, str], LogConfig] | None = None
+        self._warned_of: set[str] = set()
+        self._closing = False
+
+    def log_config(self, assignment: Assignment) -> LogConfig:
+        """All partitions of a topic share one; a topic's configuration is never changed in place."""
+        known = self._known_config
+        if known is None or known[0] is not assignment.config:
+            config = LogConfig.from_topic_config(
+                dict(assignment.config), producer_id_expiration_ms=self._producer_id_expiration_ms
+            )
+            self._warn_of_unread(assignment)
+            known = self._known_config = (assignment.config, config)
+        return known[1]
+
+    def _warn_of_unread(self, assignment: Assignment) -> None:
+        """One line for each setting, not for each topic that has it."""
+        for name in unread_settings(assignment.config):
+            if name not in self._warned_of and len(self._warned_of) < WARNED_OF_MAX:
+                self._warned_of.add(name)
+                text = assignment.config[name]
+                _log.warning("topic_setting_unknown", topic=assignment.topic, setting=name, value=text[:SETTING_SHOWN_MAX])
+
+    def expire_producer_ids_after(self, expiration_ms: int) -> bool:
+        """From now on; False when that is no change."""
+        changed, self._producer_id_expiration_ms = expiration_ms != self._producer_id_expiration_ms, expiration_ms
+        self._known_config = None if changed else self._known_config
+        return changed
+
+    def require_possible(self, key: Key) -> None:
+        """Raises KAFKA_STORAGE_ERROR for a replica that could not be opened, NOT_LEADER_OR_FOLLOWER while its log is made."""
+        if why := self._failed.get(key):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why)
+        if self._making.get(key) is not None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the log of {key[0]}-{key[1]} is being made")
+
+    # ------------------------------------------------------------------------------------------------------ making many
+
+    def ready(self, assignments: Iterable[Assignment]) -> list[Assignment]:
+        """Those that can be taken up now, in order.  Of the others the logs are made, and `apply` follows."""
+        found: list[Assignment] = []
+        missing: dict[Key, Assignment] = {}
+        for assignment in assignments:
+            key = (assignment.topic, assignment.partition)
+            self._failed.pop(key, None)  # it is tried again, or is no longer ours
+            if key in self._making:
+                self._making[key] = assignment
+            elif self._is_missing(assignment):
+                missing[key] = assignment
+            else:
+                found.append(assignment)
+        if missing and not self._closing:
+            found += self._make(missing)
+        return found
+
+    def _is_missing(self, assignment: Assignment) -> bool:
+        there = self._directory.topic_id_of(assignment.topic, assignment.partition)
+        return self._node_id in assignment.replicas and there != assignment.topic_id and not self.may_set_aside(assignment)
+
+    def _make(self, missing: dict[Key, Assignment]) -> list[Assignment]:
+        """Those of `missing` that are made when this returns."""
+        wanted = [NewLog(each.topic, each.topic_id, each.partition, self.log_config(each)) for each in missing.values()]
+        try:
+            creation = self._directory.begin_creation(wanted, now_ms=self._clock.wall_ms())
+        except KafkaError as error:
+            for key in missing:
+                self.failed(key, error)
+            return []
+        self._making.update(missing)
+        if not self._in_background:
+            creation.run()
+            return self._made(missing, creation)
+        task = asyncio.get_running_loop().create_task(self._make_in_background(missing, creation), name="log-creation")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return []
+
+    async def _make_in_background(self, missing: dict[Key, Assignment], creation: AnyCreation) -> None:
+        await asyncio.to_thread(creation.run)
+        made = self._made(missing, creation)
+        if not made or self._closing:
+            return
+        try:
+            self._apply(made)
+        except Exception as error:  # by a defect; what is told to be offline is tried again
+            _log.exception("replicas_not_taken_up", partitions=len(made))
+            for each in made:
+                why = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"it could not be taken up: {error!r}")
+                self.failed((each.topic, each.partition), why)
+
+    def _made(self, missing: dict[Key, Assignment], creation: AnyCreation) -> list[Assignment]:
+        """The newest metadata of what was made, or has to be tried again; see the module's text."""
+        made: list[Assignment] = []
+        for key, result in creation.finish().items():
+            newest = self._making.pop(key)
+            if newest is None or self._node_id not in newest.replicas:
+                if isinstance(result, Log):
+                    self.remove(key)
+            elif isinstance(result, KafkaError) and newest.topic_id == missing[key].topic_id:
+                self.failed(key, result)
+            else:
+                made.append(newest)
+        return made
+
+    # -------------------------------------------------------------------------------------------------------- one by one
+
+    def open(self, assignment: Assignment) -> Log | None:
+        """The log of a replica; a damaged one is set aside, and fetched again, when others can do without it.  None when it
+        cannot be opened."""
+        config = self.log_config(assignment)
+        try:
+            if self.may_set_aside(assignment):
+                self._directory.set_aside(assignment.topic, assignment.partition, now_ms=self._clock.wall_ms())
+            opened = self._directory.create(
+                assignment.topic, assignment.topic_id, assignment.partition, config, now_ms=self._clock.wall_ms()
+            )
+        except KafkaError as error:
+            self.failed((assignment.topic, assignment.partition), error)
+            return None
+        opened.update_config(config)  # one that was there was opened with what was known at the start
+        return opened
+
+    def may_set_aside(self, assignment: Assignment) -> bool:
+        """A damaged log, or one without identity, is fetched again once another replica leads and nobody counts on this one."""
+        key, damaged = (assignment.topic, assignment.partition), self._directory.damaged
+        is_damaged = key in damaged and damaged[key] in (None, assignment.topic_id)
+        return is_damaged and assignment.does_without(self._node_id)
+
+    def failed(self, key: Key, error: KafkaError) -> None:
+        self._failed[key] = str(error)
+        _log.error("replica_not_opened", topic=key[0], partition=key[1], error=str(error))
+        self._on_failed(key[0], key[1], str(error))
+
+    def forget(self, key: Key, topic_id: UUID | None) -> None:
+        """The partition is gone, or no longer ours (`topic_id`: if it is this topic's): what is being made for it is not used."""
+        making = self._making.get(key)
+        if making is not None and topic_id in (None, making.topic_id):
+            self._making[key] = None
+        self._failed.pop(key, None)
+
+    def remove(self, key: Key) -> None:
+        """Deletes a log."""
+        try:
+            self._directory.delete(*key)
+        except KafkaError as error:
+            _log.error("partition_not_deleted", topic=key[0], partition=key[1], error=str(error))
+
+    async def settled(self, timeout_s: float) -> None:
+        """Until what is being made now is made, or cannot be.  Raises TimeoutError."""
+        if self._tasks:
+            _done, late = await asyncio.wait(tuple(self._tasks), timeout=timeout_s)
+            if late:
+                raise TimeoutError(f"logs are still being made after {timeout_s} s")
+
+    async def close(self) -> None:
+        """Waits for logs that are being made; nothing is begun any more."""
+        self._closing = True
+        await asyncio.gather(*self._tasks, return_exceptions=True)

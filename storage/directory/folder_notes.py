@@ -1,0 +1,165 @@
+"""What a data folder notes of its logs for the next start: a checkpoint every few seconds, and the flushes since.
+
+    partition-checkpoint    per partition: recovery point, high watermark, log start; replaced atomically
+    flush-notes             per flush: up to where batches are on the disk (`flush_notes`)
+
+Both may lag behind the logs, but never lead: before something of a log is cut, `before_truncation` brings down, durably, what
+is noted above.  A log that loses its name is forgotten by both.  Rows of logs that are not open are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk
+from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from ..durability.flush_notes import FLUSH_NOTES, FlushNotes, Identity, read_flush_notes
+
+PARTITION_CHECKPOINT = "partition-checkpoint"
+log = logs.get(__name__)
+
+PartitionKey = tuple[str, int]
+
+
+@dataclass(slots=True, frozen=True)
+class PartitionCheckpoint:
+    """What the checkpoint notes of one partition."""
+
+    recovery_point: int
+    high_watermark: int
+    log_start_offset: int
+
+
+class FolderNotes:
+    """See the module's text.  `read` first, and `begin` when the logs are open.  Used on the loop's thread, except `sync`."""
+
+    def __init__(self, disk: Disk, folder: Path, on_failure: Callable[[OSError], None]) -> None:
+        """`on_failure` hears of a write that failed: perhaps it is there, and perhaps it stays, and a cut would have to know."""
+        self.claims: dict[Identity, int] = {}
+        """Flushed ends as the last life left them."""
+        self._disk = disk
+        self._path = folder / PARTITION_CHECKPOINT
+        self._flushes_path = folder / FLUSH_NOTES
+        self._on_failure = on_failure
+        self._written: dict[PartitionKey, PartitionCheckpoint] = {}
+        self._flushes: FlushNotes | None = None
+        self._keys: dict[Identity, PartitionKey] = {}
+
+    def read(self) -> None:
+        """Raises OSError."""
+        self._written = self._read_checkpoint()
+        self.claims = read_flush_notes(self._disk, self._flushes_path)
+
+    def _read_checkpoint(self) -> dict[PartitionKey, PartitionCheckpoint]:
+        if not self._disk.exists(self._path):
+            return {}
+        try:
+            rows = decode_checkpoint(self._disk.read(self._path), 5)
+            return {
+                (topic, int(partition)): PartitionCheckpoint(int(point), int(watermark), int(start))
+                for topic, partition, point, watermark, start in rows
+            }
+        except (CheckpointInvalid, ValueError) as error:
+            log.warning("partition_checkpoint_damaged", path=self._path, reason=error, consequence="every log is scanned in full")
+            return {}
+
+    def get(self, key: PartitionKey) -> PartitionCheckpoint | None:
+        return self._written.get(key)
+
+    def begin(self, here: Iterable[Identity]) -> None:
+        """All logs of the folder are opened, or are known not to be: flushes can be noted.  Raises OSError."""
+        claims = {each: self.claims[each] for each in here if each in self.claims}
+        self._flushes = FlushNotes(self._disk, self._flushes_path, claims)
+
+    def open(self, identity: Identity, key: PartitionKey) -> None:
+        """A log is in use."""
+        self._keys[identity] = key
+
+    def close(self) -> None:
+        if self._flushes is not None:
+            self._flushes.close()
+
+    # ------------------------------------------------------------------------------------------------------------ writing
+
+    def write(self, rows: Mapping[PartitionKey, PartitionCheckpoint]) -> None:
+        """A checkpoint: these rows are new, others stay.  Raises OSError (the old one stays)."""
+        self._write({**self._written, **rows})
+        if self._flushes is not None:
+            with self._telling_of_failure():
+                self._flushes.trim(self._settled)
+
+    def _settled(self, identity: Identity) -> int:
+        """Up to where the checkpoint makes notes of this log needless.  Of one that is not open they are kept."""
+        key = self._keys.get(identity)
+        noted = self._written.get(key) if key is not None else None
+        return noted.recovery_point if noted is not None else -1
+
+    def _write(self, rows: dict[PartitionKey, PartitionCheckpoint]) -> None:
+        if rows == self._written:
+            return
+        content = encode_checkpoint(
+            (topic, partition, row.recovery_point, row.high_watermark, row.log_start_offset)
+            for (topic, partition), row in sorted(rows.items())
+        )
+        with self._telling_of_failure():
+            self._disk.write_atomic(self._path, content)
+        self._written = rows
+
+    @contextmanager
+    def _telling_of_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._on_failure(error)
+            raise
+
+    def note_flush(self, identity: Identity, end_offset: int) -> None:
+        """Raises OSError, but not on a full disk."""
+        if self._flushes is not None:
+            self._flushes.note(identity, end_offset)
+
+    def sync(self) -> None:
+        """Makes notes of flushes durable; any thread.  Raises OSError."""
+        if self._flushes is not None:
+            self._flushes.sync()
+
+    # ---------------------------------------------------------------------------------------------------- lowering, forgetting
+
+    def before_truncation(self, identity: Identity, key: PartitionKey, offset: int) -> None:
+        """The log is about to be cut to `offset`: otherwise a crash would look like lost data.  Raises OSError."""
+        self._void_flushes(identity, offset)
+        self.lower(key, offset)
+
+    def lower(self, key: PartitionKey, offset: int) -> None:
+        noted = self._written.get(key)
+        if noted is not None and max(noted.recovery_point, noted.log_start_offset) > offset:
+            lowered = PartitionCheckpoint(
+                min(noted.recovery_point, offset), min(noted.high_watermark, offset), min(noted.log_start_offset, offset)
+            )
+            self._write({**self._written, key: lowered})
+
+    def _void_flushes(self, identity: Identity, offset: int) -> None:
+        if self._flushes is not None:
+            with self._telling_of_failure():
+                self._flushes.void(identity, offset)
+
+    def forget(self, key: PartitionKey, identity: Identity | None) -> None:
+        """A log of this name, and identity if that is known, begins anew.  Raises OSError."""
+        if identity is not None:
+            self._void_flushes(identity, 0)
+            self._keys.pop(identity, None)
+        if key in self._written:
+            self._write({other: row for other, row in self._written.items() if other != key})
+
+    def forget_if_room(self, key: PartitionKey, identity: Identity | None) -> None:
+        """`forget`; on a full disk, the checkpoint's row stays for the time being.  Raises OSError."""
+        try:
+            self.forget(key, identity)
+        except OSError as error:
+            if error.errno not in OUT_OF_SPACE:
+                raise
+            log.warning("checkpoint_not_written", path=self._path, reason=error)

@@ -1,0 +1,599 @@
+"""One data folder: the logs in it, who may use it, and the notes that a restart begins with.
+
+    meta.properties         which cluster and node the folder belongs to (`folder_owner`); a foreign one is refused
+    .lock                   held while a node uses the folder
+    clean-shutdown          broker epoch of a clean stop; there only between a clean close and the next opening
+    partition-checkpoint    per partition: recovery point, high watermark, log start; and
+    flush-notes             what was flushed since (`folder_notes`)
+    <topic>-<partition>/    a log, with what it says of itself (`found_logs`)
+    <n>-delete/             a log on its way out
+    <n>-future/             a log's future replica that is being made (`moving`)
+    <n>-damaged/            a damaged log, kept for a while (`set_aside`); the partition was fetched again from its leader
+
+Order at opening: lock, check meta.properties, read clean-shutdown **and remove it durably**, then open logs: a crash from here on
+is an unclean stop.  Order at a clean close: close every log clean, write the checkpoint, then write clean-shutdown, last.
+
+When the disk fails under one log, the whole folder goes offline with all its logs, once, and `on_offline` is told.  When only
+the data of one log is damaged, or cannot be read, that log goes offline, for this start and all later ones, until it is set aside
+or deleted; which is which, `health` says.  A damage that the disk does not let us note is one of the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk, FileLock, ReadFailed
+from ...wire.errors import ErrorCode, KafkaError
+from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from ..durability.flush_notes import Identity, identity_of
+from ..log.closing import CLOSING_THREADS, close_in_threads, close_log
+from ..log.health import DISK_FAILED, ReadErrors, unreadable
+from ..log.log import CorruptLog, Log, LogConfig
+from ..segment.open_files import OPEN_FILES_MAX, OpenFiles
+from .async_delete import AsyncFileDeleter
+from .creation import Creation, NewLog, Results
+from .deferred_open import DeferredOpen
+from .folder_notes import FolderNotes, PartitionCheckpoint, PartitionKey
+from .folder_owner import META_PROPERTIES, DirectoryRefused, claim_folder
+from .found_logs import DAMAGED, FoundLog, UnusableLog, look_at_log, parse_name
+from .nameless import DELETE_SUFFIX, FUTURE_SUFFIX, Nameless
+from .opening_progress import OpeningProgress
+from .replica_standing import Verdict
+from .set_aside import DAMAGED_SUFFIX, note_set_aside
+from .stored_config import LOG_CONFIG, encode_config
+
+__all__ = [
+    "CLEAN_SHUTDOWN", "DAMAGED", "LOG_CONFIG", "META_PROPERTIES", "DirectoryRefused", "LogDirectory", "OpenReport", "parse_name",
+]  # fmt: skip
+
+CLEAN_SHUTDOWN = "clean-shutdown"
+log = logs.get(__name__)
+
+
+@dataclass(slots=True)
+class OpenReport:
+    """What opening found: `recovered` logs had to be scanned (none after a clean stop), `failed` ones are not in use."""
+
+    opened: int = 0
+    clean: bool = False
+    recovered: list[str] = field(default_factory=list)
+    cut_bytes: int = 0
+    failed: dict[PartitionKey, KafkaError] = field(default_factory=dict)
+
+
+class LogDirectory:
+    """See the module's text.  Call `open_all` once, then use `logs`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        cluster_id: str,
+        node_id: int,
+        fresh_directory_id: str = "",
+        *,
+        files_max: int = OPEN_FILES_MAX,
+        recovery_threads: int = 1,
+        recovery_pool: Callable[[int], Executor] = ThreadPoolExecutor,
+        file_deleter: AsyncFileDeleter | None = None,
+        now_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`fresh_directory_id` is written into a new folder and names it for good: a wiped or replaced disk gets another.
+        `files_max`: open files of segments without unsynced writes.  `recovery_threads`: logs opened at the same time.
+        `file_deleter`: unlinks in its thread; without one, whoever removes waits.  `now_s`: a clock that only goes on."""
+        self.path = path
+        self.directory_id = fresh_directory_id
+        self.cluster_id = cluster_id
+        self.node_id = node_id
+        self.logs: dict[PartitionKey, Log] = {}
+        self.topic_ids: dict[PartitionKey, UUID] = {}
+        self.damaged: dict[PartitionKey, UUID | None] = {}
+        """Logs that are not in use because data that had been flushed is damaged, with their topics' ids; or their very identity
+        is (None)."""
+        self.unusable: dict[PartitionKey, str] = {}  # logs that could not be opened at the start, for any reason, and which
+        self.previous_broker_epoch: int | None = None
+        """Broker epoch of the last clean stop; None when the last stop was unclean (KIP-966)."""
+        self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
+        self.make_room: Callable[[Path], None] = lambda _folder: None  # see `DataFolders`
+        self.progress = OpeningProgress()
+        self.verdicts: dict[PartitionKey, Verdict] = {}  # of `DataFolders`, for what is not simply a log (`moving`)
+        self.futures_found: list[PartitionKey] = []
+        self.on_cut: Callable[[PartitionKey, int], None] = lambda _key, _offset: None  # a log is about to be cut
+        self.after_flush: dict[PartitionKey, Callable[[], None]] = {}  # to be called once, when no flush of the log runs
+        self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None  # one log is damaged, and offline; the others are not
+        self._disk = disk
+        self.files = OpenFiles(disk, files_max)
+        self._lock: FileLock | None = None
+        self._offline: OSError | None = None
+        self.notes = FolderNotes(disk, path, self.disk_failed)
+        self._recovery_threads, self._recovery_pool = recovery_threads, recovery_pool
+        self._configs_due: dict[PartitionKey, LogConfig] = {}
+        self.nameless = Nameless(disk, path, self.notes, file_deleter, lambda: self.make_room(self.path))
+        self._being_made: set[PartitionKey] = set()
+        self._read_errors = ReadErrors(now_s)
+        self._late = DeferredOpen(partial(self._load_found, clean=False), self.notes.lower)
+
+    # ----------------------------------------------------------------------------------------------------------- opening
+
+    def open_all(self, config_of: Callable[[str], LogConfig] | None = None, *, now_ms: int) -> OpenReport:
+        """Takes the folder (made when absent) and opens every log in it, with the configuration that it had last.  Logs of a
+        folder that does not know it take `config_of(topic)`, or the defaults.
+
+        A log whose flushed data is damaged is left closed and reported in `failed`; the others are unaffected.
+        Raises DirectoryRefused, OSError.
+        """
+        self._disk.make_directory(self.path)
+        self._take_lock()
+        try:
+            own = {"cluster.id": self.cluster_id, "node.id": str(self.node_id)}
+            holds_logs = any(parse_name(name) for name in self._disk.list_names(self.path))
+            self.directory_id = claim_folder(self._disk, self.path, own, self.directory_id, holds_logs=holds_logs)
+            report = OpenReport()
+            self.previous_broker_epoch = self._take_clean_mark()
+            report.clean = self.previous_broker_epoch is not None
+            self.notes.read()
+            names = self._disk.list_names(self.path)
+            found = [entry for name in names if (entry := self._find_entry(name, config_of, report)) is not None]
+            if len(self._disk.list_names(self.path)) < len(names):
+                self._disk.sync_directory(self.path)  # what was half made or half deleted is gone, for all later lives
+            self._open_found(found, report)
+            self.notes.begin(self._identities_here())
+        except BaseException:
+            self._release()
+            raise
+        log.info("log_directory_opened", path=self.path, logs=report.opened, clean=report.clean, recovered=len(report.recovered),
+                 cut_bytes=report.cut_bytes, failed=len(report.failed))  # fmt: skip
+        return report
+
+    def _identities_here(self) -> Iterable[Identity]:
+        """Whose flushes may be noted; all that are known when a log is here of which nobody knows whose it is."""
+        here = {**self.topic_ids, **self.damaged}
+        known = [identity_of(topic_id, key[1]) for key, topic_id in here.items() if topic_id is not None]
+        return [*known, *self._late.identities()] if len(known) == len(here) else self.notes.claims
+
+    def _take_lock(self) -> None:
+        try:
+            self._lock = self._disk.lock(self.path / ".lock")
+        except BlockingIOError:
+            raise DirectoryRefused(f"the data folder {self.path} is in use by another process") from None
+
+    def _take_clean_mark(self) -> int | None:
+        path = self.path / CLEAN_SHUTDOWN
+        if not self._disk.exists(path):
+            return None
+        try:
+            epoch = int(decode_checkpoint(self._disk.read(path), 1)[0][0])
+        except (CheckpointInvalid, ValueError, IndexError) as error:
+            log.warning("clean_shutdown_mark_damaged", path=path, reason=error)
+            epoch = None
+        self._disk.remove(path)
+        self._disk.sync_directory(self.path)
+        return epoch
+
+    def _find_entry(self, name: str, config_of: Callable[[str], LogConfig] | None, report: OpenReport) -> FoundLog | None:
+        if name.endswith((DELETE_SUFFIX, FUTURE_SUFFIX)):
+            self._disk.remove_tree(self.path / name)
+            return None
+        key = parse_name(name)
+        if key is None or not self._is_log(key, report):
+            return None
+        found = look_at_log(self._disk, self.path / name, key, config_of)
+        if found is None:
+            # Creation was cut short before the partition got its identity: nothing can have been acknowledged in it.
+            log.warning("partition_without_identity_removed", path=self.path / name)
+            self._disk.remove_tree(self.path / name)
+            return None
+        if isinstance(found, UnusableLog):
+            self.damaged[key] = found.topic_id
+            self._count_read_error(key, found.reason)
+            self._not_opened(key, found.reason, report)
+            return None
+        return found
+
+    def _is_log(self, key: PartitionKey, report: OpenReport) -> bool:
+        """Not, for example, the future replica of one in another folder (`moving`)."""
+        match self.verdicts.get(key):
+            case Verdict.REMOVE:
+                self._disk.remove_tree(self.nameless.take_name_away(key, None, DELETE_SUFFIX))
+            case Verdict.FUTURE:
+                self.futures_found.append(key)
+            case Verdict.HOLD:
+                why = "it was about to move to another data folder, or from it, and that one is not here"
+                self._not_opened(key, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path_of(key)}: {why}"), report)
+            case _:
+                return True
+        return False
+
+    def _not_opened(self, key: PartitionKey, error: KafkaError, report: OpenReport) -> None:
+        report.failed[key] = error
+        self.unusable[key] = str(error)
+        log.error("log_not_opened", log=f"{key[0]}-{key[1]}", reason=error)
+
+    def _open_found(self, found: list[FoundLog], report: OpenReport) -> None:
+        """Opens logs in parallel: most of the time goes by waiting for the disk and computing checksums."""
+
+        def load(entry: FoundLog) -> Log | KafkaError | OSError:
+            with self.progress.one():
+                try:
+                    return self._load_found(entry, clean=report.clean)
+                except (KafkaError, OSError) as error:
+                    return error
+
+        if self._recovery_threads > 1 and len(found) > 1:
+            with self._recovery_pool(self._recovery_threads) as executor:
+                results = list(executor.map(load, found))
+        else:
+            results = [load(entry) for entry in found]
+        for entry, loaded in zip(found, results, strict=True):
+            result = self._late.put(entry, loaded) if isinstance(loaded, OSError) else loaded
+            if isinstance(result, Log):
+                result = self._late.lower_noted_start(entry, result)
+            if isinstance(result, Log):
+                self.adopt(entry.key, entry.topic_id, result)
+                report.opened += 1
+                report.cut_bytes += result.recovered_bytes_cut
+                if result.recovered:
+                    report.recovered.append(result.name)
+                continue
+            if isinstance(result, CorruptLog):
+                self._note_damage(entry.key, entry.topic_id, result)
+            self._not_opened(entry.key, result, report)
+        if self._offline is not None:
+            raise self._offline
+
+    def _load_found(self, found: FoundLog, *, clean: bool) -> Log:
+        """Any thread.  Raises KafkaError, OSError."""
+        flushed_end = self.notes.claims.get(identity_of(found.topic_id, found.key[1]), 0)
+        try:
+            return self._load(found.key, found.config, clean=clean, flushed_end=flushed_end)
+        except ReadFailed as error:
+            raise unreadable(error, self.path_of(found.key)) from error
+
+    def _open_late(self, key: PartitionKey, topic_id: UUID) -> Log:
+        """Raises KAFKA_STORAGE_ERROR."""
+        try:
+            opened = self._late.open(key)
+        except OSError as error:
+            self.disk_failed(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path_of(key)} could not be opened: {error}") from error
+        except CorruptLog as error:
+            self._late.forget(key)
+            self.unusable[key] = str(error)
+            self._note_damage(key, topic_id, error)
+            raise
+        del self.unusable[key]
+        self.adopt(key, topic_id, opened)
+        return opened
+
+    def _load(self, key: PartitionKey, config: LogConfig, *, clean: bool, flushed_end: int = 0) -> Log:
+        known = self.notes.get(key)
+        noted = known or PartitionCheckpoint(0, 0, 0)
+        return Log.open(
+            self._disk,
+            self.path_of(key),
+            topic=key[0],
+            partition=key[1],
+            config=config,
+            clean=clean and known is not None,
+            recovery_point=noted.recovery_point,
+            flushed_end=flushed_end,
+            log_start_offset=noted.log_start_offset,
+            high_watermark=noted.high_watermark,
+            files=self.files,
+        )
+
+    def adopt(self, key: PartitionKey, topic_id: UUID, opened: Log) -> None:
+        """The log is in use here from now on."""
+        identity = identity_of(topic_id, key[1])
+        opened.on_offline = self._log_failed
+        opened.before_truncation = lambda _log, offset: self._before_truncation(identity, key, offset)
+        opened.on_config = self._note_config
+        opened.start_note.make_room = lambda: self.make_room(self.path)
+        opened.removals.in_background = partial(self.nameless.remove_in_background, opened)
+        opened.on_flushed = partial(self._note_flush, identity, key)
+        self.logs[key] = opened
+        self.topic_ids[key] = topic_id
+        self.notes.open(identity, key)
+
+    def release(self, key: PartitionKey) -> None:
+        """The log is not this folder's any more; its files are, as long as they have their name."""
+        del self.logs[key], self.topic_ids[key]
+        self._configs_due.pop(key, None)
+
+    def _before_truncation(self, identity: Identity, key: PartitionKey, offset: int) -> None:
+        self.make_room(self.path)
+        self.on_cut(key, offset)
+        self.notes.before_truncation(identity, key, offset)
+
+    def path_of(self, key: PartitionKey) -> Path:
+        return self.path / f"{key[0]}-{key[1]}"
+
+    # ------------------------------------------------------------------------------------------------- partitions come and go
+
+    def create(self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int = 0) -> Log:
+        """`begin_creation` of one log, waiting for the disk.  Raises KAFKA_STORAGE_ERROR."""
+        return self.begin_creation([NewLog(topic, topic_id, partition, config)], now_ms=now_ms).now((topic, partition))
+
+    def begin_creation(self, wanted: Iterable[NewLog], *, now_ms: int) -> Creation:
+        """New, empty logs, or the existing ones of these very topics.  See `creation.py` for the rest.
+
+        A folder left by another topic of the same name is removed first: it was deleted while this node was away.
+        Raises KAFKA_STORAGE_ERROR when nothing can be made at all.
+        """
+        self._require_online()
+        results: Results = {}
+        missing: list[NewLog] = []
+        for new in wanted:
+            try:
+                if (existing := self._existing(new)) is None:
+                    missing.append(new)
+                else:
+                    results[new.key] = existing
+            except KafkaError as error:
+                results[new.key] = error
+        try:
+            for new in missing:
+                # Of a log of this name that was deleted on a full disk, or of this one, when somebody has moved its folder away.
+                self.notes.forget(new.key, identity_of(new.topic_id, new.partition))
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log can be created in {self.path}: {error}") from error
+        self._being_made |= {new.key for new in missing}
+
+        def open_log(new: NewLog) -> Log:
+            return self._load(new.key, new.config, clean=False)
+
+        return Creation(self._disk, self.path, missing, results, take_up=self._take_up, open_log=open_log)
+
+    def _existing(self, new: NewLog) -> Log | None:
+        """Raises KAFKA_STORAGE_ERROR when something else stands in its place."""
+        path = self.path_of(new.key)
+        if self.topic_id_of(*new.key) not in (None, new.topic_id):
+            self.delete(*new.key)
+        if new.key in self._late:
+            return self._open_late(new.key, new.topic_id)
+        if new.key in self._being_made:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} is being made")
+        if new.key not in self.logs and self._disk.exists(path):
+            # It could not be opened (damaged flushed data): silently starting afresh would hide the damage.
+            why = self.unusable.get(new.key, "see the errors at the start")
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} exists and is not usable: {why}")
+        return self.logs.get(new.key)
+
+    def _take_up(self, creation: Creation) -> None:
+        """What was made is in use from here on; of a folder that went offline meanwhile, nothing."""
+        for new in creation.wanted:
+            self._being_made.discard(new.key)
+            made = creation.results[new.key]
+            if isinstance(made, KafkaError):
+                if isinstance(made.__cause__, OSError):
+                    self.disk_failed(made.__cause__)
+            elif self._offline is not None:
+                made.close(clean=False)
+                creation.results[new.key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} is offline: {self._offline}")
+            else:
+                self.adopt(new.key, new.topic_id, made)
+                made.recovered = False
+
+    def topic_id_of(self, topic: str, partition: int) -> UUID | None:
+        """Whose log is here, in use or damaged."""
+        return self.topic_ids.get(key := (topic, partition)) or self.damaged.get(key) or self._late.topic_id_of(key)
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Closes the log and removes its folder: first it loses its name, durably, then its content.  Also for unusable ones.
+
+        The content goes in the file_deleter's thread, if there is one.
+
+        It must succeed on a full disk, which it is to make emptier: then its row in the checkpoint goes at last, or with the next
+        checkpoint; `create` begins no log of the same name before.
+        """
+        self._require_online()
+        key = (topic, partition)
+        known = self.logs.pop(key, None)
+        topic_id = self.topic_id_of(topic, partition)
+        self.topic_ids.pop(key, None)
+        self.damaged.pop(key, None)
+        self._late.forget(key)
+        self.unusable.pop(key, None)
+        self._configs_due.pop(key, None)
+        if known is not None:
+            known.close(clean=False)
+        path = self.path_of(key)
+        if not self._disk.exists(path):
+            return
+        try:
+            self.nameless.delete(key, topic_id)
+            self.notes.forget_if_room(key, None)
+        except OSError as error:
+            self.disk_failed(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path.name} could not be deleted: {error}") from error
+
+    def set_aside(self, topic: str, partition: int, *, now_ms: int = 0) -> None:
+        """Makes room for a damaged log to be fetched again; its files stay in a folder `<n>-damaged` (`set_aside`).  Raises
+        KAFKA_STORAGE_ERROR."""
+        self._require_online()
+        key = (topic, partition)
+        assert key in self.damaged
+        try:
+            if self._disk.exists(self.path_of(key)):  # or else somebody has moved it away
+                note_set_aside(self._disk, self.path_of(key), now_ms, key)
+                kept = self.nameless.take_name_away(key, self.damaged[key], DAMAGED_SUFFIX)
+                log.warning("damaged_log_set_aside", log=f"{topic}-{partition}", path=kept)
+        except OSError as error:
+            self.disk_failed(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} could not be set aside: {error}") from error
+        del self.damaged[key]
+        self.unusable.pop(key, None)
+        known = self.logs.pop(key, None)
+        self.topic_ids.pop(key, None)
+        if known is not None:
+            known.close(clean=False)
+
+    def _note_flush(self, identity: Identity, key: PartitionKey, end_offset: int) -> None:
+        if self._offline is None:
+            try:
+                self.notes.note_flush(identity, end_offset)
+            except OSError as error:
+                self.go_offline(error)
+        if key in self.after_flush:
+            self.after_flush.pop(key)()
+
+    def sync_notes(self) -> None:
+        """Makes durable what was noted of flushes; any thread.  Raises OSError, which `disk_failed` has to be told of."""
+        if self._offline is None:
+            self.notes.sync()
+
+    def _note_config(self, changed: Log, config: LogConfig) -> LogConfig:
+        """Writes a log's new configuration beside it; when that fails, again with the next checkpoint.  Returns what may hold
+        until then: no holes may come into a log of which a restart would not know that it may have some."""
+        key = (changed.topic, changed.partition)
+        before = changed.config
+        self._configs_due[key] = config
+        try:
+            self._write_configs()
+        except OSError as error:
+            log.warning("log_config_not_written", log=changed.name, reason=error)
+            self.disk_failed(error)
+            if config.may_have_offset_gaps and not before.may_have_offset_gaps:
+                return replace(config, cleanup_policy=before.cleanup_policy, was_compacted=before.was_compacted)
+        return config
+
+    def _write_configs(self) -> None:
+        for key, config in tuple(self._configs_due.items()):
+            known = self.logs.get(key)
+            if known is not None:
+                self._disk.write_atomic(self.path_of(key) / LOG_CONFIG, encode_config(config))
+                known.config = config
+            del self._configs_due[key]
+
+    # -------------------------------------------------------------------------------------------------------- checkpoints
+
+    def write_checkpoints(self) -> None:
+        """Writes recovery points, high watermarks and log starts of all logs, atomically.  Raises OSError (the old one stays)."""
+        if self._offline is not None:
+            return
+        self._write_configs()
+        for each in self.logs.values():
+            if each.recovery_point < each.flushed_end_offset and not each.is_offline:
+                each.tell_flushed()  # a roll has brought the recovery point down: the checkpoint will know less than the last
+        self.notes.write(
+            {
+                key: PartitionCheckpoint(each.recovery_point, each.high_watermark, each.log_start_offset)
+                for key, each in self.logs.items()
+                if not each.is_offline
+            }
+        )
+
+    # ------------------------------------------------------------------------------------------------------------ failing
+
+    @property
+    def log_count(self) -> int:
+        """Logs that have their place here, in use or not."""
+        return len(self.logs.keys() | self.damaged.keys() | self.unusable.keys() | self._being_made)
+
+    @property
+    def is_offline(self) -> bool:
+        return self._offline is not None
+
+    def _log_failed(self, failed: Log, error: OSError | CorruptLog) -> None:
+        if isinstance(error, OSError):
+            self.go_offline(error)
+            return
+        key = (failed.topic, failed.partition)
+        self._note_damage(key, self.topic_ids[key], error)
+        if self.on_corrupt is not None:
+            self.on_corrupt(failed, error)
+
+    def _note_damage(self, key: PartitionKey, topic_id: UUID, error: CorruptLog) -> None:
+        """It may be more than damage of this log: then the folder goes offline."""
+        self.damaged[key] = topic_id
+        try:
+            self._disk.write_atomic(self.path_of(key) / DAMAGED, str(error).encode())
+        except OSError as second:
+            log.error("damage_not_noted", path=self.path_of(key), reason=second)
+            moved_away = not self._disk.exists(self.path_of(key)) and self._disk.exists(self.path / META_PROPERTIES)
+            if second.errno not in OUT_OF_SPACE and not moved_away:
+                self.go_offline(second)
+        self._count_read_error(key, error)
+
+    def _count_read_error(self, key: PartitionKey, error: KafkaError) -> None:
+        cause = error.__cause__
+        if isinstance(cause, ReadFailed) and self._read_errors.is_dying(key):
+            self.go_offline(cause)
+
+    def disk_failed(self, error: OSError) -> None:
+        """A sync that failed is not tried again, whatever it was for: for errors of the disk itself, the folder goes offline."""
+        if error.errno in DISK_FAILED:
+            self.go_offline(error)
+
+    def go_offline(self, error: OSError) -> None:
+        """The disk cannot be trusted: all logs refuse everything from now on."""
+        if self._offline is not None:
+            return
+        self._offline = error
+        log.error("log_directory_offline", path=self.path, logs=len(self.logs), reason=error)
+        for each in list(self.logs.values()):
+            each.go_offline(error)
+        if self.on_offline is not None:
+            self.on_offline(self, error)
+
+    def give_up(self, error: OSError) -> None:
+        """The folder could not be opened: whatever can be seen in it is not in use."""
+        seen = set(self.logs)
+        self.logs.clear()
+        self.topic_ids.clear()
+        self.damaged.clear()
+        self.previous_broker_epoch = None
+        try:
+            seen |= {key for name in self._disk.list_names(self.path) if (key := parse_name(name)) is not None}
+        except OSError as second:
+            log.warning("data_folder_cannot_be_listed", path=self.path, reason=second)
+        self.unusable |= dict.fromkeys(seen, str(error))
+        self.go_offline(error)
+
+    def _require_online(self) -> None:
+        if self._offline is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the data folder {self.path} is offline: {self._offline}")
+
+    # ------------------------------------------------------------------------------------------------------------ the end
+
+    def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
+        """Closes all logs.  `clean`: so that the next start needs no recovery; noted only if every log could be closed so.
+
+        Raises KAFKA_STORAGE_ERROR or OSError when a clean close was not possible; everything is closed nevertheless.
+        """
+        failure: KafkaError | OSError | None = self._offline
+        if self._late:  # nobody has looked at them in this life
+            failure = failure or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"there was no room to open all logs of {self.path}")
+        quiet = [each for each in self.logs.values() if each.is_quiet] if clean and self._recovery_threads > 1 else []
+        apart = set(quiet)
+        for each in self.logs.values():
+            if each not in apart:
+                failure = failure or close_log(each, clean=clean)
+        pool = partial(self._recovery_pool, max(CLOSING_THREADS, self._recovery_threads))
+        failure = failure or close_in_threads(quiet, pool, self._log_failed)
+        try:
+            if clean and failure is None:
+                self.write_checkpoints()
+                self._disk.write_atomic(self.path / CLEAN_SHUTDOWN, encode_checkpoint([[broker_epoch]]))
+        finally:
+            self._release()
+        if clean and failure is not None:
+            raise failure
+
+    def _release(self) -> None:
+        for each in self.logs.values():
+            each.close(clean=False)
+        self.notes.close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+    def describe(self) -> Mapping[PartitionKey, Mapping[str, int]]:
+        """All offsets of all logs."""
+        return {key: each.describe() for key, each in self.logs.items()}

@@ -1,0 +1,53 @@
+"""A log's configuration as its folder remembers it: opening the log must not wait for the cluster's metadata.
+
+Recovery depends on it: the batches of a compacted log have holes between their offsets, which in any other log mean lost data.
+
+The file holds one row a setting, name and value; a setting that is missing, or that this version does not know, is the default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from ..topic_config import CleanupPolicy, FlushPolicy, LogConfig, TimestampType
+
+LOG_CONFIG = "log-config"
+_ENUMS: dict[str, type[Enum]] = {"flush_policy": FlushPolicy, "timestamp_type": TimestampType}
+
+
+def encode_config(config: LogConfig) -> bytes:
+    return encode_checkpoint((field.name, _text(getattr(config, field.name))) for field in fields(config) if field.init)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, frozenset):
+        return ",".join(sorted(_text(each) for each in value))
+    return str(value.value) if isinstance(value, Enum) else str(value)
+
+
+@lru_cache(maxsize=1024)
+def decode_config(data: bytes) -> LogConfig:
+    """Raises ValueError when the file is damaged.  The partitions of a topic have equal files, and share what comes of them."""
+    try:
+        rows = decode_checkpoint(data, 2)
+    except CheckpointInvalid as error:
+        raise ValueError(str(error)) from error
+    defaults = LogConfig()
+    known = {field.name for field in fields(LogConfig) if field.init}
+    return LogConfig(**{name: _value(name, text, getattr(defaults, name)) for name, text in rows if name in known})
+
+
+def _value(name: str, text: str, default: object) -> Any:
+    if name in _ENUMS:
+        return _ENUMS[name](text)
+    if isinstance(default, frozenset):
+        return frozenset(CleanupPolicy(part) for part in text.split(",") if part)
+    if isinstance(default, bool):
+        return text == "True"
+    if isinstance(default, str):
+        return text
+    return float(text) if isinstance(default, float) else int(text)

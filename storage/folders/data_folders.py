@@ -1,0 +1,514 @@
+"""All data folders of one node, as one: where a log lives, where a new one goes, and what a failed disk takes down.
+
+* A new log goes to the usable folder with the fewest logs, the first of those when several have as few.
+* A folder whose disk fails takes only its own logs offline; the others go on.  That holds at the start, too, for errors of the
+  disk; but what such a folder held may not be known, and a log made anew in another one would pass for one that was never lost.
+  Therefore all that the metadata gives this node then (`expect`), and no other folder has, counts as held there.  New topics go
+  to the other folders.  It takes a restart to use the folder again.  A full disk is not a failed one: what a folder has is
+  opened and read (`recovery`).
+* A folder of another node or cluster is refused, and so is a start without any folder, or without the `essential` one.
+* A log that is found in two folders, and was not about to move from one to the other, is refused: nobody can say which one is
+  right.
+* A log moves to another folder of the node by `move_to` (KIP-113): a future replica is filled there, and takes its place
+  (`moving`).  What a crash leaves of both, `_judge_twins` puts in order.  A folder that is asked for before the log is there is
+  remembered for as long as the node runs.
+* The identity that the node tells the cluster (`directory_id`) is that of its first folder, until a folder that belonged to it
+  is missing: then it is a new one, and counts as a replaced disk.  Each folder knows the ids of all (`data-folders`).
+
+The clean mark of a stop counts only when every folder has it, with the same broker epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk
+from ...wire.errors import ErrorCode, KafkaError
+from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+from ..directory.async_delete import AsyncFileDeleter
+from ..directory.creation import Creation, NewLog, Results
+from ..directory.folder_notes import PartitionKey
+from ..directory.log_directory import DirectoryRefused, LogDirectory, OpenReport, parse_name
+from ..directory.opening_progress import OpeningProgress
+from ..directory.replica_standing import Standing, TwinLogs, Verdict, judge, read_standing, write_standing
+from ..directory.set_aside import DamagedRetention, remove_old_damaged
+from ..log.log import CorruptLog, Log, LogConfig
+from ..moving.future_replica import FutureReplica
+from ..segment.open_files import OPEN_FILES_MAX
+
+DATA_FOLDERS = "data-folders"
+PREFERRED_MAX = 100_000
+"""Logs that are not there, of which it is remembered where they are to be made."""
+_NODE, _MEMBER = "node", "member"
+log = logs.get(__name__)
+
+
+@dataclass(slots=True)
+class CreationInFolders:
+    """New logs of several folders (`creation.py`)."""
+
+    parts: list[Creation] = field(default_factory=list)
+    refused: Results = field(default_factory=dict)
+
+    def run(self) -> None:
+        for part in self.parts:
+            part.run()
+
+    def finish(self) -> Results:
+        results = dict(self.refused)
+        for part in self.parts:
+            results |= part.finish()
+        return results
+
+
+class DataFolders:
+    """See the module's text.  Has what a `LogDirectory` has; call `open_all` once, then use `logs`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        paths: Sequence[Path],
+        cluster_id: str,
+        node_id: int,
+        fresh_id: Callable[[], str],
+        *,
+        files_max: int = OPEN_FILES_MAX,
+        recovery_threads: int = 1,
+        recovery_pool: Callable[[int], Executor] = ThreadPoolExecutor,
+        file_deleter: AsyncFileDeleter | None = None,
+        essential: tuple[Path, str] | None = None,
+        now_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`files_max`, `recovery_threads` and the pool of them are for each folder; `file_deleter` is for all, and is closed with
+        them; `fresh_id` names a new folder.  `essential`: one that the node cannot do without, and why."""
+        assert paths
+        self._essential = essential
+        self._failed: dict[Path, OSError] = {}
+        self._lost: set[PartitionKey] = set()
+        self._untold: set[Path] = set()
+        self._disk = disk
+        self._fresh_id = fresh_id
+        self._file_deleter = file_deleter
+        self.progress = OpeningProgress()
+        self.folders = [
+            LogDirectory(
+                disk,
+                path,
+                cluster_id,
+                node_id,
+                fresh_id(),
+                files_max=files_max,
+                recovery_threads=recovery_threads,
+                recovery_pool=recovery_pool,
+                file_deleter=file_deleter,
+                now_s=now_s,
+            )  # fmt: skip
+            for path in paths
+        ]
+        for folder in self.folders:
+            folder.on_offline = self._folder_failed
+            folder.on_corrupt = self._log_damaged
+            folder.make_room = lambda path: self.make_room(path)
+            folder.progress = self.progress
+            folder.on_cut = partial(self._cut, folder)
+        self.futures: dict[PartitionKey, FutureReplica] = {}
+        """Of the logs that are on their way to another folder."""
+        self._preferred: dict[PartitionKey, LogDirectory] = {}
+        self.directory_id = ""
+        self.on_offline: Callable[[LogDirectory, OSError], None] | None = None
+        self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None
+        self.make_room: Callable[[Path], None] = lambda _folder: None
+        """Called before a folder's notes are written that must be there for a log to be cut, deleted or set aside."""
+
+    # ----------------------------------------------------------------------------------------------------------- opening
+
+    def open_all(self, config_of: Callable[[str], LogConfig] | None = None, *, now_ms: int) -> OpenReport:
+        """Opens every folder and every log in it.  Raises DirectoryRefused, OSError; then all are closed."""
+        self._judge_twins()
+        report = OpenReport(clean=True)
+        opened: list[LogDirectory] = []
+        try:
+            for folder in self.folders:
+                part = self._open(folder, config_of, now_ms)
+                if part is None:
+                    report.clean = False
+                    continue
+                opened.append(folder)
+                report.opened += part.opened
+                report.clean = report.clean and part.clean
+                report.recovered += part.recovered
+                report.cut_bytes += part.cut_bytes
+                report.failed |= part.failed
+            self._settle_identity(opened)
+            self._take_up_moves()
+        except BaseException:
+            for folder in opened:
+                folder.close(clean=False)
+            raise
+        return report
+
+    def _open(self, folder: LogDirectory, config_of: Callable[[str], LogConfig] | None, now_ms: int) -> OpenReport | None:
+        """None when its disk fails and the node can do without it."""
+        try:
+            if folder.path in self._failed:
+                raise self._failed[folder.path]
+            return folder.open_all(config_of, now_ms=now_ms)
+        except OSError as error:
+            self._failed[folder.path] = error
+            if self._essential is not None and folder.path == self._essential[0]:
+                raise DirectoryRefused(
+                    f"the data folder {folder.path} fails ({error}), and {self._essential[1]}: this node cannot start without it"
+                ) from error
+            if len(self._failed) == len(self.folders):
+                raise
+            log.error("data_folder_failed", path=folder.path, reason=error,
+                      consequence="its partitions are offline here until it works and the node is started again")  # fmt: skip
+            folder.give_up(error)
+            return None
+
+    def expect(self, assigned: Iterable[PartitionKey]) -> None:
+        """What the metadata gives this node at its start."""
+        if self._failed:
+            self._lost = {key for key in assigned if self.folder_of(*key) is None}
+
+    def _judge_twins(self) -> None:
+        """What has a place in several folders, or is marked as moving, and what becomes of it (`moving.standing`)."""
+        places: dict[PartitionKey, list[LogDirectory]] = {}
+        seen: set[Path] = set()
+        for folder in self.folders:
+            if folder.path in seen:
+                raise DirectoryRefused(f"the data folder {folder.path} is named twice")
+            seen.add(folder.path)
+            try:
+                names = self._disk.list_names(folder.path) if self._disk.exists(folder.path) else []
+            except OSError as error:
+                self._failed[folder.path] = error
+                continue
+            for key in filter(None, map(parse_name, names)):
+                places.setdefault(key, []).append(folder)
+        self.progress.found = len(places)
+        standings = {key: self._standings(key, folders) for key, folders in places.items()}
+        for key, found in standings.items():
+            if not found or (len(found) == 1 and Standing.CURRENT in found.values()):
+                continue
+            try:
+                verdicts = judge(found, some_failed=bool(self._failed))
+            except TwinLogs:
+                where = [folder.path for folder in places[key]]
+                raise DirectoryRefused(
+                    f"the log {key[0]}-{key[1]} is in {where[0]} and in {where[1]}: which one is right cannot be known here. "
+                    "Move one of them away."
+                ) from None
+            for folder in places[key]:
+                if folder.path in verdicts:
+                    folder.verdicts[key] = verdicts[folder.path]
+
+    def _standings(self, key: PartitionKey, folders: Sequence[LogDirectory]) -> dict[Path, Standing]:
+        found = {}
+        for folder in folders:
+            if folder.path not in self._failed:
+                try:
+                    found[folder.path] = read_standing(self._disk, folder.path_of(key))
+                except OSError as error:
+                    self._failed[folder.path] = error
+        return found
+
+    def _take_up_moves(self) -> None:
+        """What is settled now loses its mark, and moves that were interrupted go on.  Raises OSError."""
+        for folder in self.folders:
+            for key, verdict in folder.verdicts.items():
+                if verdict is Verdict.USE_PLAIN and not self._failed and not folder.is_offline:
+                    write_standing(self._disk, folder.path_of(key), Standing.CURRENT)
+            folder.verdicts.clear()
+            for key in folder.futures_found:
+                origin = self.folder_of(*key)
+                topic_id = None if origin is None else origin.topic_ids.get(key)
+                if origin is not None and topic_id is not None and not folder.is_offline:
+                    # What the copy has above the end of the log, the log has lost: others may come in its place.
+                    self._begin_move(key, topic_id, origin, folder).source_cut(origin.logs[key].log_end_offset)
+
+    def _settle_identity(self, opened: Sequence[LogDirectory]) -> None:
+        """The node's identity by the rule of the module's text; every folder is told of all when that changed."""
+        present = [folder.directory_id for folder in opened]
+        if len(set(present)) != len(present):
+            raise DirectoryRefused(
+                f"two of the data folders have the same id ({', '.join(present)}): is one a copy of the other?"
+            )
+        known: set[str] = set()
+        nodes: list[str] = []
+        for folder in opened:
+            node, members = self._read_folders(folder)
+            known |= members
+            nodes += [node] if node else []
+        missing = known - set(present)
+        if len(missing) > len(self._failed):  # one that fails is not a missing one: it may come back as it was
+            log.error("data_folder_is_missing", directory_ids=sorted(missing), consequence="counts as a replaced disk")
+            self.directory_id = self._fresh_id()
+        else:
+            self.directory_id = nodes[0] if nodes else present[0]
+        if self._failed:
+            return
+        if self.directory_id and all(present):
+            self._untold = {folder.path / DATA_FOLDERS for folder in opened}
+            self._tell_folders()
+
+    def _tell_folders(self) -> None:
+        """Each folder which ones there are; on a full disk, another time.  Raises OSError."""
+        members = sorted(folder.directory_id for folder in self.folders)
+        content = encode_checkpoint([(_NODE, self.directory_id), *((_MEMBER, each) for each in members)])
+        for path in sorted(self._untold):
+            try:
+                if not self._disk.exists(path) or self._disk.read(path) != content:
+                    self._disk.write_atomic(path, content)
+                self._untold.discard(path)
+            except OSError as error:
+                if error.errno not in OUT_OF_SPACE:
+                    raise
+                log.warning("data_folders_not_noted", path=path, reason=error)
+
+    def _read_folders(self, folder: LogDirectory) -> tuple[str, set[str]]:
+        path = folder.path / DATA_FOLDERS
+        if not self._disk.exists(path):
+            return "", set()
+        try:
+            rows = decode_checkpoint(self._disk.read(path), 2)
+        except (CheckpointInvalid, ValueError) as error:
+            raise DirectoryRefused(f"{path} is damaged ({error}): whether all folders are here cannot be known") from error
+        node = next((value for kind, value in rows if kind == _NODE), "")
+        return node, {value for kind, value in rows if kind == _MEMBER}
+
+    @property
+    def previous_broker_epoch(self) -> int | None:
+        """Broker epoch of the last clean stop; None when any folder was not closed cleanly in it (KIP-966)."""
+        epochs = {folder.previous_broker_epoch for folder in self.folders}
+        return epochs.pop() if len(epochs) == 1 else None
+
+    # ----------------------------------------------------------------------------------------------------------- look-ups
+
+    @property
+    def logs(self) -> dict[PartitionKey, Log]:
+        """Every log of every folder; a new dict."""
+        return {key: each for folder in self.folders for key, each in folder.logs.items()}
+
+    @property
+    def topic_ids(self) -> dict[PartitionKey, UUID]:
+        return {key: topic_id for folder in self.folders for key, topic_id in folder.topic_ids.items()}
+
+    @property
+    def damaged(self) -> dict[PartitionKey, UUID | None]:
+        return {key: topic_id for folder in self.folders for key, topic_id in folder.damaged.items()}
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether no folder is usable any more."""
+        return all(folder.is_offline for folder in self.folders)
+
+    @property
+    def offline_folders(self) -> list[Path]:
+        return [folder.path for folder in self.folders if folder.is_offline]
+
+    def folder_of(self, topic: str, partition: int) -> LogDirectory | None:
+        """The folder that has this log, in use or not."""
+        key = (topic, partition)
+        for folder in self.folders:
+            if key in folder.logs or key in folder.damaged or key in folder.unusable:
+                return folder
+        return None
+
+    # --------------------------------------------------------------------------------------------- moves between the folders
+
+    def move_to(self, topic: str, partition: int, path: Path) -> FutureReplica | None:
+        """The log is to be in this folder: a move to it begins, or goes on, and one to another folder ends.  None when the log is
+        there.  Raises LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR; REPLICA_NOT_AVAILABLE for a log that is to be made there."""
+        key = (topic, partition)
+        target = next((folder for folder in self.folders if folder.path.absolute() == path), None)
+        if target is None:
+            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is no data folder of this node")
+        if target.is_offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the data folder {path} is offline")
+        future = self.futures.get(key)
+        if future is not None and future.target is target:
+            return future
+        if future is not None:
+            self.end_move(key)
+        origin = self.folder_of(topic, partition)
+        if origin is None:
+            self._preferred.pop(key, None)
+            self._preferred[key] = target
+            if len(self._preferred) > PREFERRED_MAX:
+                del self._preferred[next(iter(self._preferred))]
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{topic}-{partition} is not here: it will be made in {path}")
+        if origin is target:
+            return None
+        if key not in origin.logs or origin.logs[key].is_offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is offline")
+        self._make_place(key, origin, target)
+        return self._begin_move(key, origin.topic_ids[key], origin, target)
+
+    def _make_place(self, key: PartitionKey, origin: LogDirectory, target: LogDirectory) -> None:
+        try:
+            if read_standing(self._disk, origin.path_of(key)) is Standing.STAYED:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"a move of {key[0]}-{key[1]} failed: restart the node first")
+            if self._disk.exists(target.path_of(key)):  # as far as this node knows there is nothing; a start says what it is
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{target.path_of(key)} is in the way until a restart")
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key[0]}-{key[1]} cannot be moved: {error}") from error
+
+    def _begin_move(self, key: PartitionKey, topic_id: UUID, origin: LogDirectory, target: LogDirectory) -> FutureReplica:
+        def ended() -> None:
+            if self.futures.get(key) is future:
+                del self.futures[key]
+
+        future = self.futures[key] = FutureReplica(self._disk, key, topic_id, origin, target, ended)
+        return future
+
+    def end_move(self, key: PartitionKey) -> None:
+        """The log stays where it is.  Waits for the disk.  Raises KAFKA_STORAGE_ERROR."""
+        future = self.futures.get(key)
+        if future is not None:
+            try:
+                future.cancel()
+            except OSError as error:
+                future.target.disk_failed(error)
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the move of {future.name} cannot be undone: {error}") from error
+
+    def _cut(self, folder: LogDirectory, key: PartitionKey, offset: int) -> None:
+        future = self.futures.get(key)
+        if future is not None and future.origin is folder:
+            future.source_cut(offset)
+
+    # ------------------------------------------------------------------------------------------------- partitions come and go
+
+    def create(self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int = 0) -> Log:
+        """The log of this topic, made in the folder with the fewest when there is none.  Raises KAFKA_STORAGE_ERROR."""
+        self._end_move_of_other(topic, partition, topic_id)
+        folder = self._place_of((topic, partition), {})
+        return folder.create(topic, topic_id, partition, config, now_ms=now_ms)
+
+    def begin_creation(self, wanted: Iterable[NewLog], *, now_ms: int) -> CreationInFolders:
+        """See `LogDirectory.begin_creation`."""
+        shares: dict[LogDirectory, list[NewLog]] = {}
+        counts: dict[LogDirectory, int] = {}
+        creation = CreationInFolders()
+        for new in wanted:
+            try:
+                self._end_move_of_other(new.topic, new.partition, new.topic_id)
+                shares.setdefault(self._place_of(new.key, counts), []).append(new)
+            except KafkaError as error:
+                creation.refused[new.key] = error
+        for folder, share in shares.items():
+            try:
+                creation.parts.append(folder.begin_creation(share, now_ms=now_ms))
+            except KafkaError as error:
+                creation.refused.update((new.key, error) for new in share)
+        return creation
+
+    def _end_move_of_other(self, topic: str, partition: int, topic_id: UUID) -> None:
+        """A log of another topic of this name is about to be removed."""
+        future = self.futures.get((topic, partition))
+        if future is not None and future.topic_id != topic_id:
+            self.end_move(future.key)
+
+    def _place_of(self, key: PartitionKey, counts: dict[LogDirectory, int]) -> LogDirectory:
+        """Where a log is, or goes; `counts` of the logs in each folder, as far as they are known.  Raises KAFKA_STORAGE_ERROR."""
+        folder = self.folder_of(*key)
+        if folder is not None:
+            return folder
+        if key in self._lost:
+            failed = ", ".join(f"{path} ({error})" for path, error in self._failed.items())
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{key[0]}-{key[1]} may be in a data folder that failed: {failed}")
+        usable = [folder for folder in self.folders if not folder.is_offline]
+        if not usable:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data folder is offline")
+        preferred = self._preferred.pop(key, None)
+        if preferred in usable:
+            return preferred
+        for folder in usable:
+            if folder not in counts:
+                counts[folder] = folder.log_count
+        emptiest = min(usable, key=counts.__getitem__)
+        counts[emptiest] += 1
+        return emptiest
+
+    def topic_id_of(self, topic: str, partition: int) -> UUID | None:
+        """Whose log is here, in use or damaged."""
+        folder = self.folder_of(topic, partition)
+        return None if folder is None else folder.topic_id_of(topic, partition)
+
+    def delete(self, topic: str, partition: int) -> None:
+        """First the future replica, if there is one: alone it would be nothing."""
+        try:
+            self.end_move((topic, partition))
+        except KafkaError as error:  # its folder is offline now, and a start removes what is left there
+            log.warning("future_replica_not_removed", log=f"{topic}-{partition}", reason=error)
+        folder = self.folder_of(topic, partition)
+        if folder is not None:
+            folder.delete(topic, partition)
+
+    def set_aside(self, topic: str, partition: int, *, now_ms: int = 0) -> None:
+        """See `LogDirectory.set_aside`."""
+        self.end_move((topic, partition))
+        folder = self.folder_of(topic, partition)
+        assert folder is not None
+        folder.set_aside(topic, partition, now_ms=now_ms)
+
+    def remove_old_damaged(self, now_ms: int, kept: DamagedRetention) -> None:
+        """Removes logs that were set aside long ago, in all folders; any thread.  A failure is logged, and tried another time."""
+        for folder in self.folders:
+            try:
+                if not folder.is_offline:
+                    remove_old_damaged(self._disk, folder.path, now_ms, kept)
+            except OSError as error:
+                log.warning("damaged_logs_not_removed", path=folder.path, reason=error)
+
+    # -------------------------------------------------------------------------------------------------------- checkpoints
+
+    def write_checkpoints(self) -> None:
+        """Of every folder, also when one fails; then its error is raised."""
+        failure: OSError | None = None
+        try:
+            self._tell_folders()
+        except OSError as error:
+            failure = error
+        for folder in self.folders:
+            try:
+                folder.write_checkpoints()
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _folder_failed(self, folder: LogDirectory, error: OSError) -> None:
+        for future in [each for each in self.futures.values() if folder in (each.target, each.origin)]:
+            future.close()
+        if self.on_offline is not None:
+            self.on_offline(folder, error)
+
+    def _log_damaged(self, damaged: Log, error: CorruptLog) -> None:
+        if self.on_corrupt is not None:
+            self.on_corrupt(damaged, error)
+
+    def close(self, *, clean: bool, broker_epoch: int = -1) -> None:
+        """Closes every folder.  Raises the first KAFKA_STORAGE_ERROR or OSError that kept one from closing cleanly."""
+        if self._file_deleter is not None:
+            self._file_deleter.close()
+        failure: KafkaError | OSError | None = None
+        for future in list(self.futures.values()):
+            future.close()
+        for folder in self.folders:
+            try:
+                folder.close(clean=clean, broker_epoch=broker_epoch)
+            except (KafkaError, OSError) as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def describe(self) -> Mapping[PartitionKey, Mapping[str, int]]:
+        """All offsets of all logs."""
+        return {key: each.describe() for key, each in self.logs.items()}

@@ -1,0 +1,97 @@
+"""Reads of a megabyte and more that must not hold up the loop: the place is found on the loop, the bytes are read in a thread.
+
+The order that makes this safe:
+
+1. on the loop, `begin_bulk_read` looks the place up in the index, below an offset that is settled (high watermark or last stable
+   offset): bytes there never change as long as the log is neither truncated, nor cut at its start, nor closed;
+2. `BulkRead.run`, in any thread, reads them.  It touches nothing of the log but the open file, and reports no failure to the
+   log: a read that lost a race against a truncation says nothing about the disk;
+3. back on the loop, the caller makes sure that nothing of this kind happened meanwhile (same leader epoch, log start not above
+   the offset) before it believes what was read, or why it failed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...runtime.disk import File
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import parse_header
+from .log import Log
+
+
+class BulkRead(NamedTuple):
+    """Where the batches of a read lie.  `covers_to` is the first offset behind the bytes."""
+
+    file: File
+    start: int
+    length: int
+    offset: int
+    upper_offset: int
+    covers_to: int
+
+    def run(self) -> tuple[bytes, int]:
+        """Whole batches from the one that holds `offset`, each beginning below `upper_offset`; and the offset to go on from.
+
+        Any thread.  No bytes where the range holds no batch.  Raises OSError, and CORRUPT_MESSAGE for bytes that are no batch.
+        """
+        data = self.file.read_at(self.start, self.length)
+        if len(data) < self.length:
+            raise OSError(5, f"{len(data)} of {self.length} bytes at {self.start} could be read", str(self.file.path))
+        begin = end = 0
+        next_offset = self.offset
+        while end < len(data):
+            header = parse_header(data, end)
+            if header.magic != 2 or end + header.size_bytes > len(data):
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no whole batch at byte {self.start + end} of {self.file.path.name}")
+            if header.base_offset >= self.upper_offset:
+                return data[begin:end], max(self.upper_offset, next_offset)
+            end += header.size_bytes
+            if header.next_offset <= self.offset:
+                begin = end
+            else:
+                next_offset = header.next_offset
+        whole = data if not begin else data[begin:]
+        return whole, max(next_offset, self.covers_to)
+
+
+def begin_bulk_read(log: Log, offset: int, max_bytes: int, upper_offset: int) -> BulkRead:
+    """Finds about `max_bytes` from `offset` on, in one segment; more when the batch that holds `offset` is larger.
+
+    `upper_offset` must not be above the high watermark.  Raises OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
+    """
+    if log.is_offline:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.name} is offline")
+    if not log.log_start_offset <= offset < min(upper_offset, log.log_end_offset):
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} of {log.name} is outside [{log.log_start_offset}, {min(upper_offset, log.log_end_offset)})",
+        )
+    return _place_of(log, offset, max_bytes, upper_offset)
+
+
+def begin_copy(log: Log, offset: int, max_bytes: int) -> BulkRead:
+    """The same for a copy of the log: also of what lies below the log start, and up to the log's end.  There have to be batches
+    from `offset` on."""
+    return _place_of(log, offset, max_bytes, log.log_end_offset)
+
+
+def bytes_from(log: Log, offset: int) -> int:
+    """How many bytes of batches there are from the one that holds `offset`, or follows it.  Raises OSError, InvalidBatch."""
+    first, *others = log.segments.starting_at(offset)
+    rest = sum(segment.size_bytes for segment in others)
+    if offset <= first.base_offset:
+        return rest + first.size_bytes
+    return rest if offset >= first.next_offset else rest + first.size_bytes - first.position_of(offset)
+
+
+def _place_of(log: Log, offset: int, max_bytes: int, upper_offset: int) -> BulkRead:
+    following = [segment for segment in log.segments.starting_at(offset) if segment.size_bytes]
+    if offset >= following[0].next_offset:
+        following.pop(0)  # a gap between two segments
+    segment = following[0]
+    # Up to `upper_offset` the reading thread walks: here both ends are places that the index knows.
+    stretch = segment.index.stretch(offset, max_bytes, segment.next_offset, segment.next_offset, segment.size_bytes)
+    assert stretch is not None
+    _first, _begins_at, start, end, covers_to, _walk_from = stretch
+    return BulkRead(segment.file, start, end - start, offset, upper_offset, covers_to)

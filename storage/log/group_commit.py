@@ -1,0 +1,214 @@
+"""Group commit: one flush for everybody who waits.
+
+A log has at most one flush in flight.  Whoever asks while it runs joins the next one, which begins when it is over; whoever asks
+when none runs starts one at the end of the loop's current turn, so that all appends of that turn share it.  The waiting happens
+in the kernel (`runtime/kernel_sync.py`), or, for what is more than one file and where the kernel has no such thing, in a few
+threads; nothing of a log is touched there (`flush.py`).
+
+A failed flush is final: the log goes offline, everybody who waits gets KAFKA_STORAGE_ERROR, and `on_storage_failure` is told, so
+that the whole folder can be taken down.  It is never tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE
+from ...runtime.kernel_sync import KernelSync
+from ...wire.errors import ErrorCode, KafkaError
+from ..durability.flush import FlushTicket
+from .log import Log
+
+log = logs.get(__name__)
+
+
+Flushed = Callable[[KafkaError | None], None]
+"""Called once, on a turn of the loop of its own: with None, or with KAFKA_STORAGE_ERROR."""
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Who waits for one log: `(offset, callback)` each, until the flushed end has reached the offset."""
+
+    waiting: list[tuple[int, Flushed]] = field(default_factory=list)
+    busy: bool = False
+    wanted: bool = False
+
+
+class GroupCommit:
+    """`flush(log)` for any number of logs; see the module's text.  Used from one event loop."""
+
+    def __init__(
+        self,
+        threads: int = 4,
+        on_storage_failure: Callable[[Log, OSError], None] | None = None,
+        kernel: KernelSync | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        """`kernel` and `executor` (instead of threads of its own) become this object's own, and are closed with it."""
+        self._kernel = kernel
+        self._executor: Executor = executor or ThreadPoolExecutor(threads, thread_name_prefix="flush")
+        self._queues: dict[Log, _Queue] = {}
+        self._on_storage_failure = on_storage_failure
+        self._closed = False
+        self.flush_count = 0
+        """Flushes that reached the disk: requests divided by this is how well commits are grouped."""
+
+    async def flush(self, target: Log) -> int:
+        """Waits until all that is in the log now is on the disk; returns the flushed end offset.
+
+        When the log is truncated meanwhile, waits for what is left.  Raises KAFKA_STORAGE_ERROR.
+        """
+        if not target.needs_flush and not target.is_offline:
+            return target.flushed_end_offset
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def done(error: KafkaError | None) -> None:
+            if future.done():  # whoever waited went away
+                return
+            if error is None:
+                future.set_result(target.flushed_end_offset)
+            else:
+                future.set_exception(error)
+
+        self.when_flushed(target, done)
+        return await future
+
+    def when_flushed(self, target: Log, done: Flushed) -> None:
+        """`flush` with a callback: every write of a leader wants one, and a task for each would cost more than the flush."""
+        try:
+            queue = self._queue(target)
+        except KafkaError as error:
+            asyncio.get_running_loop().call_soon(done, error)
+            return
+        queue.waiting.append((target.log_end_offset, done))
+        self._schedule(target, queue)
+
+    def request(self, target: Log) -> None:
+        """A flush that nobody waits for (flush.policy=os: when `log.flush_due`, and before a checkpoint)."""
+        if not target.is_offline:
+            queue = self._queue(target)
+            queue.wanted = True
+            self._schedule(target, queue)
+
+    async def flush_all(self, targets: Iterable[Log]) -> dict[Log, KafkaError]:
+        """Flushes every log that needs it; the failures, each of which has taken its log offline."""
+        failures: dict[Log, KafkaError] = {}
+        wanted = [target for target in targets if target.needs_flush]
+        under_way = len(wanted)
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(target: Log, error: KafkaError | None) -> None:
+            nonlocal under_way
+            under_way -= 1
+            if error is not None:
+                failures[target] = error
+            if not under_way and not over.done():
+                over.set_result(None)
+
+        for target in wanted:
+            self.when_flushed(target, partial(done, target))
+        if wanted:
+            await over
+        return failures
+
+    async def note_start(self, target: Log) -> None:
+        """Waits until the log start that is wanted is on the disk (`log_start`).  Raises KAFKA_STORAGE_ERROR; on a full disk,
+        nothing has changed."""
+        try:
+            await asyncio.wrap_future(self._executor.submit(target.start_note.write))
+        except (OSError, RuntimeError) as error:  # RuntimeError: the executor has been shut down
+            if isinstance(error, OSError) and error.errno not in OUT_OF_SPACE:
+                self._storage_failed(target, error)
+            message = f"the log start of {target.name} could not be noted: {error}"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
+
+    def _storage_failed(self, target: Log, error: OSError) -> None:
+        target.go_offline(error)
+        if self._on_storage_failure is not None:
+            self._on_storage_failure(target, error)
+
+    def _queue(self, target: Log) -> _Queue:
+        if self._closed:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the group commit is closed")
+        queue = self._queues.get(target)
+        if queue is None:
+            queue = self._queues[target] = _Queue()
+        return queue
+
+    def _schedule(self, target: Log, queue: _Queue) -> None:
+        if not queue.busy:
+            queue.busy = True
+            asyncio.get_running_loop().call_soon(self._start, target, queue)
+
+    def _start(self, target: Log, queue: _Queue) -> None:
+        """Begins one flush, or, when nobody wants one any more, forgets the log."""
+        self._release(target, queue)
+        if not queue.waiting and not queue.wanted:
+            self._forget(target, queue)
+            return
+        queue.wanted = False
+        loop = asyncio.get_running_loop()
+        try:
+            ticket = target.begin_flush()
+            self.flush_count += 1
+            if self._kernel is not None and not self._closed:
+                if ticket.run_in_kernel(self._kernel, lambda error: self._finish(target, queue, ticket, error)):
+                    return
+            running = self._executor.submit(ticket.run)
+        except (KafkaError, RuntimeError) as error:  # offline or closed; RuntimeError: the executor has been shut down
+            self._fail(target, queue, error)
+            return
+
+        def done(finished: Future[None]) -> None:
+            try:
+                loop.call_soon_threadsafe(self._finish, target, queue, ticket, finished.exception())
+            except RuntimeError as error:  # the loop is closed: the process is on its way out and nobody waits
+                log.info("flush_result_dropped", log=target.name, reason=error)
+
+        running.add_done_callback(done)
+
+    def _finish(self, target: Log, queue: _Queue, ticket: FlushTicket, error: BaseException | None) -> None:
+        if error is not None:
+            if isinstance(error, OSError):
+                self._storage_failed(target, error)
+            self._fail(target, queue, error)
+            return
+        target.finish_flush(ticket)
+        self._start(target, queue)
+
+    def _release(self, target: Log, queue: _Queue) -> None:
+        """Answers everybody whose offset is flushed now; a truncated log owes only what is left of it."""
+        flushed, end = target.flushed_end_offset, target.log_end_offset
+        still: list[tuple[int, Flushed]] = []
+        for offset, done in queue.waiting:
+            if min(offset, end) > flushed:
+                still.append((offset, done))
+            else:
+                asyncio.get_running_loop().call_soon(done, None)
+        queue.waiting = still
+
+    def _fail(self, target: Log, queue: _Queue, error: BaseException) -> None:
+        waiting, queue.waiting = queue.waiting, []
+        self._forget(target, queue)
+        for _offset, done in waiting:
+            failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{target.name} could not be flushed: {error}")
+            failure.__cause__ = error
+            asyncio.get_running_loop().call_soon(done, failure)
+
+    def _forget(self, target: Log, queue: _Queue) -> None:
+        queue.busy = False
+        if self._queues.get(target) is queue:
+            del self._queues[target]
+
+    def close(self) -> None:
+        """Refuses new flushes and waits for running ones.  Whoever still waits is answered by the loop, if it still runs."""
+        self._closed = True
+        self._executor.shutdown(wait=True)
+        if self._kernel is not None:
+            self._kernel.close()

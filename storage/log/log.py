@@ -1,0 +1,601 @@
+"""One partition's log: append, read, truncate, flush, and what follows from the batches (producers, epochs, last stable offset).
+
+Promises
+
+* **An append is wholly in the file and published, or nothing changed.**  Checks work on copies; then the file is written; then,
+  in steps that cannot fail, indexes, producers, epochs and the log end move.  After a failed or short write the file is cut back
+  to the published end before anything else is accepted; when that fails, the log goes offline.
+* **The flushed end moves only after the disk has said so** (`flush.py`), and never over bytes that were truncated meanwhile.
+* **Readers see batches in `[log start, upper offset)`**, whole, and at least one when there is one, however large.
+* `last_stable_offset` = min(high watermark, first offset of any transaction that is open, or ended by a marker that is not yet
+  below the high watermark) (docs/semantics.md L1).
+* An offline log refuses everything, for good: only opening it again, after a restart, may find out what the disk really holds.
+
+All methods are called from the loop's thread, except `FlushTicket.run`.  Nothing here waits, except that truncation, removal and
+close wait for the disk: they are rare, and what follows them must not run before they are durable.
+
+Offsets, in the order that always holds: log_start <= last_stable <= high_watermark <= log_end, and flushed_end <= log_end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from ...runtime import faults, logs
+from ...runtime.disk import Disk
+from ...wire.errors import ErrorCode, KafkaError
+from ..durability.flush import Durability, FlushTicket
+from ..epoch_cache import EpochCache, EpochEnd
+from ..producers.producer_snapshot import encode_snapshot
+from ..producers.producer_state import AppendOrigin, ProducerView, VerificationGuard
+from ..recovery.index_rebuild import rebuild_transaction_index
+from ..recovery.recovery import CorruptLog, LoadedLog, aborted_entries, load_log, load_producers_again
+from ..segment.batch_scan import InvalidBatch
+from ..segment.batch_slices import ReadResult
+from ..segment.checksums import STILL_OPEN
+from ..segment.count_index import CountIndex
+from ..segment.offset_index import OFFSET_SPAN_MAX
+from ..segment.open_files import OpenFiles
+from ..segment.segment import Segment, segment_path
+from ..segment.segment_list import Segments
+from ..segment.transaction_index import AbortedTransaction
+from ..topic_config import FlushPolicy, LogConfig
+from .admission import NO_APPEND_TIME, CheckedBatches
+from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_leader_append
+from .health import Health
+from .log_start import LogStart
+from .lookup import LookedInto, OffsetRange, TimestampOffset, max_timestamp, offset_for_timestamp, split_range
+from .removal import Removals
+from .replacement import Replacements
+
+__all__ = [
+    "AbortedTransaction", "AppendInfo", "AppendOrigin", "CorruptLog", "EpochEnd", "FlushPolicy", "FlushTicket", "Log",
+    "LogConfig", "OffsetRange", "ProducerView", "ReadResult", "TimestampOffset", "VerificationGuard",
+]  # fmt: skip
+
+FLUSH_DUE_BYTES = 64 * 1024 * 1024
+"""Unflushed bytes at which a background flush pays: the kernel's write-back comes in bursts that block writers
+(docs/hot-path.md H9)."""
+log = logs.get(__name__)
+
+
+class Log:
+    """See the module's text.  Opened by `Log.open`."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, topic: str, partition: int, config: LogConfig, loaded: LoadedLog, start: LogStart
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.directory = directory
+        self.config = config
+        self.recovered = loaded.recovered
+        """Whether opening had to scan and repair: false after a clean stop."""
+        self.recovered_bytes_cut = loaded.cut_bytes
+        self.on_offline: Callable[[Log, OSError | CorruptLog], None] | None = None
+        self.on_config: Callable[[Log, LogConfig], LogConfig] | None = None  # notes it; says what may hold meanwhile
+        self.on_flushed: Callable[[int], None] | None = None  # the flushed end has moved: where its last batch ends
+        self.before_truncation: Callable[[Log, int], None] | None = None
+        """Called before data at or above an offset goes: whoever keeps a recovery point above it must lower it durably first."""
+        self.cleaned_to = 0
+        """Below it the cleaner has been (`cleaning/cleaner.py`, which moves it); falls with what is cut."""
+        self.cuts = 0
+        """Grows with every truncation: what was decided by the log's content before is void."""
+        self._disk = disk
+        self._segments = Segments(loaded.files, directory, loaded.segments)
+        self._producers = loaded.producers
+        self._epochs = loaded.epochs
+        self._log_start = loaded.log_start_offset
+        self._log_end = loaded.log_end_offset
+        self._high_watermark = self._log_start
+        self._health = Health(self.name, directory)
+        self._health.on_offline = self._went_offline
+        self._durability = Durability(disk, directory, self._log_end, self._segments.size_bytes, loaded.pending_files)
+        self.start_note = start
+        start.begin(self._log_start, self._segments[0].base_offset)
+        parts = disk, directory, self._segments, self._durability, self._health
+        self.replacements, self.removals = Replacements(*parts), Removals(*parts)
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: Path,
+        *,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        clean: bool,
+        recovery_point: int,
+        flushed_end: int = 0,
+        log_start_offset: int = 0,
+        high_watermark: int = 0,
+        files: OpenFiles | None = None,
+    ) -> Log:
+        """Opens the folder, made when absent.  `clean`: the last close was one, and `recovery_point` is the end it noted.
+        `flushed_end`: batches below it are known to have been flushed.
+
+        Raises CorruptLog when flushed data is damaged, OSError when the disk fails.
+        """
+        start = LogStart(disk, directory)
+        loaded = load_log(
+            disk, directory, config=config, clean=clean, recovery_point=recovery_point, flushed_end=flushed_end,
+            log_start_offset=max(log_start_offset, start.noted), files=OpenFiles(disk) if files is None else files,
+        )  # fmt: skip
+        opened = cls(disk, directory, topic, partition, config, loaded, start)
+        opened.set_high_watermark(high_watermark)
+        if loaded.recovered and loaded.cut_bytes:
+            log.info("log_recovered", log=opened.name, log_end_offset=opened.log_end_offset, cut_bytes=loaded.cut_bytes)
+        return opened
+
+    # -------------------------------------------------------------------------------------------------------- properties
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._log_start
+
+    @property
+    def noted_start_offset(self) -> int:
+        """No restart falls back below it; the log start itself may be noted some seconds later (`log_start`)."""
+        return self.start_note.noted
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._log_end
+
+    @property
+    def flushed_end_offset(self) -> int:
+        """All batches below are on the disk."""
+        return self._durability.flushed_end
+
+    @property
+    def high_watermark(self) -> int:
+        return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        first = self._producers.first_unstable_offset
+        if first is None or first >= self._high_watermark:
+            return self._high_watermark
+        return max(first, self._log_start)
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest leader epoch in the log; -1 when there is none."""
+        return self._epochs.latest
+
+    @property
+    def size_bytes(self) -> int:
+        return self._segments.size_bytes
+
+    @property
+    def segments(self) -> Segments:
+        """For look-ups; the log itself changes them."""
+        return self._segments
+
+    @property
+    def active_producer_count(self) -> int:
+        return len(self._producers)
+
+    @property
+    def recovery_point(self) -> int:
+        """Below it, batches *and everything derived from them* are durable: recovery need not look there."""
+        return self._durability.recovery_point
+
+    @property
+    def is_offline(self) -> bool:
+        return self._health.offline is not None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._health.closed
+
+    @property
+    def needs_flush(self) -> bool:
+        return self._durability.flushed_end < self._log_end
+
+    @property
+    def flush_due(self) -> bool:
+        """Whether a flush that nobody waits for is worth it: complete segments to seal, counts to keep, much unflushed data."""
+        if self._durability.complete or self._durability.has_late_counts:
+            return True
+        return self._segments.size_bytes - self._durability.flushed_size >= FLUSH_DUE_BYTES
+
+    # --------------------------------------------------------------------------------------------------------- appending
+
+    def append_leader(
+        self,
+        batches: bytes | bytearray | memoryview,
+        *,
+        leader_epoch: int,
+        origin: AppendOrigin,
+        now_ms: int,
+        guard: VerificationGuard | None = None,
+        transaction_version: int = 0,
+        checked: CheckedBatches | None = None,
+    ) -> AppendInfo:
+        """Checks batches (unless `checked` says that they were), gives them offsets and the leader epoch (in place when the
+        buffer is writable), and appends them all.
+
+        A client's batch that repeats one of the last five of its producer appends nothing and returns the original offsets.
+        Raises KafkaError with CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP, FENCED_LEADER_EPOCH,
+        UNSUPPORTED_COMPRESSION_TYPE, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
+        TRANSACTION_COORDINATOR_FENCED, THROTTLING_QUOTA_EXCEEDED, KAFKA_STORAGE_ERROR; then the log is as before."""
+        if self._health.unusable:
+            self._health.require()
+        view = memoryview(batches)
+        if leader_epoch < self._epochs.latest:
+            raise KafkaError(
+                ErrorCode.FENCED_LEADER_EPOCH, f"append in leader epoch {leader_epoch}; the log holds epoch {self._epochs.latest}"
+            )
+        base_offset = self._log_end
+        plan = plan_leader_append(
+            view, self.config, self._producers, base_offset, leader_epoch=leader_epoch, origin=origin, now_ms=now_ms, guard=guard,
+            transaction_version=transaction_version, log_start_offset=self._log_start, checked=checked,
+        )  # fmt: skip
+        if isinstance(plan, AppendInfo):
+            return plan  # a duplicate
+        self._write(plan)
+        return AppendInfo(base_offset, plan.next_offset - 1, plan.append_time_ms, False, self._log_start, plan.next_offset)
+
+    def append_follower(self, batches: bytes | bytearray | memoryview) -> AppendInfo:
+        """Appends batches as the leader stamped them; a partial batch at the end is left out.
+
+        Offsets must follow on this log's end without a gap (compacted topics may have gaps).  The producer state takes what the
+        leader accepted, with warnings at most.  Raises CORRUPT_MESSAGE (also for a gap or an overlap), KAFKA_STORAGE_ERROR; then
+        the log is as before.
+        """
+        if self._health.unusable:
+            self._health.require()
+        plan = plan_follower_append(memoryview(batches), self.config, self._producers, self._log_end, self.name)
+        if plan is None:
+            return AppendInfo(self._log_end, self._log_end - 1, NO_APPEND_TIME, False, self._log_start, self._log_end)
+        self._write(plan)
+        if plan.prepared is not None and plan.prepared.warnings:
+            warnings = plan.prepared.warnings
+            log.warning("replicated_batch_is_odd", log=self.name, what=warnings[0], more=len(warnings) - 1)
+        first, end = plan.placed[0].base_offset, plan.next_offset
+        return AppendInfo(first, end - 1, NO_APPEND_TIME, False, self._log_start, end)
+
+    def _write(self, plan: AppendPlan) -> None:
+        """Writes, then publishes.  Raises KAFKA_STORAGE_ERROR with nothing changed."""
+        placed, buffers, prepared = plan.placed, plan.buffers, plan.prepared
+        size, segments = plan.size_bytes, self._segments
+        if segments.must_roll(self.config, size, placed[-1].max_timestamp_ms, plan.next_offset):
+            self._roll(self._log_end if plan.next_offset - self._log_end <= OFFSET_SPAN_MAX else placed[0].base_offset)
+        segment = segments.active
+        position = segment.size_bytes
+        try:
+            if len(buffers) == 1:
+                segment.file_to_write.write_at(position, buffers[0])
+            else:
+                segment.file_to_write.write_vector_at(position, buffers)
+            if prepared is not None and prepared.completed:
+                # Before the transactions are published as complete: who sees their records must find their aborts (rule L6).
+                aborted = aborted_entries(prepared)
+                if aborted:
+                    segment.append_transactions(aborted)
+        except OSError as error:
+            self._undo_write(segment, position, error)
+        faults.point("log.written_unpublished", topic=self.topic, partition=self.partition)
+        # From here on nothing can fail.
+        note_batch = segment.note_batch if plan.is_plain else segment.note_special_batch
+        for header, base_offset, max_timestamp_ms, leader_epoch in placed:
+            batch_bytes = header.batch_length + 12
+            note_batch(header, base_offset, max_timestamp_ms, position, batch_bytes)
+            position += batch_bytes
+            if leader_epoch > self._epochs.latest:
+                self.assign_epoch(leader_epoch, base_offset)
+        segments.size_bytes += size
+        self._log_end = plan.next_offset
+        if prepared is not None:
+            if prepared.completed and segment.counts is not None:
+                segment.counts.end_transactions(prepared.completed)
+            self._producers.publish(prepared, plan.next_offset)
+        self._producers.end_offset = plan.next_offset
+
+    def _undo_write(self, segment: Segment, position: int, error: OSError) -> NoReturn:
+        """Cuts the file back to what is published; no append may come before that."""
+        try:
+            segment.file_to_write.truncate(position)
+            segment.truncate_transaction_index()
+        except OSError as second:
+            self._health.fail("undoing a failed write", second)
+        self._health.refuse("the write", error)
+
+    def roll(self) -> bool:
+        """Completes the active segment, to be cleaned or removed; False when it is empty.  Raises KAFKA_STORAGE_ERROR."""
+        self._health.require()
+        if has_batches := self._segments.active.size_bytes > 0:
+            self._roll(self._log_end)
+        return has_batches
+
+    def _roll(self, base_offset: int) -> None:
+        """Completes the active segment and begins a new one, durable with a flush; behind a hole that no segment can span."""
+        old = self._segments.active
+        try:
+            self._segments.roll(base_offset, self.config.index_interval_bytes)
+        except OSError as error:
+            self._health.refuse("making a new segment", error)
+        self._log_end = self._producers.end_offset = base_offset
+        self._durability.leave_offset_gap()
+        snapshot = segment_path(self.directory, self._log_end, "snapshot")
+        self._durability.add_complete(old, {**old.encoded_indexes(self._log_end), snapshot: encode_snapshot(self._producers)})
+
+    # ----------------------------------------------------------------------------------------------------------- reading
+
+    def read(self, offset: int, max_bytes: int, *, upper_offset: int, at_least_one_batch: bool = True) -> ReadResult:
+        """Whole batches from the one that holds `offset`, all below `upper_offset`, about `max_bytes` of them.
+
+        Empty at the upper offset.  Raises OFFSET_OUT_OF_RANGE outside [log start, log end], KAFKA_STORAGE_ERROR.
+        """
+        if self._health.unusable:
+            self._health.require()
+        if not self._log_start <= offset <= self._log_end:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {self.name} is outside [{self._log_start}, {self._log_end}]",
+            )
+        if offset < upper_offset:
+            try:
+                found = self._segments.read(offset, max_bytes, upper_offset)
+            except (OSError, InvalidBatch) as error:
+                self._health.fail_read("a read", error, offset)
+            if found.first_offset >= 0 and (at_least_one_batch or len(found.data) <= max_bytes):
+                return found
+        return ReadResult(b"", offset, offset)
+
+    def aborted_transactions(self, start_offset: int, upper_offset: int) -> list[AbortedTransaction]:
+        """Aborted transactions with records in [start_offset, upper_offset), by first offset (rules L6, F1)."""
+        with self._health.reading("a look-up"):
+            try:
+                return self._segments.aborted_transactions(start_offset, upper_offset)
+            except InvalidBatch as error:  # the index has rotted since the log was opened
+                rebuild_transaction_index(self._disk, self.directory, self.config, self._segments, error)
+        return self.aborted_transactions(start_offset, upper_offset)
+
+    def offset_for_timestamp(self, timestamp_ms: int, upper: int, known: LookedInto | None = None) -> TimestampOffset | None:
+        """The first record not older than `timestamp_ms`, below the offset `upper`; see `lookup`, also for `known`."""
+        with self._health.reading("a look-up"):
+            return offset_for_timestamp(self._segments, timestamp_ms, self._log_start, min(upper, self._log_end), known)
+
+    def max_timestamp(self, upper_offset: int | None = None, known: LookedInto | None = None) -> TimestampOffset | None:
+        """The record with the greatest timestamp below `upper_offset` (the log's end when not given)."""
+        upper = self._log_end if upper_offset is None else min(upper_offset, self._log_end)
+        with self._health.reading("a look-up"):
+            return max_timestamp(self._segments, self._log_start, upper, known)
+
+    def ranges(self, start: int, end: int, target_bytes: int) -> list[OffsetRange]:
+        """[start, end) split at batch boundaries into pieces of about `target_bytes`, from the indexes alone."""
+        with self._health.reading("a look-up"):
+            return split_range(self._segments, max(start, self._log_start), min(end, self._log_end), target_bytes)
+
+    # ------------------------------------------------------------------------------------------------ producers and epochs
+
+    def transaction_open(self, producer_id: int, epoch: int | None = None) -> bool:
+        """Whether the producer (in this epoch, when given) has a transaction open here: later batches of it need no guard."""
+        return self._producers.has_open_transaction(producer_id, epoch)
+
+    def start_verification(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
+        """A guard to hold while the coordinator is asked; give it to `append_leader`.  Raises INVALID_PRODUCER_EPOCH."""
+        return self._producers.start_verification(producer_id, epoch, sequence)
+
+    def producers(self) -> list[ProducerView]:
+        return self._producers.views()
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forgets idle producers without an open transaction; returns how many (rule I11)."""
+        return self._producers.expire(now_ms)
+
+    def epoch_end(self, epoch: int) -> EpochEnd:
+        return self._epochs.end_of(epoch, self._log_end)
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch that wrote `offset`; -1 when unknown."""
+        return self._epochs.epoch_at(offset)
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """Notes that a leader epoch begins at `start_offset` (a new leader: its log end)."""
+        if self._epochs.assign(epoch, start_offset):
+            self._durability.epochs_changed(start_offset)
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Moves the high watermark up (a lower value is ignored) and lets go of ended transactions whose marker is below it."""
+        offset = min(offset, self._log_end)
+        if offset > self._high_watermark:
+            self._high_watermark = offset
+            self._producers.set_high_watermark(offset)
+
+    # ------------------------------------------------------------------------------------------------------------ flushing
+
+    def begin_flush(self) -> FlushTicket:
+        """Takes down what a flush must make durable.  One at a time; see `flush.py`."""
+        self._health.require()
+        return self._durability.begin(self._segments.active, self._segments.size_bytes, self._epochs, self._producers)
+
+    def finish_flush(self, ticket: FlushTicket) -> None:
+        """Moves the flushed end after `ticket.run()` returned.  A ticket that a truncation overtook changes nothing."""
+        before = self._durability.flushed_end
+        self._durability.finish(ticket, self._segments.active, self._epochs)
+        if self._durability.flushed_end > before:
+            self.tell_flushed()
+
+    def tell_flushed(self) -> None:
+        """Calls `on_flushed`, as after a flush."""
+        if self.on_flushed is not None:
+            self.on_flushed(self._durability.end_after_restart(self._durability.flushed_end))
+
+    def flush_now(self) -> None:
+        """A flush that waits on the loop's thread: for closing, tools and tests."""
+        self._durability.cancel()
+        ticket = self.begin_flush()
+        with self._health.disk_at_work("a flush"):
+            ticket.run()
+        self.finish_flush(ticket)
+
+    def add_counts(self, segment: Segment, counts: CountIndex, data: bytes) -> None:
+        """A count index that was missing, of a complete segment."""
+        self._durability.add_counts(segment, counts, data)
+
+    # ------------------------------------------------------------------------------------------------------------- cutting
+
+    def truncate_to(self, offset: int) -> None:
+        """Cuts every batch that ends above `offset`, durably.  Below the log start, the log begins anew, empty, at `offset`.
+
+        Producers, epochs and indexes are as if the cut batches had never been; the high watermark falls to the new end at most.
+        Raises KAFKA_STORAGE_ERROR; on a full disk the log is as before, to be cut when there is room.
+        """
+        self._health.require()
+        if offset >= self._log_end:
+            # An election here that no record followed may have left an epoch that the leader never knew: it goes even so, or two
+            # histories that differ in nothing else would never agree (KIP-279).
+            if self._epochs.truncate_from_end(self._log_end):
+                self._durability.epochs_changed(self._log_end)
+            return
+        if offset < self._log_start:
+            self.truncate_fully_and_start_at(offset)
+            return
+        with self._health.reading("a truncation"):
+            cut = self._segments.find_truncation(offset)
+        end = cut.end_offset
+        log.debug("log_truncated", log=self.name, offset=offset, new_end=end, old_end=self._log_end)
+        epochs = self._epochs.below(end)
+        self._before_truncation(cut.data_end, epochs)
+        with self._health.disk_at_work("a truncation"):
+            self._epochs = epochs
+            self._durability.truncate_history(end)
+            self._segments.cut(cut)
+            self._after_truncation(end)
+            self._durability.hole = cut.data_end, end
+            self._producers = load_producers_again(self._disk, self.directory, self.config, self._segments, end)
+        self._producers.set_high_watermark(self._high_watermark)
+
+    def _before_truncation(self, end: int, epochs: EpochCache, *, restart_at: int | None = None) -> None:
+        """All that needs room on the disk: a full one refuses it, and nothing is cut."""
+        with self._health.disk_at_work("a truncation"):
+            self.replacements.settle()
+            self.removals.settle()
+            self._durability.cancel()
+        self.cuts += 1
+        self.cleaned_to = min(self.cleaned_to, end)
+        with self._health.room_needed("a truncation"):
+            if self.before_truncation is not None:
+                self.before_truncation(self, end)
+            self.start_note.lower(end)
+            self._durability.prepare_epochs(epochs)
+            if restart_at is not None:
+                self._segments.prepare_restart(restart_at)
+
+    def _after_truncation(self, end: int) -> None:
+        self._log_end = end
+        self._log_start = min(self._log_start, end)  # above it, when it stood inside the first batch that was cut
+        self._high_watermark = min(self._high_watermark, end)
+        self._durability.after_truncation(self._segments, end, self._segments.size_bytes)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Removes everything; the log is empty and begins at `offset`.  For a follower that its leader has left behind."""
+        self._health.require()
+        log.info("log_restarted", log=self.name, offset=offset, old_start=self._log_start, old_end=self._log_end)
+        epochs = EpochCache()
+        self._before_truncation(0, epochs, restart_at=offset)
+        with self._health.disk_at_work("a truncation"):
+            self._epochs = epochs
+            self._durability.truncate_history(-1)
+            self._segments.restart_at(offset, self.config.index_interval_bytes)
+            self.start_note.begin(offset, offset)
+        self._high_watermark = offset
+        self._log_start = offset
+        self._after_truncation(offset)
+        self._durability.flushed_end = offset
+        self._producers = load_producers_again(self._disk, self.directory, self.config, self._segments, offset)
+
+    def advance_log_start(self, offset: int) -> None:
+        """Moves the log start up (a lower value is ignored): what is below is gone for readers, whole segments also from disk.
+
+        Producers stay (rule I10).  Raises OFFSET_OUT_OF_RANGE above the high watermark.
+        """
+        self._health.require()
+        if offset > self._high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"the log start cannot move to {offset}, above the high watermark {self._high_watermark}",
+            )
+        if offset <= self._log_start:
+            return
+        self._log_start = offset
+        if self._epochs.truncate_from_start(offset):
+            self._durability.epochs_changed(self._log_end)
+        old = self._segments.wholly_below(offset)
+        if old:
+            with self._health.disk_at_work("a removal of old segments"):
+                self.replacements.settle()
+            self.removals.remove_front(old)
+
+    # ------------------------------------------------------------------------------------------------------------- the end
+
+    def update_config(self, config: LogConfig) -> None:
+        """A new configuration; it holds from the next append on."""
+        if self.config.may_have_offset_gaps:
+            config = replace(config, was_compacted=True)  # a change of the policy fills no holes
+        if config != self.config:
+            self.config = config if self.on_config is None else self.on_config(self, config)
+        self._producers.expiration_ms = config.producer_id_expiration_ms
+
+    def allow_offset_gaps(self) -> None:
+        """What a leader sends from now on may leave offsets out: its log was compacted once, whatever the topic's policy is now.
+        Remembered beside the log, for a recovery must not take the holes for lost data."""
+        if not self.config.may_have_offset_gaps:
+            self.update_config(replace(self.config, was_compacted=True))
+
+    @property
+    def is_quiet(self) -> bool:
+        """A close has no batches to flush, and no removal to wait for."""
+        return not self.needs_flush and self.removals.is_over
+
+    def close(self, *, clean: bool) -> None:
+        """Closes all files.  `clean`: all is made durable first, and opening needs no scan.  Raises KAFKA_STORAGE_ERROR."""
+        if self._health.closed:
+            return
+        try:
+            if clean and self._health.offline is None:
+                with self._health.disk_at_work("a removal of old segments"):
+                    self.removals.settle()
+                self._producers.end_offset = end = self._durability.end_after_restart(self._log_end)
+                active, snapshot = self._segments.active, segment_path(self.directory, end, "snapshot")
+                # As if the active segment were complete: its derived files are written and synced with it.
+                derived = {**active.encoded_indexes(STILL_OPEN), snapshot: encode_snapshot(self._producers)}
+                self._durability.close_with(active, derived, self._epochs)
+                self.flush_now()
+                if self._durability.has_pending_files:
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: no room for the files of a clean close")
+        finally:
+            self._durability.cancel()
+            self.replacements.abandon()
+            self.removals.abandon()
+            self.start_note.close()
+            self._health.close()
+            self._segments.close()
+
+    def go_offline(self, error: OSError | CorruptLog) -> None:  # tells `on_offline` once
+        self._health.go_offline(error)
+
+    def _went_offline(self, error: OSError | CorruptLog) -> None:
+        if self.on_offline is not None:
+            self.on_offline(self, error)
+
+    def describe(self) -> Mapping[str, int]:
+        """All offsets at once, for logs and metrics."""
+        return {
+            "log_start_offset": self._log_start,
+            "last_stable_offset": self.last_stable_offset,
+            "high_watermark": self._high_watermark,
+            "flushed_end_offset": self.flushed_end_offset,
+            "log_end_offset": self._log_end,
+        }

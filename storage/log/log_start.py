@@ -1,0 +1,107 @@
+"""Where the records of a log begin, noted beside the log: `log-start`.
+
+A data folder's checkpoint notes the log starts of all logs every few seconds (`folder_notes`), and segments that are gone speak
+for themselves.  A start *within* a segment shows nowhere else.  What somebody was told is deleted (DeleteRecords) can neither
+wait for the checkpoint nor come back when that is damaged; so it is noted here as well.  Both say "at least from here": the
+higher counts, and one that is damaged counts nothing.
+
+Neither may ever be above the log's end: what is appended there would not be seen.  Before a log is cut, `lower`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from ...runtime import logs
+from ...runtime.disk import OUT_OF_SPACE, Disk
+from ..checkpoint import CheckpointInvalid, decode_checkpoint, encode_checkpoint
+
+LOG_START = "log-start"
+log = logs.get(__name__)
+
+
+def read_log_start(disk: Disk, directory: Path) -> int:
+    """0 when nothing is noted.  Raises CheckpointInvalid, ValueError, OSError."""
+    path = directory / LOG_START
+    return int(decode_checkpoint(disk.read(path), 1)[0][0]) if disk.exists(path) else 0
+
+
+class LogStart:
+    """See the module's text.  Used on the loop's thread, except `write`."""
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        """Raises OSError."""
+        self.noted = 0
+        """A restart finds a log start that is no lower."""
+        self.make_room: Callable[[], None] = lambda: None
+        """Called before a write: who deletes records may do so to make room on a full disk.  Any thread; raises OSError."""
+        self._disk = disk
+        self._path = directory / LOG_START
+        self._lock = threading.Lock()
+        self._closed = False
+        try:
+            self.noted = read_log_start(disk, directory)
+        except (CheckpointInvalid, ValueError, IndexError) as error:
+            log.warning("log_start_damaged", path=self._path, reason=error, consequence="the checkpoint's counts")
+        self._written = self._wanted = self.noted
+
+    @property
+    def is_due(self) -> bool:
+        return self._wanted > self.noted
+
+    @property
+    def wanted(self) -> int:
+        return self._wanted
+
+    def begin(self, offset: int, first_base_offset: int) -> None:
+        """The log was opened, or begun anew: it starts at `offset`, its first segment at `first_base_offset`.  Raises OSError."""
+        if self._written > offset:
+            self.lower(offset)
+        self._wanted = offset
+        if self._written < offset and offset > first_base_offset:
+            try:
+                self.write()
+            except OSError as error:
+                if error.errno not in OUT_OF_SPACE:
+                    raise
+                log.warning("log_start_not_written", path=self._path, reason=error)  # the checkpoint has it
+        self.noted = offset
+
+    def want(self, offset: int) -> None:
+        """What is below is deleted for good, as soon as `write` was called."""
+        self._wanted = max(self._wanted, offset)
+
+    def withdraw(self, offset: int) -> None:
+        """It could not be noted, and what is below stays; unless somebody wants more by now."""
+        if self._wanted == offset:
+            self._wanted = self.noted
+
+    def write(self) -> None:
+        """Makes durable what is wanted; any thread.  Raises OSError."""
+        with self._lock:
+            wanted = self._wanted
+            if wanted > self.noted and not self._closed:
+                self.make_room()
+                self._disk.write_atomic(self._path, encode_checkpoint([[wanted]]))
+                self._written = self.noted = wanted
+
+    def lower(self, offset: int) -> None:
+        """The log is about to be cut to `offset`.  Waits for the disk; needs no room on a full one.  Raises OSError."""
+        with self._lock:
+            self._wanted, self.noted = min(self._wanted, offset), min(self.noted, offset)
+            if self._written > offset:
+                try:
+                    self._disk.write_atomic(self._path, encode_checkpoint([[offset]]))
+                except OSError as error:
+                    if error.errno not in OUT_OF_SPACE:
+                        raise
+                    self._disk.remove(self._path)
+                    self._disk.sync_directory(self._path.parent)
+                self._written = offset
+
+    def close(self) -> None:
+        """Waits for a write that is under way; none follows: the folder may be renamed."""
+        with self._lock:
+            self._closed = True

@@ -1,0 +1,234 @@
+"""Questions about a log that are answered from its segments and indexes: by timestamp, and by size.
+
+For a timestamp the broker must name the exact record, so a batch is decoded.  Where that takes long a thread does it, and the
+question is asked again from its beginning, of the log as it is by then: what the thread found out is a fact about a batch, which
+`LookedInto` has by the batch's checksum, and counts only where the same batch still stands.
+
+    looked_into = LookedInto()
+    try: answer = log.offset_for_timestamp(..., looked_into)
+    except BatchNotLookedInto as missing: looked_into.add(missing, in a thread: missing.look())        and again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import BatchHeader, decode_batch
+from ..segment.batch_scan import scan_batches
+from ..segment.segment import Segment
+from ..segment.time_index import NO_TIMESTAMP
+from .admission import CHEAP_COMPRESSED_BYTES, CHEAP_RECORDS_LOOKED_INTO, CHEAP_UNFOLDED_BYTES
+
+CHEAP_BATCH_BYTES = 1 << 20
+_COMPRESSION_MASK = 0x07
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by its timestamp.  `leader_epoch` is the one that wrote it."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+class OffsetRange(NamedTuple):
+    """[start, end) at batch boundaries (except the ends that were asked for) with its estimated size."""
+
+    start: int
+    end: int
+    estimated_bytes: int
+
+
+Found = tuple[int, int] | None
+"""(timestamp, offset) of a record of a batch; None where it has no such record."""
+
+
+class _Question(NamedTuple):
+    """About the records of one batch in [low, high): the first one not older than `timestamp_ms`; None: the first one of the
+    greatest timestamp.  The checksum says which batch it is: it covers everything but the base offset and the leader's epoch."""
+
+    base_offset: int
+    crc: int
+    size_bytes: int
+    low: int
+    high: int
+    timestamp_ms: int | None
+
+    def answer(self, data: bytes, max_bytes: int | None = None) -> Found:
+        """Raises KafkaError, MESSAGE_TOO_LARGE for what unfolds to more than `max_bytes`."""
+        records = decode_batch(data) if max_bytes is None else decode_batch(data, max_bytes=max_bytes)
+        found: Found = None
+        for record in records:
+            if not self.low <= record.offset < self.high:
+                continue
+            if self.timestamp_ms is None:
+                if found is None or record.timestamp_ms > found[0]:
+                    found = record.timestamp_ms, record.offset
+            elif record.timestamp_ms >= self.timestamp_ms:
+                return record.timestamp_ms, record.offset
+        return found
+
+
+class BatchNotLookedInto(Exception):
+    """A batch has to be decoded that takes longer than the loop can spare: `look` does that, in any thread."""
+
+    def __init__(self, question: _Question, data: bytes) -> None:
+        super().__init__(f"the batch at offset {question.base_offset} is to be decoded")
+        self.question = question
+        self.data = data
+
+    def look(self) -> Found:
+        """Pure.  Raises KafkaError when the batch cannot be read."""
+        return self.question.answer(self.data)
+
+
+class LookedInto:
+    """What is known of batches that were decoded for one look-up."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: dict[_Question, Found] = {}
+
+    def add(self, missing: BatchNotLookedInto, found: Found) -> None:
+        self._found[missing.question] = found
+
+    def find(self, question: _Question, header: BatchHeader, data: bytes) -> Found:
+        """Raises BatchNotLookedInto where the loop cannot spare the time."""
+        if question in self._found:
+            return self._found[question]
+        compressed = header.attributes & _COMPRESSION_MASK
+        size_max = CHEAP_COMPRESSED_BYTES if compressed else CHEAP_BATCH_BYTES
+        if header.record_count <= CHEAP_RECORDS_LOOKED_INTO and len(data) <= size_max:
+            try:
+                return question.answer(data, CHEAP_UNFOLDED_BYTES)
+            except KafkaError as error:
+                if error.code is not ErrorCode.MESSAGE_TOO_LARGE:  # perhaps only for here
+                    raise
+        raise BatchNotLookedInto(question, data)
+
+
+def offset_for_timestamp(
+    segments: Sequence[Segment], timestamp_ms: int, start_offset: int, upper_offset: int, looked_into: LookedInto | None = None
+) -> TimestampOffset | None:
+    """The first record in [start_offset, upper_offset) whose timestamp is not below `timestamp_ms`, in order of offsets.
+
+    Without `looked_into`, every batch is decoded at once; with it raises BatchNotLookedInto."""
+    for segment in segments:
+        if segment.next_offset <= start_offset or segment.load_max_timestamp() < timestamp_ms:
+            continue
+        if segment.base_offset >= upper_offset:
+            return None
+        start = segment.first_position_from(timestamp_ms, start_offset)
+        for position, header, _view in scan_batches(segment.file, start, segment.size_bytes):
+            if header.base_offset >= upper_offset:
+                return None
+            if header.max_timestamp < timestamp_ms or header.is_control:
+                continue
+            found = _look(segment, position, header, (start_offset, upper_offset), timestamp_ms, looked_into)
+            if found is not None:
+                return found
+    return None
+
+
+def _look(
+    segment: Segment,
+    position: int,
+    header: BatchHeader,
+    bounds: tuple[int, int],
+    timestamp_ms: int | None,
+    looked_into: LookedInto | None,
+) -> TimestampOffset | None:
+    low, high = max(bounds[0], header.base_offset), min(bounds[1], header.next_offset)
+    question = _Question(header.base_offset, header.crc, header.size_bytes, low, high, timestamp_ms)
+    data = segment.file.read_at(position, header.size_bytes)
+    found = question.answer(data) if looked_into is None else looked_into.find(question, header, data)
+    return None if found is None else TimestampOffset(*found, header.partition_leader_epoch)
+
+
+def max_timestamp(
+    segments: Sequence[Segment], start_offset: int, upper_offset: int, looked_into: LookedInto | None = None
+) -> TimestampOffset | None:
+    """The record with the greatest timestamp in the range, the first one when several share it (KIP-734).
+
+    Without `looked_into`, every batch is decoded at once; with it raises BatchNotLookedInto."""
+    best: TimestampOffset | None = None
+    within = [each for each in segments if each.next_offset > start_offset and each.base_offset < upper_offset]
+    for segment in sorted(within, key=lambda each: -each.load_max_timestamp()):  # mostly the first one has it
+        claimed = segment.load_max_timestamp(), -segment.base_offset
+        if claimed[0] != NO_TIMESTAMP and (best is None or claimed > (best.timestamp_ms, -best.offset)):
+            best = _greatest_in(segment, (start_offset, upper_offset), best, looked_into)
+    return best
+
+
+def _greatest_in(
+    segment: Segment, bounds: tuple[int, int], best: TimestampOffset | None, looked_into: LookedInto | None
+) -> TimestampOffset | None:
+    """`best`, or the first record of the range with a greater timestamp, if the segment has one."""
+    low, upper = bounds
+    if low <= segment.base_offset and upper >= segment.next_offset:
+        peak = segment.position_of(segment.offset_of_max_timestamp)
+        found = _greatest_of(segment, (peak, peak + 1), bounds, best, looked_into)
+        if found is not None and found.timestamp_ms == segment.max_timestamp_ms:
+            return found
+        # The greatest timestamp is a marker's, or that of a batch that compaction has emptied: any record may be next to it.
+    start = segment.position_of(max(low, segment.base_offset))
+    return _greatest_of(segment, (start, segment.size_bytes), bounds, best, looked_into)
+
+
+def _greatest_of(
+    segment: Segment,
+    stretch: tuple[int, int],
+    bounds: tuple[int, int],
+    best: TimestampOffset | None,
+    looked_into: LookedInto | None,
+) -> TimestampOffset | None:
+    """The same for the batches that begin in [start, end) of the file.  Decoded are those whose headers claim more than was
+    found, the greatest claim first: mostly one."""
+    there: list[tuple[int, BatchHeader]] = []
+    for position, header, _view in scan_batches(segment.file, stretch[0], segment.size_bytes):
+        if position >= stretch[1] or header.base_offset >= bounds[1]:
+            break
+        if not header.is_control and header.record_count and header.next_offset > bounds[0]:
+            there.append((position, header))
+    there.sort(key=lambda each: -each[1].max_timestamp)
+    for position, header in there:
+        if best is not None and (header.max_timestamp, -header.base_offset) < (best.timestamp_ms, -best.offset):
+            continue
+        found = _look(segment, position, header, bounds, None, looked_into)
+        if found is not None and _is_rather(found, best):
+            best = found
+    return best
+
+
+def _is_rather(found: TimestampOffset, best: TimestampOffset | None) -> bool:
+    if found.timestamp_ms == NO_TIMESTAMP:
+        return False
+    return best is None or (found.timestamp_ms, -found.offset) > (best.timestamp_ms, -best.offset)
+
+
+def split_range(segments: Sequence[Segment], start: int, end: int, target_bytes: int) -> list[OffsetRange]:
+    """[start, end) in pieces of about `target_bytes`, cut at batch boundaries that the index knows; no data is read.
+
+    A piece may be larger than the target by one index interval or one batch.  Empty for an empty range.
+    """
+    pieces: list[OffsetRange] = []
+    piece_start, piece_bytes = start, 0
+    for segment in segments:
+        if segment.next_offset <= start or segment.base_offset >= end or not segment.size_bytes:
+            continue
+        index = segment.index
+        low = max(0, index.floor(start))
+        high = index.ceiling(end)
+        for at in range(low, max(high, low + 1)):
+            offset, position = index.entry(at)
+            if piece_bytes >= target_bytes and offset > piece_start:
+                pieces.append(OffsetRange(piece_start, offset, piece_bytes))
+                piece_start, piece_bytes = offset, 0
+            following = index.entry(at + 1)[1] if at + 1 < len(index) else segment.size_bytes
+            piece_bytes += following - position
+    if piece_start < end:
+        pieces.append(OffsetRange(piece_start, end, piece_bytes))
+    return pieces
