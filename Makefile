@@ -1,10 +1,10 @@
-# Two commands do everything: `make demo` and `make test`.
+# `make demo` shows it, `make check` is for every change, `make test` for what is to be merged.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install foreign-clients foreign-systems foreign-tools rolling-upgrade test lint sizes demo proto clean
+.PHONY: help install check version foreign-clients foreign-systems foreign-tools rolling-upgrade test lint sizes demo proto clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -35,6 +35,12 @@ foreign-tools: install ## run Kafka's own tools against Tidegate and against a K
 rolling-upgrade: install ## roll a cluster under load from an older version (out of the git history) to this one and back (minutes)
 	$(BIN)/python -m pytest tests/upgrades
 
+check: install ## ruff, mypy, and the tests without clusters, Spark and long histories: under a minute
+	$(BIN)/ruff check .
+	mkdir -p .link && ln -sfn .. .link/tidegate
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not cluster and not spark and not long"
+
 test: install ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
@@ -42,6 +48,9 @@ lint: install ## ruff and strict mypy
 	$(BIN)/ruff check .
 	mkdir -p .link && ln -sfn .. .link/tidegate
 	$(BIN)/mypy
+
+version: ## print the version of the wheel and the image, which stands in __init__.py
+	@sed -n 's/^__version__ = "\(.*\)"$$/\1/p' __init__.py
 
 sizes: install ## report the largest files, classes and functions
 	$(BIN)/python -m tests.sizes

@@ -7,6 +7,7 @@ SIGINT ignored, and every process that a test starts would inherit that; a handl
 """
 
 import logging
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,23 @@ sys.path.append(str(Path(__file__).parent))  # for what several folders share: c
 
 hypothesis.settings.register_profile("tidegate", deadline=None)
 hypothesis.settings.load_profile("tidegate")
+
+
+LONG = re.compile(
+    r"_simulation|_histories|_ablations|test_cleaning_model|test_fuzz|test_damaged_starts|test_moves\.py::.*ablated"
+    r"|test_ablation_|test_wheel|test_suite|test_network_lab|test_real_faults|test_mutations|test_killed_member"
+)
+"""Files and tests that take long: simulators, histories, ablations, wheels.  `make check` leaves them out, all but the first
+seeds of those that take a seed as their parameter; `make test` runs everything."""
+SEED = re.compile(r"\[(\d+)\]$")
+SEEDS_OF_A_CHECK = 3
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        seed = SEED.search(item.nodeid)
+        if LONG.search(item.nodeid) and not (seed and int(seed[1]) < SEEDS_OF_A_CHECK):
+            item.add_marker(pytest.mark.long)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import tidegate
 import yaml
 
 from . import manifests
@@ -206,9 +207,9 @@ def test_pods_run_without_privileges_without_a_token_and_without_service_links(f
 
 @pytest.mark.parametrize("folder", ALL)
 def test_images_carry_the_projects_version(folder: str) -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    """The version stands in `__init__.py`: the wheel takes it from there, and the manifests name the image by it."""
     repository, _, tag = container(folder)["image"].partition(":")
-    assert repository in ("tidegate/node", "tidegate/spark") and tag == version
+    assert repository in ("tidegate/node", "tidegate/spark") and tag == tidegate.__version__
 
 
 @pytest.mark.parametrize("folder", ALL)
@@ -262,6 +263,6 @@ def test_the_image_is_built_from_all_that_the_package_needs() -> None:
     rules = (ROOT / ".dockerignore").read_text().split()
     admitted = {rule.removeprefix("!") for rule in rules if rule.startswith("!")}
     modules = {f"{name}.py" for name in project["tool"]["setuptools"].get("py-modules", [])}
-    build = {"pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "__init__.py", "py.typed"}
+    build = {"pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "__init__.py", "py.typed"}
     assert admitted == folders | modules | build
     assert "*" in rules

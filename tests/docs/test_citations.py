@@ -24,7 +24,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RULE_PAGES = ("docs/semantics.md", "docs/raft.md", "docs/hot-path.md")
-PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
 ABLATIONS = {
     "chaos/sim/quorum/ablations.py": "ABLATIONS",
     "tests/replication/test_simulation_ablations.py": "ABLATIONS",
@@ -40,7 +40,8 @@ NUMBERS = rf"{NUMBER}(?:(?:, and |, | and | to | or ){NUMBER})*"
 BY_PAGE = re.compile(rf"docs/(semantics|raft|hot-path)\.md(?:#\w+)?,? ({NUMBERS})\b")
 BY_RULE = re.compile(rf"\b[Rr]ules? ({NUMBERS})\b")
 WITHIN_A_PAGE = re.compile(rf"\(({NUMBERS})\)")
-"""As the pages of rules cite one another's."""
+"""As the pages of rules cite one another's, and the tour cites theirs."""
+CELL = re.compile(rf"\| ({NUMBERS}) \|")
 PAGE_NAMED = re.compile(r"docs/(semantics|raft|hot-path)\.md|\((semantics|raft|hot-path)\.md")
 MARKDOWN_FILE = re.compile(r"(?<![\w/.-])[\w./-]*\w\.md\b")
 FOREIGN = re.compile(
@@ -223,7 +224,7 @@ def faults_of_rules(rules: Iterable[Rule], root: Path = ROOT) -> list[str]:
 def _fault_of_symbol(symbol: str, path: Path, shown: str) -> Iterator[str]:
     if not path.is_file():
         yield f"there is no {shown}"
-    elif path.suffix == ".py" and symbol != path.stem and symbol not in symbols(path):
+    elif path.suffix == ".py" and symbol not in (path.stem, path.name) and symbol not in symbols(path):
         yield f"{shown} has no {symbol}"
 
 
@@ -274,6 +275,13 @@ def broken_links(page: str, text: str, root: Path = ROOT) -> list[str]:
     return [f"{page}: there is no {target}" for target in local if target and not (root / _within(page, target)).exists()]
 
 
+def faults_of_symbols(page: str, text: str, root: Path = ROOT) -> list[str]:
+    """Links like [`Log.read`](../storage/log/log.py) whose file has no such function, class or constant."""
+    links = re.findall(r"\[`([^`]+)`\]\(([^)#\s]+)\)", text)
+    paths = [(symbol, _within(page, target)) for symbol, target in links if "://" not in target]
+    return [f"{page}: {fault}" for symbol, path in paths for fault in _fault_of_symbol(symbol, root / path, path)]
+
+
 # --- the repository -------------------------------------------------------------------------------------------------------------
 
 
@@ -301,13 +309,20 @@ def test_every_term_of_the_glossary_says_where_it_lives() -> None:
     terms = [term for term, _ in entries]
     assert len(terms) > 30 and terms == sorted(terms, key=str.lower)
     assert [term for term, said in entries if "](" not in said] == []
-    linked = re.findall(r"\[`([^`]+)`\]\(([^)#]+)\)", text)
-    assert [fault for symbol, target in linked for fault in _fault_of_glossary(symbol, target)] == []
 
 
-def _fault_of_glossary(symbol: str, target: str) -> Iterator[str]:
-    path = _within("docs/glossary.md", target)
-    return _fault_of_symbol(symbol, ROOT / path, path)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_symbol_that_a_page_links_stands_in_its_file(page: str) -> None:
+    assert faults_of_symbols(page, (ROOT / page).read_text()) == []
+
+
+def test_the_tour_names_rules_and_ablations_that_exist() -> None:
+    text = (ROOT / "docs" / "tour.md").read_text()
+    numbers = {rule.number for rule in all_rules()}
+    cited = {number for group in [*WITHIN_A_PAGE.findall(text), *CELL.findall(text)] for number in re.findall(NUMBER, group)}
+    assert len(cited) > 30 and cited - numbers == set()
+    named = set(re.findall(r"ablation `([^`]+)`", text))
+    assert len(named) > 10 and named - ablations() == set()
 
 
 # --- the checks themselves ------------------------------------------------------------------------------------------------------
@@ -387,6 +402,11 @@ def test_a_document_that_is_not_here_is_found(text: str) -> None:
 @pytest.mark.parametrize("text", ["operations.md says", "docs/kafka.md", "RAFT is a protocol", "our design", "the rules of h11"])
 def test_what_is_here_may_be_named(text: str) -> None:
     assert foreign_documents({"node/some.py": text}) == []
+
+
+def test_a_link_to_a_symbol_that_is_gone_is_found() -> None:
+    assert faults_of_symbols("docs/x.md", "[`rules_of`](../tests/docs/test_citations.py) [r](../README.md)") == []
+    assert faults_of_symbols("docs/x.md", "[`rules_of_old`](../tests/docs/test_citations.py)") != []
 
 
 def test_a_link_that_leads_nowhere_is_found() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_PRODUCT = frozenset({"tests", "bench", "docs", "deploy", ".ci"})
+NOT_PRODUCT = frozenset({"tests", "bench", "docs", "deploy", ".ci", ".github"})
 
 
 @functools.cache
