@@ -1,9 +1,9 @@
 """Prints which tests and ablations hold each rule of semantics.md, raft.md and hot-path.md.
 
-    python docs/safeguards.py                    every rule
-    python docs/safeguards.py T L                the chapters T and L
-    python docs/safeguards.py T11                one rule
-    python docs/safeguards.py coordinator/transaction/shard.py   the rules that this file keeps
+python docs/safeguards.py                    every rule
+python docs/safeguards.py T L                the chapters T and L
+python docs/safeguards.py T11                one rule
+python docs/safeguards.py coordinator/transaction/shard.py   the rules that this file keeps
 """
 
 from __future__ import annotations
