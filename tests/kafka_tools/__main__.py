@@ -73,7 +73,7 @@ class Target:
 
     def run(self, case: Case, beside: ToolJvm | None) -> Outcome:
         for name, content in case.files.items():
-            (self.folder / name).write_text(content)
+            (self.folder / name).write_text(content.replace("{data}", str(self.data)))
         if beside is not None:
             tool, _, arguments = case.beside.partition(" ")
             main, words = self.call(tool, arguments)

@@ -315,6 +315,8 @@ TRANSACTIONS = [
 ]
 
 _BACK = {"back.json": _plan("t", [1, 2, 3], [2, 3, 1], [3, 1, 2])}
+_HERE = {"plain-here.json": json.dumps({"version": 1, "partitions": [
+    {"topic": "plain", "partition": 0, "replicas": [1, 2, 3], "log_dirs": ["{data}", "any", "any"]}]})}
 _SMALLER = {"smaller.json": _plan("t", [1, 2], [2, 3], [3, 1])}
 PARTITIONS = [
     _t("kafka-reassign-partitions", "--generate --topics-to-move-json-file {folder}/topics.json --broker-list 1,2,3",
@@ -351,6 +353,10 @@ PARTITIONS = [
     _t("kafka-reassign-partitions", "--execute --reassignment-json-file {folder}/folders.json --bootstrap-server {bootstrap}",
        files={"folders.json": json.dumps({"version": 1, "partitions": [
            {"topic": "plain", "partition": 0, "replicas": [1, 2, 3], "log_dirs": ["/nowhere", "any", "any"]}]})}),
+    _t("kafka-reassign-partitions", "--execute --reassignment-json-file {folder}/plain-here.json "
+       "--replica-alter-log-dirs-throttle 1000000", files=_HERE),
+    _t("kafka-reassign-partitions", "--verify --reassignment-json-file {folder}/plain-here.json", files=_HERE,
+       until="completed successfully"),
 ]
 
 CLUSTER = [
