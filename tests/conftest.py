@@ -25,23 +25,39 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 sys.path.append(str(Path(__file__).parent))  # for what several folders share: certificates.py
 
 hypothesis.settings.register_profile("tidegate", deadline=None)
+hypothesis.settings.register_profile("check", deadline=None, max_examples=10)  # `make check`
 hypothesis.settings.load_profile("tidegate")
 
 
 LONG = re.compile(
-    r"_simulation|_histories|_ablations|test_cleaning_model|test_fuzz|test_damaged_starts|test_moves\.py::.*ablated"
-    r"|test_ablation_|test_wheel|test_suite|test_network_lab|test_real_faults|test_mutations|test_killed_member"
+    # simulators, histories, ablations, fuzz
+    r"_simulation|_histories|_ablations|test_ablation_|test_cleaning_model|test_fuzz|test_damaged_starts|test_mutations"
+    r"|test_moves\.py::.*ablated|test_late_heartbeats|test_disturbance|storage/test_counting"
+    # real processes, sockets, time, machines
+    r"|test_wheel|test_suite|test_network_lab|test_real_faults|test_killed_member|test_local_cluster|client/test_command_line"
+    r"|controller/test_(controller_service|metadata_log|planning|quorum_tls|ended_terms)|runtime/test_http|test_reachability"
+    r"|test_all_voters_are_asked|test_foreign_clients|test_tuned_process|test_draining|replication/test_(sessions|trouble)"
+    r"|replication/test_(throttled_replicas|moved_replicas|stopping_followers|cleaned_logs|damaged_replicas|record_deletion)"
+    # much data, or many combinations
+    r"|test_open_files|test_seals|test_entry_limits|test_record_check|test_journal|test_cleaner_and_loop|test_described_topics"
+    r"|storage/test_(replacement|removal|truncation_without_room|rot|compatibility)|test_consumer_assignors"
 )
-"""Files and tests that take long: simulators, histories, ablations, wheels.  `make check` leaves them out, all but the first
-seeds of those that take a seed as their parameter; `make test` runs everything."""
+"""Files and tests that take long.  `make check` leaves them out, all but the first seeds of those that take a seed as their
+parameter; `make test` runs everything."""
 SEED = re.compile(r"\[(\d+)\]$")
 SEEDS_OF_A_CHECK = 3
+SEEDS_OF_CHUNKS = re.compile(
+    r"replication/test_simulation|storage/test_(cleaning_model|counting)|test_fuzz|test_disturbance|_limits"
+)
+"""Whose parameter stands for many seeds, or for something else: none of them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        seed = SEED.search(item.nodeid)
-        if LONG.search(item.nodeid) and not (seed and int(seed[1]) < SEEDS_OF_A_CHECK):
+        if LONG.search(item.nodeid) is None:
+            continue
+        seed = None if SEEDS_OF_CHUNKS.search(item.nodeid) else SEED.search(item.nodeid)
+        if seed is None or int(seed[1]) >= SEEDS_OF_A_CHECK:
             item.add_marker(pytest.mark.long)
 
 
