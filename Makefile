@@ -39,7 +39,7 @@ check: install ## ruff, mypy, and the tests without clusters, Spark and long his
 	$(BIN)/ruff check .
 	mkdir -p .link && ln -sfn .. .link/tidegate
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not cluster and not spark and not long" \
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not cluster and not spark and not long" \
 		--hypothesis-profile=check --ignore=tests/cluster --ignore=tests/spark
 
 test: install ## run all tests
