@@ -103,7 +103,6 @@ class LogDirectory:
         self.make_room: Callable[[Path], None] = lambda _folder: None  # see `DataFolders`
         self.progress = OpeningProgress()
         self.verdicts: dict[PartitionKey, Verdict] = {}  # of `DataFolders`, for what is not simply a log (`moving`)
-        self.futures_found: list[PartitionKey] = []
         self.on_cut: Callable[[PartitionKey, int], None] = lambda _key, _offset: None  # a log is about to be cut
         self.after_flush: dict[PartitionKey, Callable[[], None]] = {}  # to be called once, when no flush of the log runs
         self.on_corrupt: Callable[[Log, CorruptLog], None] | None = None  # one log is damaged, and offline; the others are not
@@ -199,10 +198,8 @@ class LogDirectory:
     def _is_log(self, key: PartitionKey, report: OpenReport) -> bool:
         """Not, for example, the future replica of one in another folder (`moving`)."""
         match self.verdicts.get(key):
-            case Verdict.REMOVE:
-                self._disk.remove_tree(self.nameless.take_name_away(key, None, DELETE_SUFFIX))
-            case Verdict.FUTURE:
-                self.futures_found.append(key)
+            case Verdict.REMOVE | Verdict.FUTURE:
+                pass  # `DataFolders` sees to it when all folders are open
             case Verdict.HOLD:
                 why = "it was about to move to another data folder, or from it, and that one is not here"
                 self._not_opened(key, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path_of(key)}: {why}"), report)
@@ -478,7 +475,7 @@ class LogDirectory:
         if self._offline is not None:
             return
         self._write_configs()
-        for each in self.logs.values():
+        for each in list(self.logs.values()):  # a swap may follow (`after_flush`)
             if each.recovery_point < each.flushed_end_offset and not each.is_offline:
                 each.tell_flushed()  # a roll has brought the recovery point down: the checkpoint will know less than the last
         self.notes.write(

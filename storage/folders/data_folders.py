@@ -161,7 +161,7 @@ class DataFolders:
             return folder.open_all(config_of, now_ms=now_ms)
         except OSError as error:
             self._failed[folder.path] = error
-            if self._essential is not None and folder.path == self._essential[0]:
+            if self._essential is not None and self._is_essential(folder):
                 raise DirectoryRefused(
                     f"the data folder {folder.path} fails ({error}), and {self._essential[1]}: this node cannot start without it"
                 ) from error
@@ -220,18 +220,45 @@ class DataFolders:
         return found
 
     def _take_up_moves(self) -> None:
-        """What is settled now loses its mark, and moves that were interrupted go on.  Raises OSError."""
+        """What is settled now loses its mark, or goes, and moves that were interrupted go on.  Only now: all folders are known to
+        be this node's.  Raises OSError when the node cannot do without the folder."""
         for folder in self.folders:
-            for key, verdict in folder.verdicts.items():
-                if verdict is Verdict.USE_PLAIN and not self._failed and not folder.is_offline:
-                    write_standing(self._disk, folder.path_of(key), Standing.CURRENT)
+            if not folder.is_offline:
+                try:
+                    self._carry_out_verdicts(folder)
+                except OSError as error:
+                    if sum(not each.is_offline for each in self.folders) == 1 or self._is_essential(folder):
+                        raise
+                    folder.go_offline(error)
             folder.verdicts.clear()
-            for key in folder.futures_found:
+
+    def _is_essential(self, folder: LogDirectory) -> bool:
+        return self._essential is not None and folder.path == self._essential[0]
+
+    def _carry_out_verdicts(self, folder: LogDirectory) -> None:
+        """Raises OSError."""
+        for key, verdict in folder.verdicts.items():
+            if verdict is Verdict.USE_PLAIN and not self._failed:
+                write_standing(self._disk, folder.path_of(key), Standing.CURRENT)
+            elif verdict is Verdict.REMOVE:
                 origin = self.folder_of(*key)
-                topic_id = None if origin is None else origin.topic_ids.get(key)
-                if origin is not None and topic_id is not None and not folder.is_offline:
-                    # What the copy has above the end of the log, the log has lost: others may come in its place.
-                    self._begin_move(key, topic_id, origin, folder).source_cut(origin.logs[key].log_end_offset)
+                if origin is None or not origin.is_offline:  # or else it is perhaps the only one that can be read
+                    folder.nameless.delete(key, None)
+            elif verdict is Verdict.FUTURE:
+                self._take_up_move(key, folder)
+
+    def _take_up_move(self, key: PartitionKey, folder: LogDirectory) -> None:
+        """Raises OSError."""
+        origin = self.folder_of(*key)
+        if origin is not None and origin.is_offline:
+            return
+        topic_id = None if origin is None else origin.topic_id_of(*key)
+        if origin is None or topic_id is None:
+            folder.nameless.delete(key, None)
+            return
+        # What the copy has above the end of the log, the log has lost: others may come in its place.
+        found = origin.logs.get(key)
+        self._begin_move(key, topic_id, origin, folder).source_cut(0 if found is None else found.log_end_offset)
 
     def _settle_identity(self, opened: Sequence[LogDirectory]) -> None:
         """The node's identity by the rule of the module's text; every folder is told of all when that changed."""
@@ -372,11 +399,7 @@ class DataFolders:
         """The log stays where it is.  Waits for the disk.  Raises KAFKA_STORAGE_ERROR."""
         future = self.futures.get(key)
         if future is not None:
-            try:
-                future.cancel()
-            except OSError as error:
-                future.target.disk_failed(error)
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the move of {future.name} cannot be undone: {error}") from error
+            future.cancel()
 
     def _cut(self, folder: LogDirectory, key: PartitionKey, offset: int) -> None:
         future = self.futures.get(key)
@@ -487,6 +510,10 @@ class DataFolders:
     def _folder_failed(self, folder: LogDirectory, error: OSError) -> None:
         for future in [each for each in self.futures.values() if folder in (each.target, each.origin)]:
             future.close()
+            try:
+                future.stay()  # at a start without that folder, nobody could say whether something was decided
+            except KafkaError as second:
+                log.warning("move_not_undone", log=future.name, reason=second)
         if self.on_offline is not None:
             self.on_offline(folder, error)
 
@@ -501,6 +528,11 @@ class DataFolders:
         failure: KafkaError | OSError | None = None
         for future in list(self.futures.values()):
             future.close()
+            try:
+                if clean:
+                    future.stay()
+            except KafkaError as error:
+                failure = failure or error
         for folder in self.folders:
             try:
                 folder.close(clean=clean, broker_epoch=broker_epoch)

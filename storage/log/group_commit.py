@@ -120,9 +120,12 @@ class GroupCommit:
     async def note_start(self, target: Log) -> None:
         """Waits until the log start that is wanted is on the disk (`log_start`).  Raises KAFKA_STORAGE_ERROR; on a full disk,
         nothing has changed."""
+        note = target.start_note
         try:
-            await asyncio.wrap_future(self._executor.submit(target.start_note.write))
+            await asyncio.wrap_future(self._executor.submit(note.write))
         except (OSError, RuntimeError) as error:  # RuntimeError: the executor has been shut down
+            if target.start_note is not note:  # it has moved to another disk meanwhile, which has it
+                return await self.note_start(target)
             if isinstance(error, OSError) and error.errno not in OUT_OF_SPACE:
                 self._storage_failed(target, error)
             message = f"the log start of {target.name} could not be noted: {error}"

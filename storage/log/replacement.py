@@ -61,7 +61,7 @@ class Replacement:
         self.doomed: list[Path] = []
         """Files that mean nothing any more, once it is done: to be unlinked in any thread."""
         self._disk = disk
-        self._directory = directory
+        self.directory = directory
         self._lock = threading.Lock()
 
     @property
@@ -76,7 +76,7 @@ class Replacement:
             if self.stage is not Stage.PREPARED:
                 return
             try:
-                decide_swap(self._disk, self._directory, [each.base_offset for each in self.old], self.new.base_offset)
+                decide_swap(self._disk, self.directory, [each.base_offset for each in self.old], self.new.base_offset)
             except OSError:
                 self._withdraw()  # what could not be written whole may be on the disk even so
                 raise
@@ -91,16 +91,16 @@ class Replacement:
         if self.stage is not Stage.SWITCHED:
             return
         self.stage = Stage.UNKNOWN
-        self.doomed = finish_swap(self._disk, self._directory, swap_path(self._directory, self.new.base_offset))
+        self.doomed = finish_swap(self._disk, self.directory, swap_path(self.directory, self.new.base_offset))
         self.stage = Stage.DONE
 
     def _withdraw(self) -> None:
         """The decision must be gone before anything else happens."""
-        path = swap_path(self._directory, self.new.base_offset)
+        path = swap_path(self.directory, self.new.base_offset)
         self.stage = Stage.UNKNOWN
         if self._disk.exists(path):
             self._disk.remove(path)
-        self._disk.sync_directory(self._directory)
+        self._disk.sync_directory(self.directory)
         self.stage = Stage.WITHDRAWN
 
     # ------------------------------------------------------------------------------------------------------- on the loop
@@ -181,6 +181,8 @@ class Replacements:
         """`decide` or `carry_out` raised.  Raises KAFKA_STORAGE_ERROR: nothing has changed, or the log is offline now."""
         if replacement is self._current:
             self._current = None
+        if replacement.directory != self._directory:  # the log has moved to another disk meanwhile, which has not failed
+            raise self._health.storage_error("a replacement of segments", error) from error
         if replacement.stage is Stage.WITHDRAWN:
             self._health.refuse("a replacement of segments", error)
         self._health.fail("a replacement of segments", error)

@@ -39,12 +39,14 @@ def reach_end(log: Log, future: Log) -> None:
         future._roll(log.log_end_offset)
 
 
-def take_over_start(log: Log, future: Log) -> None:
-    """The log start, and one that is wanted and not yet noted (`log_start`).  Raises KAFKA_STORAGE_ERROR, OSError."""
+def take_over_start(log: Log, future: Log, *, also_wanted: bool) -> None:
+    """The log start, and at the swap one that is wanted and not yet noted (`log_start`): before, it may still be withdrawn.
+    Raises KAFKA_STORAGE_ERROR, OSError."""
     future.set_high_watermark(log.high_watermark)
     future.advance_log_start(min(log.log_start_offset, future.high_watermark))
     # Also one that only a checkpoint of the old folder has noted.
-    future.start_note.want(min(max(log.start_note.wanted, log.log_start_offset), future.log_end_offset))
+    wanted = max(log.start_note.wanted, log.log_start_offset) if also_wanted else log.log_start_offset
+    future.start_note.want(min(wanted, future.log_end_offset))
     future.start_note.write()
 
 

@@ -38,7 +38,7 @@ from ..segment.batch_scan import InvalidBatch
 from ..segment.segment import segment_path
 from ..topic_config import LogConfig
 from .exchange import epochs_of, exchange, is_durable, is_flushing, reach_end, settle, take_over_start
-from .plan import SWAP_BYTES_MAX, Epochs, Step, View, agreeing_end, next_step
+from .plan import SWAP_BYTES_LIMIT, SWAP_BYTES_MAX, Epochs, Step, View, agreeing_end, next_step
 
 SLICE_BYTES = 512 * 1024
 FLUSH_BYTES = 32 * 1024 * 1024
@@ -63,6 +63,11 @@ def _of_source(*, written: bool = False) -> Iterator[None]:
         yield
     except (OSError, InvalidBatch) as error:
         raise SourceFailed(error, written=written) from error
+
+
+def _with_holes(config: LogConfig) -> LogConfig:
+    """What was copied has the holes of the log, whatever its policy becomes."""
+    return replace(config, was_compacted=True) if config.may_have_offset_gaps else config
 
 
 class FutureReplica:
@@ -127,6 +132,7 @@ class FutureReplica:
     def turn(self, slice_bytes: int = SLICE_BYTES) -> Work | None:
         """On the loop.  None: nothing can be done now, or it is over.  Raises KafkaError, OSError."""
         source = self.source
+        self.origin.after_flush.pop(self.key, None)  # it would wait on the loop for what a thread is at
         if self.is_over or source is None or self.target.is_offline:
             return None
         if self._log is None:
@@ -156,7 +162,8 @@ class FutureReplica:
         with _of_source():
             left = bytes_from(source, max(end, self._read_from))
         flushed = self._is_marked and is_durable(future)
-        return next_step(View(source.segments[0].base_offset, left, first, end, self._cut_to, flushed), self.swap_bytes_max)
+        places = source.segments[0].base_offset, source.log_start_offset
+        return next_step(View(*places, left, first, end, self._cut_to, flushed), self.swap_bytes_max)
 
     def _in_thread(self, work: Callable[[], int | None]) -> Work:
         def locked() -> int:
@@ -194,6 +201,8 @@ class FutureReplica:
 
     def _open(self, epochs: Epochs, end: int) -> None:
         """What was copied before this node stopped.  The log may have lost its end then, or the copy, or both."""
+        if self._log is not None:
+            return  # another turn has
         found = look_at_log(self._disk, self._path, self.key, None)
         if not isinstance(found, FoundLog):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._path} cannot be used: {found}")
@@ -220,13 +229,15 @@ class FutureReplica:
         snapshot = segment_path(source.directory, first, "snapshot")
         with _of_source():
             known = self._disk.read(snapshot) if self._disk.exists(snapshot) else None
-        config = replace(source.config, was_compacted=True) if source.config.may_have_offset_gaps else source.config
+        config = _with_holes(source.config)
         self.target.notes.forget(self.key, identity_of(self.topic_id, self.key[1]))
         self.target.make_room(self.target.path)
         staging = self.target.nameless.fresh_path()
         return self._in_thread(lambda: self._make(staging, config, first, known))
 
     def _make(self, staging: Path, config: LogConfig, first: int, snapshot: bytes | None) -> None:
+        if self._log is not None:
+            return  # another turn has
         disk = self._disk
         try:
             disk.make_directory(staging, durable=False)
@@ -257,15 +268,20 @@ class FutureReplica:
     def _copy(self, source: Log, future: Log, read: BulkRead) -> int:
         with _of_source():
             data, read_from = read.run()
-        if source.config != future.config:  # its segments are to be of the size, and its holes no damage
-            self._disk.write_atomic(self._path / LOG_CONFIG, encode_config(source.config))
-            future.update_config(source.config)
+        self._take_over_config(source, future)
         self._append(future, data, read_from)
         self._unflushed_bytes += len(data)
         if self._unflushed_bytes >= FLUSH_BYTES:
             self._unflushed_bytes = 0
             future.flush_now()
         return len(data)
+
+    def _take_over_config(self, source: Log, future: Log) -> None:
+        """Its segments are to be of the size, and its holes no damage, also to a later start.  Raises OSError."""
+        config = _with_holes(source.config)
+        if config != future.config:
+            self._disk.write_atomic(self._path / LOG_CONFIG, encode_config(config))
+            future.update_config(config)
 
     def _append(self, future: Log, data: bytes, read_from: int) -> None:
         """Only what is in the copy has been read: the append may be refused, or take a part."""
@@ -277,7 +293,7 @@ class FutureReplica:
 
     def _prepare(self, source: Log, future: Log) -> None:
         """All that is there becomes durable, so that the swap has little to do; and from here on the log may be leaving."""
-        take_over_start(source, future)
+        take_over_start(source, future, also_wanted=False)
         future.flush_now()
         if not self._is_marked:
             with _of_source(written=True):
@@ -296,13 +312,16 @@ class FutureReplica:
             self.origin.after_flush[self.key] = self._after_flush
             return False
         with self._lock:
-            if self._next(source, future) is not Step.SWAP:
+            if (step := self._next(source, future)) is not Step.SWAP:
+                if step is Step.COPY:  # more comes during a flush than would be copied here: the next try may take longer
+                    self.swap_bytes_max = min(2 * self.swap_bytes_max, SWAP_BYTES_LIMIT)
                 return False
             settle(source)
+            self._take_over_config(source, future)
             while rest := self._rest(source, future):
                 self._append(future, *rest)
             reach_end(source, future)
-            take_over_start(source, future)
+            take_over_start(source, future, also_wanted=True)
             if not is_durable(future):
                 future.flush_now()
             if future.needs_flush or future.log_end_offset != source.log_end_offset or self._cut_to is not None:
@@ -324,7 +343,10 @@ class FutureReplica:
             self.try_to_swap()
         except (KafkaError, OSError) as error:
             log.warning("replica_not_swapped", log=self.name, reason=error)
-            self.refused(error)
+            try:
+                self.refused(error)
+            except OSError as second:  # who waits for the flush is not to wait for ever
+                self.target.disk_failed(second)
 
     def _decide(self) -> None:
         """Raises OSError: the log stays where it is, and the target is out of use."""
@@ -336,7 +358,7 @@ class FutureReplica:
                 write_standing(self._disk, self.origin.path_of(self.key), Standing.STAYED)
             except OSError as second:
                 self.origin.go_offline(second)
-            self._over()
+            self.close()
             self.target.go_offline(error)
             raise
         faults.point("move.decided", topic=self.key[0], partition=self.key[1])
@@ -357,13 +379,30 @@ class FutureReplica:
     # ------------------------------------------------------------------------------------------------------------- ends
 
     def cancel(self) -> None:
-        """The log stays where it is.  Waits for what a thread is at.  Raises OSError."""
+        """The log stays where it is.  Waits for what a thread is at.  Raises KAFKA_STORAGE_ERROR."""
         self.close()
-        if self._disk.exists(self._path) and not self.target.is_offline:
-            self._discard()
+        try:
+            if not self.target.is_offline and self._disk.exists(self._path):
+                self._discard()
+        except OSError as error:
+            self.target.disk_failed(error)
+            message = f"the future replica {self._path} cannot be removed: {error}"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message) from error
+        finally:
+            self.stay()
+
+    def stay(self) -> None:
+        """Nothing was decided, and nothing will be: a start need not ask the other folder.  Raises KAFKA_STORAGE_ERROR."""
+        assert self.is_over
         source = self.source
-        if self._is_marked and source is not None:
+        if not self._is_marked or source is None:
+            return
+        try:
             write_standing(self._disk, source.directory, Standing.CURRENT)
+        except OSError as error:
+            self.origin.disk_failed(error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the move of {self.name} cannot be undone: {error}") from error
+        self._is_marked = False
 
     def close(self) -> None:
         """The files stay: the next start finds them."""
@@ -387,4 +426,3 @@ class FutureReplica:
             self._log, self._cut_to, self._read_from = None, None, -1
         if self._disk.exists(self._path):
             self.target.nameless.delete(self.key, self.topic_id)
-

@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 SWAP_BYTES_MAX = 64 * 1024
-"""What a swap copies and flushes on the loop, while nothing else is appended."""
+"""What a swap copies and flushes on the loop, while nothing else is appended; twice as much after each try that found more."""
+SWAP_BYTES_LIMIT = 4 * 1024 * 1024
 
 
 class Step(enum.Enum):
@@ -32,6 +33,8 @@ class View(NamedTuple):
 
     source_first: int
     """Where the log's first segment begins: below its log start there may be what transactions and producers still need."""
+    source_start: int
+    """The log start: in front of it the copy may have fewer segments, as they end elsewhere."""
     bytes_left: int
     """Of the log, from the future replica's end on."""
     future_first: int
@@ -43,7 +46,7 @@ class View(NamedTuple):
 
 def next_step(view: View, swap_bytes_max: int = SWAP_BYTES_MAX) -> Step:
     """See `Step`."""
-    if view.future_end < view.source_first or view.future_first > view.source_first:
+    if view.future_end < view.source_first or view.future_first > max(view.source_first, view.source_start):
         return Step.BEGIN
     if view.cut_to is not None and view.cut_to < view.future_end:
         return Step.BEGIN if view.cut_to <= view.future_first else Step.TRUNCATE

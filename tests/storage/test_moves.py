@@ -118,7 +118,7 @@ def test_what_a_start_makes_of_logs_in_several_folders(standings: str, some_fail
     assert list(judge(found, some_failed=some_failed).values()) == wanted
 
 
-VIEW = View(source_first=10, bytes_left=0, future_first=10, future_end=50, cut_to=None, is_flushed=True)
+VIEW = View(source_first=10, source_start=10, bytes_left=0, future_first=10, future_end=50, cut_to=None, is_flushed=True)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,8 @@ VIEW = View(source_first=10, bytes_left=0, future_first=10, future_end=50, cut_t
         ({"cut_to": 30, "bytes_left": 1 << 30}, Step.TRUNCATE),
         ({"source_first": 51}, Step.BEGIN),
         ({"source_first": 40}, Step.SWAP),
-        ({"source_first": 9}, Step.BEGIN),
+        ({"source_first": 9, "source_start": 9}, Step.BEGIN),
+        ({"source_first": 9}, Step.SWAP),
         ({"future_first": -1, "future_end": -1}, Step.BEGIN),
     ],
 )
