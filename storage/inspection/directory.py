@@ -20,12 +20,12 @@ from ..directory.creation import PARTITION_METADATA
 from ..directory.folder_notes import PARTITION_CHECKPOINT, PartitionCheckpoint, PartitionKey
 from ..directory.folder_owner import KEYS, VERSION, decode_owner
 from ..directory.log_directory import CLEAN_SHUTDOWN, META_PROPERTIES, parse_name
+from ..directory.nameless import DELETE_SUFFIX, FUTURE_SUFFIX
 from ..directory.set_aside import DAMAGED_SUFFIX
 from .findings import Finding
+from .moves import Standings, has_log, is_future, judge_moves, read_standings
 from .partition import PartitionContext, PartitionReport, verify_partition
 from .verification import FolderState
-
-_DELETE_SUFFIX = "-delete"
 
 
 class NotInspectable(Exception):
@@ -62,20 +62,25 @@ def verify(disk: Disk, paths: Sequence[Path], options: VerificationOptions) -> I
     Raises NotInspectable before anything else, OSError when a folder cannot be read.
     """
     folders = [read_data_folder(disk, path, options.is_locked) for path in paths]
+    standings = read_standings(disk, [directory for folder in folders for directory in folder.partitions])
     for folder in folders:
+        _excuse_moved(folder, standings)
         yield folder
     reports: list[PartitionReport] = []
     for folder in folders:
         for directory in folder.partitions:
             try:
-                report = verify_partition(disk, directory, _partition_context(disk, folder, directory, options), options.progress)
+                context = _partition_context(disk, folder, directory, options, is_future=is_future(standings, directory))
+                report = verify_partition(disk, directory, context, options.progress)
             except FileNotFoundError:
                 if folder.state is not FolderState.RUNNING:
                     raise
                 continue  # deleted meanwhile
             reports.append(report)
             yield report
-    between = DataFolder(folders[0].path, folders[0].state, findings=_compare(folders, reports))
+    is_running = any(folder.state is FolderState.RUNNING for folder in folders)
+    findings = [*judge_moves(disk, standings, is_running=is_running), *_compare(folders, reports)]
+    between = DataFolder(folders[0].path, folders[0].state, findings=findings)
     if between.findings:
         yield between
 
@@ -194,12 +199,26 @@ def _check_presence(disk: Disk, folder: DataFolder, names: set[str]) -> None:
     for name in sorted(names):
         if name.endswith(DAMAGED_SUFFIX) and name.removesuffix(DAMAGED_SUFFIX).isdigit():
             add(Finding("set-aside", folder.path / name, "the partition was fetched again from its leader"))
-        elif folder.state is not FolderState.RUNNING and (name.endswith(".tmp") or name.endswith(_DELETE_SUFFIX)):
-            add(Finding("leftover", folder.path / name, "a deletion or write that was cut short"))
+        elif folder.state is not FolderState.RUNNING and name.endswith((".tmp", DELETE_SUFFIX, FUTURE_SUFFIX)):
+            add(Finding("leftover", folder.path / name, "a deletion, move or write that was cut short"))
 
 
-def _partition_context(disk: Disk, folder: DataFolder, directory: Path, options: VerificationOptions) -> PartitionContext:
+def _excuse_moved(folder: DataFolder, standings: Standings) -> None:
+    """A log that has moved to another data folder is missing nowhere, although a crash may have left a note of it."""
+    moved = {
+        folder.path / f"{topic}-{partition}" for topic, partition in folder.checkpoint if has_log(standings, (topic, partition))
+    }
+    folder.findings = [each for each in folder.findings if each.kind != "partition-missing" or each.file not in moved]
+
+
+def _partition_context(
+    disk: Disk, folder: DataFolder, directory: Path, options: VerificationOptions, *, is_future: bool
+) -> PartitionContext:
+    """Of a future replica nothing is noted, and no stop closes it: what is there of it is found out when the move goes on."""
     key = parse_name(directory.name)
+    if is_future:
+        state = FolderState.RUNNING if folder.state is FolderState.RUNNING else FolderState.UNCLEAN
+        return PartitionContext(state, None, now_ms=options.now_ms)
     noted = folder.checkpoint.get(key) if key is not None else None
     compacted = key is not None and key[0] in options.compacted
     if key is not None and folder.cleaned:
@@ -238,8 +257,7 @@ def _compare(folders: Sequence[DataFolder], reports: Sequence[PartitionReport]) 
         if key is None:
             continue
         if key in places and places[key] != report.directory:
-            found.append(Finding("partition-twice", report.directory, f"it is also at {places[key]}"))
-            continue
+            continue  # see `judge_moves`
         places[key] = report.directory
         if report.topic_id is None:
             continue

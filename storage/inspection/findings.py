@@ -136,6 +136,12 @@ KINDS: dict[str, FindingKind] = {
     # --------------------------------------------------------------------------------------------------------- leftovers
     "leftover": _note("a file or folder that an interrupted replacement, deletion or write left behind"),
     "set-aside": _note("a damaged log that the node keeps for whoever wants to look at it", "remove it when nobody does"),
+    "future-replica": _note("a copy of a log on its way to this data folder: it is not the log yet", "nothing: the node goes on"),
+    "displaced-replica": _note("a log that has moved to another data folder of the node"),
+    "move-word-damaged": _violation(
+        "what a log is, while it moves between two data folders, cannot be read: it is not used, nor is the other one",
+        "find out which of the two is newer, move the other one away, and remove the file `replica-move`",
+    ),
     "swap-damaged": _violation("the cleaner's decision about segments cannot be read: the log will not open", _REFETCH),
     "known-damaged": _violation("the node found this log damaged earlier and does not use it", _REFETCH),
     "stray-file": _note("a file that no log has", "find out who put it there"),

@@ -18,6 +18,7 @@ from ...runtime.disk import Disk, File
 from ...wire.errors import KafkaError
 from ...wire.records import HEADER_BYTES, BatchHeader, parse_header, validate_batch
 from ..checkpoint import CheckpointInvalid, decode_checkpoint
+from ..directory.replica_standing import REPLICA_MOVE
 from ..segment.swap import CLEANED, DELETED, SEGMENT_SUFFIXES
 
 CHUNK_BYTES = 1024 * 1024
@@ -25,7 +26,9 @@ BATCH_BYTES_MAX = 128 * 1024 * 1024
 """A longer batch is taken for a damaged length: no request can carry it, and memory stays bounded."""
 _RESUME_TRIES = 64
 _SWAP = ".swap"
-KNOWN_NAMES = frozenset({"leader-epoch-checkpoint", "partition.metadata", "log-config", "log-start", "damaged", "set-aside"})
+KNOWN_NAMES = frozenset({
+    "leader-epoch-checkpoint", "partition.metadata", "log-config", "log-start", "damaged", "set-aside", REPLICA_MOVE,
+})  # fmt: skip
 
 
 class FolderState(Enum):

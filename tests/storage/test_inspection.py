@@ -241,6 +241,7 @@ def test_idle_producers_may_be_missing_from_snapshots(clean: Path) -> None:
 def test_every_kind_is_shown_by_a_test() -> None:
     elsewhere = {
         "unreadable", "transaction-open", "clean-mark-while-running", "identity-differs", "directory-id-twice", "partition-twice",
+        "future-replica", "displaced-replica", "move-word-damaged",
     }  # fmt: skip
     assert {*CLEAN, *UNCLEAN, *elsewhere} == set(KINDS)
     notes = {kind for kind, about in KINDS.items() if about.severity is Severity.NOTE}

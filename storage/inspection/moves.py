@@ -1,0 +1,84 @@
+"""Logs that are on their way from one data folder of a node to another (KIP-113), as a look from outside finds them.
+
+What a start would make of the words beside them (`replica_standing`) is no fault, whatever step a move was at: a future replica,
+and what is left of a log that has moved.  A word that cannot be read is one, and so are two logs that both claim to be the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ...runtime.disk import Disk
+from ..directory.folder_notes import PartitionKey
+from ..directory.found_logs import parse_name
+from ..directory.replica_standing import REPLICA_MOVE, Standing, TwinLogs, Verdict, judge, read_standing
+from .findings import Finding
+
+Standings = dict[PartitionKey, dict[Path, Standing]]
+"""By the folder of each log."""
+
+
+def read_standings(disk: Disk, partitions: Sequence[Path]) -> Standings:
+    """Raises OSError."""
+    found: Standings = {}
+    for directory in dict.fromkeys(partitions):
+        key = parse_name(directory.name)
+        if key is not None:
+            try:
+                found.setdefault(key, {})[directory] = read_standing(disk, directory)
+            except FileNotFoundError:  # settled in between
+                found.setdefault(key, {})[directory] = Standing.CURRENT
+    return found
+
+
+def is_future(standings: Standings, directory: Path) -> bool:
+    key = parse_name(directory.name)
+    return key is not None and standings.get(key, {}).get(directory) is Standing.FUTURE
+
+
+def has_log(standings: Standings, key: PartitionKey) -> bool:
+    """Whether there is one that is not on its way."""
+    return any(standing is not Standing.FUTURE for standing in standings.get(key, {}).values())
+
+
+def judge_moves(disk: Disk, standings: Standings, *, is_running: bool) -> list[Finding]:
+    """What a start of the node would make of them.  In a folder in use it counts only when a second look finds it, too."""
+    found: list[Finding] = []
+    for key, places in sorted(standings.items()):
+        findings = _judge(places)
+        if is_running and any(finding.kind == "partition-twice" for finding in findings):
+            there = [place for place in places if _is_there(disk, place)]
+            findings = _judge(read_standings(disk, there).get(key, {}))
+        found += findings
+    return found
+
+
+def _is_there(disk: Disk, place: Path) -> bool:
+    try:
+        disk.list_names(place)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _judge(places: Mapping[Path, Standing]) -> list[Finding]:
+    found = [
+        Finding("move-word-damaged", place / REPLICA_MOVE, "what this log is, beside another one, is not known")
+        for place, standing in places.items()
+        if standing is Standing.UNKNOWN
+    ]
+    if found or not places:
+        return found
+    try:
+        verdicts = judge(places, some_failed=False)
+    except TwinLogs:
+        first, *others = places
+        return [Finding("partition-twice", place, f"it is also at {first}") for place in others]
+    for place, standing in places.items():
+        if standing is Standing.FUTURE:
+            alone = "" if len(places) > 1 else "; the log is not among what is looked at"
+            found.append(Finding("future-replica", place, f"it follows the log in another data folder of the node{alone}"))
+        elif verdicts[place] is Verdict.REMOVE:
+            found.append(Finding("displaced-replica", place, "the log is in another data folder now"))
+    return found
