@@ -79,7 +79,7 @@ def verify(disk: Disk, paths: Sequence[Path], options: VerificationOptions) -> I
             reports.append(report)
             yield report
     is_running = any(folder.state is FolderState.RUNNING for folder in folders)
-    findings = [*judge_moves(disk, standings, is_running=is_running), *_compare(folders, reports)]
+    findings = [*_compare(folders, reports), *judge_moves(disk, standings, is_running=is_running)]
     between = DataFolder(folders[0].path, folders[0].state, findings=findings)
     if between.findings:
         yield between

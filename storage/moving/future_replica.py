@@ -233,6 +233,7 @@ class FutureReplica:
         self.target.notes.forget(self.key, identity_of(self.topic_id, self.key[1]))
         self.target.make_room(self.target.path)
         staging = self.target.nameless.fresh_path()
+        self._cut_to, self._read_from = None, -1  # a cut from here on, while the thread is at it, begins it anew
         return self._in_thread(lambda: self._make(staging, config, first, known))
 
     def _make(self, staging: Path, config: LogConfig, first: int, snapshot: bytes | None) -> None:
@@ -253,7 +254,6 @@ class FutureReplica:
         except OSError:
             self._remove_quietly(staging)
             raise
-        self._cut_to, self._read_from = None, -1
         self._log = self._open_log(config)
 
     def _remove_quietly(self, staging: Path) -> None:

@@ -136,6 +136,27 @@ def test_a_cleaning_that_the_old_disk_refuses_after_the_swap_is_not_the_new_disk
     assert not log.is_offline
 
 
+def test_a_log_that_begins_anew_while_its_copy_is_made_takes_no_producers_of_its_past_along() -> None:
+    disk, folders, log = with_log(records=0)
+    append(log, batch(1, pid=5, epoch=0, sequence=0))
+    for _ in range(20):
+        append(log, batch(1))
+    log.flush_now()
+    log.set_high_watermark(21)
+    log.advance_log_start(9)
+    future = folders.move_to("t", 0, B)
+    assert future is not None
+    work = future.turn()
+    assert work is not None
+    log.truncate_fully_and_start_at(log.segments[0].base_offset)
+    work()
+    append(log, batch(1))
+    drive(future)
+    assert where(folders) == B
+    disk.crash(Random(1))
+    assert opened(disk).logs["t", 0].producers() == []
+
+
 # ------------------------------------------------------------------------------------------------------- it comes to an end
 
 

@@ -440,10 +440,10 @@ def test_a_seed_always_gives_the_same_history_of_moves() -> None:
     assert image(11) == image(11)
 
 
-def test_histories_do_move_logs() -> None:
-    moved = 0
+def test_histories_do_move_logs_and_clean_them_meanwhile() -> None:
+    moved = rewritten = 0
     for seed in range(20):
         history = partial(MovesHistory, length=60)(seed)
         history.run()
-        moved += history.swaps
-    assert moved > 10
+        moved, rewritten = moved + history.swaps, rewritten + history.rewritten
+    assert moved > 10 and rewritten > 10

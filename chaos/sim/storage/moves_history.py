@@ -7,8 +7,13 @@ a deletion, another order or a failed disk in the middle leaves nothing of the c
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from ....storage.directory.log_directory import LogDirectory
+from ....storage.log.log import Log
+from ....storage.log.replacement import Replacement
 from ....storage.moving.future_replica import FutureReplica
+from ....storage.segment.segment import Segment
 from ....wire.errors import KafkaError
 from .folders_history import CUTTABLE, WEIGHTS, FoldersHistory, Life
 
@@ -18,14 +23,14 @@ TURNS_MAX = 400
 class MovesHistory(FoldersHistory):
     """See the module's text."""
 
-    CUT = (*CUTTABLE[:-1], *["carry_on", "carry_out"] * 6, "move", "stay", "truncate", "close")
+    CUT = (*CUTTABLE[:-1], *["carry_on", "carry_out"] * 6, "move", "stay", "truncate", "rewrite", "rewrite", "close")
     WEIGHTS = WEIGHTS | {
-        "move": 9, "carry_on": 24, "carry_out": 4, "stay": 2, "truncate": 3, "cut": 12, "delete": 2, "recreate": 1,
+        "move": 9, "carry_on": 24, "carry_out": 4, "stay": 2, "truncate": 3, "rewrite": 6, "cut": 12, "delete": 2, "recreate": 1,
     }  # fmt: skip
     FOLDERS_MIN = 2
 
     def run(self) -> None:
-        self.swaps = 0
+        self.swaps = self.rewritten = 0
         super().run()
 
     def crash(self, a: int, b: int) -> None:
@@ -87,6 +92,71 @@ class MovesHistory(FoldersHistory):
                 break
         self._settle_place(life)
 
+    def rewrite(self, a: int, b: int) -> None:
+        """The cleaner is at a log, and at any point of it a move goes on; what it writes is the same again."""
+        life = self._life(a)
+        if life is None:
+            return
+        log, disk = life.log, self.disk
+        if len(log.segments) < 2:
+            life.roll(a, b)
+        log.flush_now()
+        if len(log.segments) < 2:
+            return
+        old = list(log.segments[: 1 + b % (len(log.segments) - 1)])
+        if old[-1].next_offset > log.recovery_point or not any(each.size_bytes for each in old):
+            return
+        try:
+            new = self._written_again(log, old)
+        except OSError:  # it is not cleaned then
+            return
+        steps: list[Callable[[Replacement], object]] = [
+            Replacement.decide, lambda it: log.replacements.switch(it), Replacement.carry_out,
+            lambda it: log.replacements.finish(it),
+        ]  # fmt: skip
+        try:
+            replacement = log.replacements.begin(old, new)
+        except ValueError:
+            new.remove()
+            return
+        refused: KafkaError | OSError | None = None
+        future = self.folders.futures.get(life.key)
+        for at, step in enumerate(steps):
+            if future is not None and (a >> 8) % (len(steps) + 1) == at and not future.is_over:
+                try:
+                    self._drive(future, 1 + (b >> 8) % 40)
+                except (KafkaError, OSError) as error:
+                    refused = error
+            try:
+                step(replacement)
+            except ValueError:  # withdrawn: the log was cut, or is in another folder
+                new.remove()
+                break
+            except OSError as error:
+                log.replacements.failed(replacement, error)
+        self.rewritten += replacement.is_over
+        for path in replacement.doomed:
+            if disk.exists(path):
+                disk.remove(path)
+        if refused is not None:
+            raise refused
+
+    @staticmethod
+    def _written_again(log: Log, old: Sequence[Segment]) -> Segment:
+        """Raises OSError."""
+        new = log.segments.create_cleaned(old[0].base_offset, 200)
+        try:
+            for each in old:
+                if each.size_bytes:
+                    new.append_batches(each.file.read_at(0, each.size_bytes))
+            if entries := [entry for each in old for entry in each.transactions]:
+                new.append_transactions(entries)
+            new.seal_cleaned(old[-1].next_offset)
+        except OSError:
+            new.remove()
+            raise
+        return new
+
     def _settle_place(self, life: Life) -> None:
         """What it is called to everybody, and where it may be found after a crash."""
         folder = self.folders.folder_of(*life.key)
@@ -128,4 +198,3 @@ class MovesHistory(FoldersHistory):
         names = set(self.disk.list_names(folder.path))
         strange = [name for name in names - mine if name.rpartition("-")[2].isdigit() or name.endswith(("-delete", "-future"))]
         assert not strange, f"{folder.path} has {strange}"
-
