@@ -92,7 +92,7 @@ def assemble(
     )  # fmt: skip
     cluster = ClusterView(node_id, metadata, controller, clock)
     settings, reached_by = RunTimeSettings(configuration), ReachedBy()
-    membership = BrokerLifecycle(
+    lifecycle = BrokerLifecycle(
         node_id,
         controller,
         clock,
@@ -133,13 +133,13 @@ def assemble(
         directory,
         group_commit,
         clock,
-        IsrRequests(cluster, controller, lambda: membership.broker_epoch).alter_partitions,
+        IsrRequests(cluster, controller, lambda: lifecycle.broker_epoch).alter_partitions,
         fetch_transport,
         on_elected, on_resigned, on_high_watermark,
         on_offline=lambda topic, partition, _reason: application.replica_offline(topic, partition),
-        broker_epoch=lambda: membership.broker_epoch,
+        broker_epoch=lambda: lifecycle.broker_epoch,
         exists=lambda topic, partition: cluster.state.partition(topic, partition) is not None,
-        holds_session=lambda: membership.holds_session,
+        holds_session=lambda: lifecycle.holds_session,
         is_out_of_room=lambda topic, partition: is_out_of_room(directory, reserves, topic, partition),
         make_logs_in_background=True,
         config=ReplicationConfig(
@@ -157,21 +157,21 @@ def assemble(
     topics = TopicCreation(configuration, cluster, controller, replicas.logs_made)
 
     async def allocate_producer_ids() -> tuple[int, int]:
-        request = pb.AllocateProducerIdsRequest(node_id=node_id, broker_epoch=membership.broker_epoch)
+        request = pb.AllocateProducerIdsRequest(node_id=node_id, broker_epoch=lifecycle.broker_epoch)
         reply = await controller.allocate_producer_ids(request, timeout_s=10.0)
         return reply.first_id, reply.count
 
     producer_ids = ProducerIds(allocate_producer_ids)
-    groups = GroupCoordination(configuration, cluster, replicas, membership, clock)
+    groups = GroupCoordination(configuration, cluster, replicas, lifecycle, clock)
     transactions = TransactionCoordination(
-        configuration, cluster, replicas, membership, producer_ids, peers,
+        configuration, cluster, replicas, lifecycle, producer_ids, peers,
         lambda: MarkerWrites(replicas, groups, clock), clock,
     )  # fmt: skip
     coordinators: dict[str, GroupCoordination | TransactionCoordination]
     coordinators = {CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions}
-    finding = Finding(cluster, membership, reached_by, ask_over_kafka(frame_bytes_max), clock, fail_stop)
+    finding = Finding(cluster, lifecycle, reached_by, ask_over_kafka(frame_bytes_max), clock, fail_stop)
     application = MetadataApplication(
-        cluster, settings, membership, replicas, directory, groups, clock,
+        cluster, settings, lifecycle, replicas, directory, groups, clock,
         on_brokers_changed=finding.brokers_changed, on_settings=on_settings, on_failure=fail_stop,
     )  # fmt: skip
     moves = ReplicaMoves(directory, clock, settings.log_dirs_rate, reserves.given_up_at)
@@ -189,7 +189,7 @@ def assemble(
         transactions=transactions,
         groups=groups,
         enlistment=TransactionEnlistment(node_id, topics, transactions, peers, clock),
-        membership=membership,
+        lifecycle=lifecycle,
         finding=finding,
         producer_ids=producer_ids,
         rejected_sequences=RejectedSequences(),

@@ -41,7 +41,7 @@ class MetadataApplication:
         self,
         cluster: ClusterView,
         settings: RunTimeSettings,
-        membership: BrokerLifecycle,
+        lifecycle: BrokerLifecycle,
         replicas: ReplicaManager,
         directory: DataFolders,
         groups: GroupCoordination,
@@ -54,7 +54,7 @@ class MetadataApplication:
         """`on_failure`: this node no longer does what the metadata say."""
         self._cluster = cluster
         self._settings = settings
-        self._membership = membership
+        self._lifecycle = lifecycle
         self._replicas = replicas
         self._directory = directory
         self._groups = groups
@@ -73,7 +73,7 @@ class MetadataApplication:
         check_known(self._cluster.node_id, state.features)
         if result.changed_brokers or result.from_snapshot:
             self._on_brokers_changed()
-        epoch = self._membership.broker_epoch
+        epoch = self._lifecycle.broker_epoch
         if epoch < 0 or state.index < epoch:
             return
         topics_inherit_anew = self._take_up_settings(state)
@@ -156,7 +156,7 @@ class MetadataApplication:
             self._open_pause_s = OPEN_PAUSE_FIRST_S
             self._open_again_at_s = self._clock.monotonic() + self._open_pause_s
         self._unopened.add((topic, partition))
-        self._membership.heartbeat_soon()
+        self._lifecycle.heartbeat_soon()
 
     def offline_replicas(self) -> set[tuple[bytes, int]]:
         """(topic id, partition) of what this node holds and cannot serve: the controller lets others lead."""

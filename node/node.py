@@ -61,8 +61,8 @@ REGISTRATION_TIMEOUT_S: Final = 600.0
 METADATA_TIMEOUT_S: Final = 120.0
 
 HOUSEKEEPING_S: Final = 60.0
-AGAIN_S: Final = 2.0
-OTHERS_LEAVE_S: Final = 3.0
+RETRY_INTERVAL_S: Final = 2.0
+OTHER_BROKERS_WAIT_S: Final = 3.0
 
 
 class StartError(Exception):
@@ -188,7 +188,7 @@ class Node:
             self._listener = await listen(broker, HANDLERS)
         broker.transactions.start()
         broker.groups.start()
-        registration = await self._until_stopped(broker.membership.register(self._registration(), REGISTRATION_TIMEOUT_S))
+        registration = await self._until_stopped(broker.lifecycle.register(self._registration(), REGISTRATION_TIMEOUT_S))
         if registration is None:
             return
         self._bind_folders(registration.metadata_id)
@@ -200,13 +200,13 @@ class Node:
             raise StartError(
                 f"registered, but the metadata did not come within {METADATA_TIMEOUT_S:g} s: does the quorum have a leader?"
             ) from None
-        broker.membership.start()
+        broker.lifecycle.start()
         self._broker.finding.start()
-        self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
+        self._housekeeping = asyncio.create_task(self._housekeep(), name="housekeeping")
         self._housekeeping.add_done_callback(self._housekeeping_ended)
         self._parts.upkeep.start()
         self._parts.moves.start()
-        await self._until_stopped(broker.membership.unfenced.wait())
+        await self._until_stopped(broker.lifecycle.unfenced.wait())
 
     def _bind_folders(self, metadata_id: str) -> None:
         """Before any metadata is followed: what it does not know is removed."""
@@ -217,11 +217,11 @@ class Node:
         except DirectoryRefused as refused:
             raise StartError(str(refused)) from refused
 
-    async def _keep_house(self) -> None:
+    async def _housekeep(self) -> None:
         """Takes up what a full disk left undone, and removes or forgets what is old, a little at a time."""
         expire_at_s = self._clock.monotonic() + HOUSEKEEPING_S
         while True:
-            await self._clock.sleep(AGAIN_S)
+            await self._clock.sleep(RETRY_INTERVAL_S)
             await asyncio.to_thread(self._reserves.restore, self._usable_folders)
             await self._sync_flush_notes()
             if self._codecs.is_due:
@@ -328,11 +328,11 @@ class Node:
         configuration, broker = self._configuration, self._broker
         self._state = "stopping"
         log.info("node_stopping", node=configuration.node_id)
-        if configuration.is_broker and broker.membership.broker_epoch >= 0:
+        if configuration.is_broker and broker.lifecycle.broker_epoch >= 0:
             timeout_s = configuration.seconds("controlled.shutdown.timeout.ms")
-            if broker.membership.unfenced.is_set() and not await broker.membership.leave(timeout_s):
+            if broker.lifecycle.unfenced.is_set() and not await broker.lifecycle.leave(timeout_s):
                 log.warning("leaderships_not_moved", leaderships=broker.replicas.leader_count)
-            await self._see_others_off()
+            await self._wait_for_other_brokers()
         if self._housekeeping is not None:
             self._housekeeping.cancel()
         await self._parts.upkeep.stop()
@@ -341,7 +341,7 @@ class Node:
             await self._listener.close()
         await broker.transactions.stop()
         await broker.groups.stop()
-        await broker.membership.stop()
+        await broker.lifecycle.stop()
         await self._broker.finding.stop()
         await self._parts.metadata.stop()
         self._parts.application.stop()
@@ -352,9 +352,9 @@ class Node:
         log.info("node_stopped", node=configuration.node_id, clean=clean)
         return clean
 
-    async def _see_others_off(self) -> None:
+    async def _wait_for_other_brokers(self) -> None:
         """When all nodes are stopped at once the active controller goes last: without it the others could hand nothing over."""
-        deadline = self._clock.monotonic() + OTHERS_LEAVE_S
+        deadline = self._clock.monotonic() + OTHER_BROKERS_WAIT_S
         own_id = self._configuration.node_id
         while self._controller_active and self._clock.monotonic() < deadline:
             others = (known for node_id, known in self._broker.state.brokers.items() if node_id != own_id)
@@ -364,7 +364,7 @@ class Node:
 
     def _close_directory(self) -> bool:
         try:
-            self._directory.close(clean=True, broker_epoch=self._broker.membership.broker_epoch)
+            self._directory.close(clean=True, broker_epoch=self._broker.lifecycle.broker_epoch)
         except (KafkaError, OSError) as error:
             log.error("not_closed_clean", consequence="the next start recovers the logs", error=error)
             return False
@@ -392,7 +392,7 @@ class Node:
             await self._listener.close()
         await broker.transactions.stop()
         await broker.groups.stop()
-        await broker.membership.stop()
+        await broker.lifecycle.stop()
         await self._broker.finding.stop()
         await self._parts.metadata.stop()
         self._parts.application.stop()
@@ -400,7 +400,7 @@ class Node:
         await self._parts.moves.stop()
         await broker.replicas.shutdown(clean=False)
         self._parts.group_commit.close()
-        if broker.membership.broker_epoch < 0 and previous_epoch is not None:
+        if broker.lifecycle.broker_epoch < 0 and previous_epoch is not None:
             self._directory.close(clean=True, broker_epoch=previous_epoch)
         else:
             self._directory.close(clean=False)
@@ -421,7 +421,7 @@ class Node:
             return self._state == "running"
         if not self._caught_up:
             self._caught_up = self._broker.cluster.in_sync_everywhere()
-        return self._caught_up and self._broker.membership.unfenced.is_set() and self._broker.finding.is_found
+        return self._caught_up and self._broker.lifecycle.unfenced.is_set() and self._broker.finding.is_found
 
     def _view(self) -> NodeView:
         return node_view(

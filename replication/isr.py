@@ -1,11 +1,14 @@
-"""The shell around ISR changes: collects what the leaders' cores propose, asks the controller in batches, returns its answers.
+"""The shell around ISR changes: collects the changes that partition leaders propose, sends them to the controller in batches
+(AlterPartition), and gives the answers back to the leaders.
 
-One call is in flight at a time; what is proposed meanwhile goes with the next.  A call that failed, or an answer that leaves the
-outcome open, is repeated with the same change after a bounded back-off, for as long as the core still considers it pending: newer
-metadata or another leadership ends it there, not here.  Followers whose joining was refused, or that were removed, are proposed
-again after a pause, as long as they are heard of: in a fetch session an idle follower has no other occasion.  The pauses of one
-partition grow until a change of it is accepted or there is news of a follower; refusals of one cost the others nothing.  A
-refusal counts at once, whatever else was asked in the same call.  This file holds no rule of its own: see `PartitionLeader`.
+One call is in flight at a time; changes proposed meanwhile go with the next one.  After a failed call, or an answer that leaves
+the outcome open, the shell sends the same change again after a bounded back-off, as long as the leader's core has it pending:
+newer metadata or another leadership ends it there, not here.
+
+When the controller has rejected a follower, or has removed it from the ISR, the leader proposes it again after a pause, as
+long as it fetches from this node: in a fetch session the fetches of an idle follower do not name the partition.  The pauses of a
+partition grow until the controller accepts a change of it or the metadata of a follower changes.  A rejection counts at once,
+before the other results of its call.  This module has no rule of its own: see `PartitionLeader`.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Container, Sequence
 from dataclasses import dataclass
 
 from ..runtime import logs
-from ..runtime.calm_logs import Outage, SparingLines
+from ..runtime.calm_logs import Outage, RateLimitedLines
 from ..runtime.clock import Clock, Timer
 from ..wire.errors import KafkaError
 from .partition.assignment import IsrChange, IsrResult
@@ -23,15 +26,16 @@ from .partition.leader import AlterOutcome, PartitionLeader, PendingChange
 from .replica.replica import Replica
 
 AlterPartition = Callable[[list[IsrChange]], AsyncIterator[Sequence[IsrResult]]]
-"""Yields results as they count: refusals at once, the others when the metadata that they rest on is applied."""
+"""Yields rejections at once, and the other results when this node has applied their metadata."""
 
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
 PAUSE_FIRST_S = 0.3
 PAUSE_MAX_S = 5.0
 PAUSE_STEP_S = 0.05
-"""Pauses that end so close to each other end together."""
-HEARD_WITHIN_S = 3.0
+"""Pauses whose ends are so close to each other end together."""
+RECENT_FETCH_S = 3.0
+"""A follower that has fetched within this time may be proposed again."""
 BATCH_MAX = 5_000
 
 _log = logs.get(__name__)
@@ -68,15 +72,15 @@ class IsrChanges:
         clock: Clock,
         alter_partition: AlterPartition,
         on_settled: Callable[[Replica], None],
-        heard_of: Callable[[float], Container[int]],
+        recent_fetchers: Callable[[float], Container[int]],
     ) -> None:
-        """`on_settled(replica)` runs after an answer changed what the leader may do: its high watermark may move now.
+        """`on_settled(replica)` runs after an answer that ended the pending change: the high watermark may move now.
 
-        `heard_of(seconds)` names the followers that fetched lately.
+        `recent_fetchers(seconds)` are the followers that fetched from this node within that time.
         """
         self._clock = clock
-        self._heard_of = heard_of
-        self._paused: dict[Replica, float] = {}  # until when
+        self._recent_fetchers = recent_fetchers
+        self._paused: dict[Replica, float] = {}  # replica -> the end of its pause
         self._pause_timer: Timer | None = None
         self._pause_timer_s = 0.0
         self._alter_partition = alter_partition
@@ -85,10 +89,11 @@ class IsrChanges:
         self._tracked: set[PendingChange] = set()  # queued or in flight
         self._task: asyncio.Task[None] | None = None
         self._unanswered = Outage(_log, "isr_changes_not_answered")
-        self.lines = SparingLines(_log, "isr_change_answered", "isr_changes_answered")
+        self.lines = RateLimitedLines(_log, "isr_change_answered", "isr_changes_answered")
 
     def submit(self, replica: Replica, change: PendingChange | None) -> None:
-        """Queues a change that is pending in the replica's core; None is no change, and one already on its way stays one."""
+        """Queues a change that is pending in the leader's core.  Ignores None, and a change that is queued or in flight
+        already."""
         if change is None or replica.leader is None or change.awaits_metadata or change in self._tracked:
             return
         self._tracked.add(change)
@@ -106,7 +111,7 @@ class IsrChanges:
             self._task = asyncio.get_running_loop().create_task(self._send_all(), name="isr-changes")
 
     def propose_next(self, replica: Replica) -> None:
-        """The ISR of `replica` was settled: who lags leaves, who may join joins, and what is refused for now comes later."""
+        """After an ISR change: proposes to remove lagging followers and to add the next one, and plans the end of the pauses."""
         leader = replica.leader
         if leader is None:
             return
@@ -116,13 +121,13 @@ class IsrChanges:
             self._propose_later(replica, leader)
 
     def maintain(self, replica: Replica) -> None:
-        """Called from time to time: asks again what got lost, and removes what lags."""
+        """Called from time to time: sends a lost change again, and proposes to remove lagging followers."""
         if (leader := replica.leader) is not None:
             self.submit(replica, leader.pending_again())
             self.submit(replica, leader.propose_removals(replica.log.log_end_offset, self._clock.monotonic()))
 
     def news_of_followers(self, replica: Replica) -> None:
-        """What was refused before says nothing any more."""
+        """The metadata of a follower changed: earlier rejections do not count, so the pause ends at once."""
         self._paused.pop(replica, None)
         self.propose_next(replica)
 
@@ -146,17 +151,17 @@ class IsrChanges:
         self._pause_timer = None
         now_s = self._clock.monotonic()
         due = [replica for replica, due_s in self._paused.items() if due_s <= now_s + PAUSE_STEP_S]
-        present = self._heard_of(HEARD_WITHIN_S)
+        recent_fetchers = self._recent_fetchers(RECENT_FETCH_S)
         for replica in due:
             del self._paused[replica]
             if replica.leader is not None:
-                replica.leader.end_pauses(present)
+                replica.leader.end_pauses(recent_fetchers)
                 self.propose_next(replica)
         if self._paused:
             self._start_pause_timer(min(self._paused.values()))
 
     async def close(self) -> None:
-        """Stops sending; what was pending stays pending in the cores."""
+        """Stops sending; changes that are pending stay pending in the cores."""
         task, self._task = self._task, None
         if self._pause_timer is not None:
             self._pause_timer.cancel()
@@ -191,7 +196,7 @@ class IsrChanges:
                 self._task = None
 
     async def _send(self, batch: list[_Queued]) -> list[_Queued]:
-        """One call; returns what has to be sent again."""
+        """One call to the controller; returns the changes that must be sent again."""
         waiting = {queued.replica.key: queued for queued in batch}
         again: list[_Queued] = []
         try:
@@ -207,7 +212,7 @@ class IsrChanges:
         return [*again, *waiting.values()]
 
     def _take(self, queued: _Queued, result: IsrResult) -> AlterOutcome:
-        """One answer; what it lets the leader do happens at once."""
+        """Gives one result to the leader's core, which acts on it at once."""
         replica = queued.replica
         if replica.leader is not queued.leader:
             return AlterOutcome.STALE

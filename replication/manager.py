@@ -1,16 +1,17 @@
-"""The asyncio shell of replication on one node: every replica it holds, their roles, and everything that waits for them.
+"""The asyncio shell of replication on one node: its replicas with their roles, and the requests that wait for them.
 
-What it promises to the floors above
+What it promises to the node
 
 * `apply` is called with the metadata in the order it was applied; an assignment that is not newer changes nothing.  **The node
   must have applied the metadata up to its own registration before its first `apply`**: older metadata may name it leader in an
   epoch of its previous life, whose unflushed tail is lost.
 * `append_now` is synchronous: nothing happens between its checks and the append.  The records are committed only when
   `wait_committed` says NONE, or `on_high_watermark` reports an offset not below their end.
-* `on_leader` and `on_follower` are called in the order of the epochs; `on_high_watermark` is called on a later turn of the loop,
-  coalesced, only while this node still leads in that epoch.
-* When the session with the controller is over nothing is appended and nothing acknowledged until it is renewed (`lease`).
-* A failed disk takes the replica offline for good and is reported through `on_offline`.
+* `on_elected` (this node leads the partition in a new epoch) and `on_resigned` (it does not lead it) are called in the order of
+  the epochs; `on_high_watermark` is called on a later turn of the loop, coalesced, only while this node still leads in that
+  epoch.
+* After the session with the controller has ended the manager appends and acknowledges nothing until it is renewed (`lease`).
+* A failed disk takes the replica offline until the process starts again; the manager reports it through `on_offline`.
 
 Flow of a write with acks=all: append to the page cache -> waiting followers are woken and one flush is started -> followers
 append, flush and fetch onwards -> each of these events may move the high watermark (`_progress`) -> acknowledgements, readers.
@@ -26,7 +27,7 @@ from typing import Any
 from uuid import UUID
 
 from ..runtime import logs
-from ..runtime.calm_logs import SparingLines
+from ..runtime.calm_logs import RateLimitedLines
 from ..runtime.clock import Clock, Timer
 from ..storage.directory.log_directory import LogDirectory
 from ..storage.folders.data_folders import DataFolders
@@ -53,8 +54,8 @@ from .replica.replica import Replica, Role, RoleChange
 from .replica.replica_log_opener import ReplicaLogOpener
 
 Key = tuple[str, int]
-OnLeader = Callable[[str, int, int, Log], None]
-OnFollower = Callable[[str, int, int], None]
+OnElected = Callable[[str, int, int, Log], None]
+OnResigned = Callable[[str, int, int], None]
 OnHighWatermark = Callable[[str, int, int], None]
 OnOffline = Callable[[str, int, str], None]
 
@@ -62,7 +63,7 @@ _log = logs.get(__name__)
 
 
 def _ignore_offline(topic: str, partition: int, reason: str) -> None:
-    """The default `on_offline`: the log line is all."""
+    """The default `on_offline`: the manager has written the log line already."""
 
 
 class ReplicaManager:
@@ -76,8 +77,8 @@ class ReplicaManager:
         clock: Clock,
         alter_partition: AlterPartition,
         transport_factory: TransportFactory,
-        on_leader: OnLeader,
-        on_follower: OnFollower,
+        on_elected: OnElected,
+        on_resigned: OnResigned,
         on_high_watermark: OnHighWatermark,
         *,
         on_offline: OnOffline = _ignore_offline,
@@ -88,17 +89,18 @@ class ReplicaManager:
         config: ReplicationConfig | None = None,
         make_logs_in_background: bool = False,
     ) -> None:
-        """`broker_epoch()` is the epoch of the node's present registration, which followers' fetches carry; `exists(topic,
-        partition)`: the metadata knows the partition, whoever holds it; `holds_session()`: the session is good right now.
-        `is_out_of_room(topic, partition)`: what is left of that disk is for the node itself, nothing is appended there.
-        `make_logs_in_background`: `apply` takes new partitions up some time later (`openings`)."""
+        """`broker_epoch()` is the epoch of the node's registration, which its fetches as a follower carry; `exists(topic,
+        partition)`: the partition is in the metadata; `holds_session()`: the session with the controller is not over.
+        `is_out_of_room(topic, partition)`: the rest of that disk is reserved, so the partition takes no records.
+        `make_logs_in_background`: threads create the logs of new partitions, whose roles begin when they are there
+        (`replica_log_opener`)."""
         self.node_id = node_id
         self._directory = log_directory
         self._group_commit = group_commit
         self._clock = clock
         self._transport_factory = transport_factory
-        self._on_leader = on_leader
-        self._on_follower = on_follower
+        self._on_elected = on_elected
+        self._on_resigned = on_resigned
         self._on_high_watermark = on_high_watermark
         self._on_offline = on_offline
         self._broker_epoch = broker_epoch
@@ -117,8 +119,8 @@ class ReplicaManager:
             clock, self.replica, self._config.limits, self._follower_progressed, self.storage_failed
         )
         self._follower_throttle = CatchUpThrottle(self._config.limits.follower_throttled_bytes_per_s)
-        self._isr_changes = IsrChanges(clock, alter_partition, self._settled, self._follower_fetches.heard_of)
-        self._role_lines = SparingLines(_log, "role_taken_up", "roles_taken_up")
+        self._isr_changes = IsrChanges(clock, alter_partition, self._settled, self._follower_fetches.recent_fetchers)
+        self._role_lines = RateLimitedLines(_log, "role_taken_up", "roles_taken_up")
         self._moved: set[Replica] = set()  # high watermarks to report on the next turn of the loop
         self._waiting_acks, self._acking, self._started = 0, set[Replica](), False
         self._sweep: Timer | None = None
@@ -128,14 +130,15 @@ class ReplicaManager:
             in_background=make_logs_in_background,
         )  # fmt: skip
         self._deletions = RecordDeletions(clock, group_commit.note_start)
-        self._told_directory_failed, log_directory.on_offline = log_directory.on_offline, self._directory_failed
+        self._previous_on_offline, log_directory.on_offline = log_directory.on_offline, self._directory_failed
         log_directory.on_corrupt = self._log_damaged
 
     # -- looking up ----------------------------------------------------------------------------------------------------------
 
     def replica(self, topic: str, partition: int) -> Replica:
-        """Raises KAFKA_STORAGE_ERROR when this node could not open its replica; when it holds none (yet) NOT_LEADER_OR_FOLLOWER,
-        for the partition may have moved away and the client must look where to, or UNKNOWN_TOPIC_OR_PARTITION."""
+        """This node's replica.  Raises KAFKA_STORAGE_ERROR when the node could not open its log, NOT_LEADER_OR_FOLLOWER when the
+        partition exists and the node has no replica of it (yet), so that the client reads the metadata again, and
+        UNKNOWN_TOPIC_OR_PARTITION when the partition does not exist."""
         found = self._replicas.get((topic, partition))
         if found is None:
             self._log_opener.require_possible((topic, partition))
@@ -166,7 +169,7 @@ class ReplicaManager:
         return [replica.leader for replica in self._replicas.values() if replica.leader is not None]
 
     def change_limits(self, limits: ReplicationLimits) -> None:
-        """From now on."""
+        """Uses `limits` from now on."""
         self._follower_fetches.change_limits(limits)
         self._follower_throttle.set_limit(limits.follower_throttled_bytes_per_s)
         if self._log_opener.expire_producer_ids_after(limits.producer_id_expiration_ms):
@@ -180,11 +183,11 @@ class ReplicaManager:
 
     @property
     def under_min_isr_count(self) -> int:
-        """Partitions led here that refuse acks=all."""
+        """Partitions led here that reject acks=all because their ISR is below min.insync.replicas."""
         return sum(leader.is_under_min_isr() for leader in self._leaders())
 
     def offline_replicas(self) -> set[tuple[UUID, int]]:
-        """(topic id, partition) of what this node holds and cannot serve."""
+        """(topic id, partition) of the replicas that this node has and cannot serve."""
         here = self._directory.damaged.items()
         damaged = {(topic_id, partition) for (_topic, partition), topic_id in here if topic_id is not None}
         return damaged | {(each.topic_id, each.partition) for each in self._replicas.values() if each.role is Role.OFFLINE}
@@ -192,7 +195,8 @@ class ReplicaManager:
     # -- metadata ------------------------------------------------------------------------------------------------------------
 
     def apply(self, assignments: Iterable[Assignment]) -> None:
-        """Takes up what the newest applied metadata says of these partitions; see the module's docstring for the order."""
+        """Gives each replica the role, ISR and configuration of its newest assignment: opens, leads, follows or deletes it.  The
+        module's docstring says in which order the node must call this."""
         self._start_tasks()
         for assignment in (wanted := list(assignments)):
             held = self._replicas.get((assignment.topic, assignment.partition))
@@ -207,26 +211,28 @@ class ReplicaManager:
             change = replica.apply(assignment, now_s=self._clock.monotonic(), lag_max_s=self._lag_max_s)
             if assignment.config != old.config:
                 replica.log.update_config(self._log_opener.log_config(assignment))
-                self._start_flush(replica)  # by a stricter policy: the controller counts on it from now on, and nothing may come
+                self._start_flush(replica)  # a stricter flush policy holds at once, also when no append comes
             if change is RoleChange.NEW_LEADER_EPOCH:
                 self._role_changed(replica)
             elif change is RoleChange.ISR:
                 self._settled(replica)
                 if replica.assignment.replicas != old.replicas:
-                    replica.watchers.state_changed()  # who is no longer a replica learns it
+                    replica.watchers.state_changed()  # removed followers get an error
             if self.node_id not in replica.assignment.replicas:
                 _log.info("replica_moved_away", topic=assignment.topic, partition=assignment.partition, to=assignment.replicas)
                 self.delete(*replica.key)
 
     def brokers_changed(self, nodes: Container[int]) -> None:
-        """The applied metadata has news of these brokers: they may join now, or nothing waits for them any more."""
+        """The applied metadata has changed for these brokers: as followers they may join the ISR now, or must not hold the high
+        watermark any more."""
         for replica in self._replicas.values():
             if replica.leader is not None and replica.leader.brokers_changed(nodes):
                 self._progress(replica)
                 self._isr_changes.news_of_followers(replica)
 
     def _replica_for(self, assignment: Assignment) -> Replica | None:
-        """The replica that the assignment is for, made when this node should hold one; None when it should not, or cannot."""
+        """The assignment's replica, created when this node is one of its replicas; None when it is not, or the log does not
+        open."""
         key = (assignment.topic, assignment.partition)
         replica = self._replicas.get(key)
         if replica is not None and replica.role is Role.OFFLINE and self._log_opener.may_set_aside(assignment):
@@ -239,12 +245,12 @@ class ReplicaManager:
         return replica
 
     async def logs_made(self, timeout_s: float) -> None:
-        """Waits for the logs that are being made now.  Raises TimeoutError."""
+        """Waits for the logs that threads are creating now.  Raises TimeoutError."""
         await self._log_opener.settled(timeout_s)
 
     def delete(self, topic: str, partition: int, topic_id: UUID | None = None) -> None:
-        """The partition is gone, or no longer ours: everything that waits is told so, and the log is removed.  With `topic_id`,
-        only that topic's: a new one of the same name may stand in its place already."""
+        """The partition was deleted or moved away: waiting requests get NOT_LEADER_OR_FOLLOWER, and the log is removed.  With
+        `topic_id`, only when the replica is that topic's: a new topic may have the same name already."""
         self._log_opener.forget((topic, partition), topic_id)
         replica = self._replicas.get((topic, partition))
         if replica is None or topic_id not in (None, replica.topic_id):
@@ -255,21 +261,21 @@ class ReplicaManager:
         self._stop_following(replica)
         self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if was_leader:
-            self._on_follower(topic, partition, replica.leader_epoch)
+            self._on_resigned(topic, partition, replica.leader_epoch)
         self._log_opener.remove((topic, partition))
 
     def _role_changed(self, replica: Replica) -> None:
         self._stop_following(replica)
         self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self._role_lines.line(self._clock.monotonic(), replica.role.value, **replica.standing())
+        self._role_lines.line(self._clock.monotonic(), replica.role.value, **replica.log_fields())
         if replica.role is Role.LEADER:
-            self._on_leader(replica.topic, replica.partition, replica.leader_epoch, replica.log)
+            self._on_elected(replica.topic, replica.partition, replica.leader_epoch, replica.log)
             self._start_flush(replica)
             self._progress(replica)
             return
         if replica.role is Role.FOLLOWER:
             self._fetcher(replica.leader_id).assign(replica)
-        self._on_follower(replica.topic, replica.partition, replica.leader_epoch)
+        self._on_resigned(replica.topic, replica.partition, replica.leader_epoch)
 
     def _fetcher(self, leader_id: int) -> LeaderFetcher:
         fetcher = self._fetchers.get(leader_id)
@@ -294,14 +300,15 @@ class ReplicaManager:
         self._deletions.progressed(replica)
 
     def suspend_leadership(self, reason: str) -> None:
-        """The session with the controller ended: another node may lead by now.  Nothing is appended until it is renewed, and
-        who waits for an acknowledgement, even of a committed record, is sent to look for the leader: it would wait long."""
+        """The session with the controller ended, and another node may lead now.  Nothing is appended until the session is
+        renewed. Producers that wait for acks=all get NOT_LEADER_OR_FOLLOWER, also for committed records, and look for the
+        leader."""
         self.lease.suspend(reason, self.leader_count, self._clock.monotonic())
         for replica in tuple(self._acking):
             self._fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def resume_leadership(self) -> None:
-        """The session was renewed: what the metadata gives this node to lead, it leads again."""
+        """The session was renewed: this node leads again the partitions that the metadata gives it."""
         self.lease.resume(self.leader_count, self._clock.monotonic())
         for replica in tuple(self._acking):
             self._acknowledge(replica)
@@ -342,7 +349,7 @@ class ReplicaManager:
                 checked=checked,
             )
         except KafkaError as error:
-            if replica.log.is_offline:  # and not merely refused: a bad batch, a full disk
+            if replica.log.is_offline:  # a failed disk; a bad batch or a full disk only rejects the append
                 self.storage_failed(replica, str(error))
             raise
         if not info.duplicate:
@@ -353,7 +360,7 @@ class ReplicaManager:
         return info
 
     def _require_room(self, replica: Replica) -> None:
-        """Raises KAFKA_STORAGE_ERROR where the disk is full, and a write would take what the node keeps back for itself."""
+        """Raises KAFKA_STORAGE_ERROR when the disk is full except for the node's reserve."""
         if self._is_out_of_room(replica.topic, replica.partition):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of node {self.node_id} is full: make room there")
 
@@ -395,7 +402,7 @@ class ReplicaManager:
         self._sweep = None
         now_s = self._clock.monotonic()
         for replica in tuple(self._acking):
-            self._progress(replica)  # a follower that falls silent stops holding the watermark, and no event tells of that
+            self._progress(replica)  # a silent follower stops holding the high watermark by time alone
             under_min = replica.leader is not None and replica.leader.is_under_min_isr()
             code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if under_min else ErrorCode.REQUEST_TIMED_OUT
             self._waiting_acks -= replica.acks.expire(now_s, code)
@@ -407,7 +414,7 @@ class ReplicaManager:
     # -- progress ------------------------------------------------------------------------------------------------------------
 
     def _progress(self, replica: Replica) -> None:
-        """Something that counts for the high watermark changed: move it, and tell those who wait for it."""
+        """A flush, a fetch or the ISR changed: moves the high watermark, completes acknowledgements, wakes fetches."""
         if not replica.advance_high_watermark(self._clock.monotonic()) or replica.leader is None:
             return
         self._acknowledge(replica)
@@ -433,13 +440,13 @@ class ReplicaManager:
             self._isr_changes.submit(replica, replica.leader.propose_join(node_id))
 
     def _settled(self, replica: Replica) -> None:
-        """The ISR changed: the high watermark may move, a deletion be done, and the next replica may be waiting to join."""
+        """The ISR changed: the high watermark may move, DeleteRecords may be complete, the next follower may join."""
         self._progress(replica)
         self._deletions.progressed(replica)
         self._isr_changes.propose_next(replica)
 
     def _start_flush(self, replica: Replica) -> None:
-        """One flush in flight per log; what is appended meanwhile goes with the next one."""
+        """Starts a flush; there is one in flight per log, and the next one takes the records appended meanwhile."""
         if not replica.flushes_always and not replica.needs_flush:
             if replica.log.flush_due:
                 self._group_commit.request(replica.log)
@@ -477,8 +484,8 @@ class ReplicaManager:
             _log.warning("log_start_not_noted", topic=replica.topic, partition=replica.partition, error=str(error))
 
     def _directory_failed(self, directory: LogDirectory, error: OSError) -> None:
-        if self._told_directory_failed is not None:
-            self._told_directory_failed(directory, error)
+        if self._previous_on_offline is not None:
+            self._previous_on_offline(directory, error)
         for replica in tuple(self._replicas.values()):
             if replica.log.is_offline:
                 self.storage_failed(replica, str(error))
@@ -489,7 +496,7 @@ class ReplicaManager:
             self.storage_failed(replica, str(error))
 
     def storage_failed(self, replica: Replica, reason: str) -> None:
-        """The replica's disk failed: it is offline from now on, and says so to everybody who asks or waits."""
+        """The replica's disk failed: it is offline from now on, and requests get KAFKA_STORAGE_ERROR, also those that wait."""
         was_leader = replica.is_leader
         if self._replicas.get(replica.key) is not replica or not replica.go_offline(reason):
             return
@@ -497,7 +504,7 @@ class ReplicaManager:
         self._stop_following(replica)
         self._fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
         if was_leader:
-            self._on_follower(replica.topic, replica.partition, replica.leader_epoch)
+            self._on_resigned(replica.topic, replica.partition, replica.leader_epoch)
         self._on_offline(replica.topic, replica.partition, reason)
 
     # -- reading -------------------------------------------------------------------------------------------------------------
@@ -546,24 +553,25 @@ class ReplicaManager:
         self._spawn(self._checkpoint_high_watermarks(), "high-watermark-checkpoint")
 
     async def _maintain_isr(self) -> None:
-        """Removes what lags, asks again what got lost, and lets high watermarks move that only time held back."""
+        """From time to time: removes lagging followers from ISRs, sends lost ISR changes again, and moves high watermarks that a
+        silent follower held back."""
         while not self._closing:
             await self._clock.sleep(max(0.05, self._lag_max_s / 2))
-            self._tell(self._clock.monotonic())
+            self._summarize_lines(self._clock.monotonic())
             for count, replica in enumerate(tuple(self._replicas.values()), start=1):
                 try:
                     self._isr_changes.maintain(replica)
                     self._progress(replica)
-                except Exception:  # or what lags would stay in the ISR of every other partition, too
+                except Exception:  # a defect at one partition must not stop the others' maintenance
                     _log.exception("isr_maintenance_failed", topic=replica.topic, partition=replica.partition)
                 if count % 500 == 0:
                     await asyncio.sleep(0)  # thousands of partitions must not hold the loop
 
-    def _tell(self, now_s: float, *, at_once: bool = False) -> None:
-        """What had no lines of its own in the log."""
-        self.lease.tell(self.leader_count, now_s)
+    def _summarize_lines(self, now_s: float, *, at_once: bool = False) -> None:
+        """Writes the log lines that count what had no line of its own."""
+        self.lease.summarize(self.leader_count, now_s)
         for lines in (self._role_lines, self._isr_changes.lines, *(fetcher.lines for fetcher in self._fetchers.values())):
-            lines.tell(now_s, at_once=at_once)
+            lines.summarize(now_s, at_once=at_once)
 
     async def _checkpoint_high_watermarks(self) -> None:
         while not self._closing:
@@ -574,12 +582,12 @@ class ReplicaManager:
         try:
             self._directory.write_checkpoints()
         except OSError as error:
-            _log.error("checkpoint_not_written", error=str(error))  # only costs recovery time; a failing disk shows in appends
+            _log.error("checkpoint_not_written", error=str(error))  # only costs recovery time; a failing disk fails appends
 
     async def shutdown(self, clean: bool = True) -> None:
-        """Stops every task and answers everything that waits; with `clean`, flushes the logs and writes the checkpoints."""
+        """Stops every task and answers every waiting request; with `clean`, flushes the logs and writes the checkpoints."""
         self._closing = True
-        self._tell(self._clock.monotonic(), at_once=True)
+        self._summarize_lines(self._clock.monotonic(), at_once=True)
         await self._log_opener.close()
         await self._isr_changes.close()
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))

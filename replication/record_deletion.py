@@ -1,11 +1,12 @@
-"""DeleteRecords: the log start of a partition moves up because somebody asked for it (KIP-107).
+"""DeleteRecords: a client moves the log start of a partition up (KIP-107).
 
-Order: the leader notes its new log start on the disk (a restart may not bring deleted records back), moves it, tells followers
-with its next answers, and answers once every in-sync replica has moved and noted its own.  Where it cannot be noted, on a full
-disk, nothing has moved.  Who joins the in-sync replicas later has done that, too.  So whoever leads next does not show them
-again, also after a power cut of all.  Where fewer than min.insync.replicas are in sync the answer waits: others could be elected
-by then.
-A request that runs into its deadline has taken effect on the leader even so.
+Order: the leader notes its new log start on the disk (a restart must not bring deleted records back), moves it, sends it to the
+followers with its next fetch responses, and answers the client once every in-sync replica has moved and noted its own.  When the
+disk is full and the note fails, nothing has moved.  A follower that joins the ISR later has moved and noted its log start too.
+ So no later leader shows the records again, also after a power cut of all nodes.  While the ISR is below min.insync.replicas the
+answer waits, because a replica outside the ISR may be elected.
+
+A request that times out has moved the leader's log start even so.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ WAITING_MAX = 10_000
 
 
 class RecordDeletions:
-    """Deletions that wait for followers; see the module's text."""
+    """The DeleteRecords requests of one node that wait for followers; see the module's docstring."""
 
     def __init__(self, clock: Clock, note_start: Callable[[Log], Awaitable[None]]) -> None:
         """`note_start` makes a log start durable; it raises KAFKA_STORAGE_ERROR."""
@@ -74,7 +75,7 @@ class RecordDeletions:
         except KafkaError:
             log.start_note.withdraw(start)
             raise
-        if log.start_note.noted < start:  # somebody else's failure has withdrawn it, or the log was cut or closed
+        if log.start_note.noted < start:  # another request's failure withdrew the note, or the log was truncated or closed
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log start of {log.name} could not be noted")
 
     @staticmethod
@@ -82,7 +83,7 @@ class RecordDeletions:
         if replica.leader is not leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica.topic}-{replica.partition} has another leader now")
         if leader.is_under_min_isr():
-            return -1  # an eligible replica outside the ISR (KIP-966), which nobody can ask, may lead next
+            return -1  # an eligible leader outside the ISR (KIP-966), whose log start is unknown here, may lead next
         followers = (leader.follower(node).log_start_offset for node in leader.maximal_isr if node != leader.node_id)
         # A later deletion may have moved the log start and not noted it, or noted it and not moved it yet: who joins meanwhile is
         # held to the old one.

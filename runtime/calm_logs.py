@@ -3,9 +3,9 @@
 A node that is killed is seen by all others at once, in everything that they do with it, and is back before an operator has read
 the first line.  So an `Outage` (of a connection, of answers) is a line at INFO when it begins and when it is over, and a WARNING
 only when it has lasted for `PATIENCE_S`; then again after twice that time, and so on.  What comes for every partition
-(`SparingLines`) has `LINES_MAX` lines in `WINDOW_S`, and one that counts the others.  At DEBUG every single one is there.
+(`RateLimitedLines`) has `LINES_MAX` lines in `WINDOW_S`, and one that counts the others.  At DEBUG every single one is there.
 
-Neither has a clock or a timer: who uses them says what time it is, and calls `tell` from time to time.
+Neither has a clock or a timer: who uses them says what time it is, and calls `summarize` from time to time.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class Outage:
         say(f"{self._event}_over", **fields, after_s=int(lasted_s))
 
 
-class SparingLines:
+class RateLimitedLines:
     """The lines of one event at INFO."""
 
-    __slots__ = ("_begin_s", "_event", "_log", "_said", "_summary", "_untold")
+    __slots__ = ("_begin_s", "_event", "_log", "_lines", "_summary", "_suppressed")
 
     def __init__(self, log: EventLogger, event: str, summary: str) -> None:
         """`summary` is the event of the line that counts, by kind, those that had no line."""
@@ -74,25 +74,25 @@ class SparingLines:
         self._event = event
         self._summary = summary
         self._begin_s = float("-inf")
-        self._said = 0
-        self._untold: Counter[str] = Counter()
+        self._lines = 0
+        self._suppressed: Counter[str] = Counter()
 
     def line(self, now_s: float, kind: str, /, **fields: object) -> None:
         """It happened."""
-        self.tell(now_s)
-        if self._said < LINES_MAX:
-            self._said += 1
+        self.summarize(now_s)
+        if self._lines < LINES_MAX:
+            self._lines += 1
             self._log.info(self._event, **fields)
         else:
-            self._untold[kind] += 1
+            self._suppressed[kind] += 1
             self._log.debug(self._event, **fields)
 
-    def tell(self, now_s: float, *, at_once: bool = False) -> None:
+    def summarize(self, now_s: float, *, at_once: bool = False) -> None:
         """Counts what had no line, when the window is over or, with `at_once`, now."""
         if not at_once and now_s - self._begin_s < WINDOW_S:
             return
         if now_s - self._begin_s >= WINDOW_S:
-            self._begin_s, self._said = now_s, 0
-        if self._untold:
-            self._log.info(self._summary, **self._untold)
-            self._untold.clear()
+            self._begin_s, self._lines = now_s, 0
+        if self._suppressed:
+            self._log.info(self._summary, **self._suppressed)
+            self._suppressed.clear()

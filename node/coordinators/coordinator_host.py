@@ -1,9 +1,10 @@
-"""The event-loop side of a coordinator runtime: loads shards from the local log, passes time and watermarks in, futures out.
+"""The event-loop side of a coordinator runtime: loads shards from the local log, passes in time and high watermarks, returns
+answers.
 
-It holds no rule of its own (docs/architecture.md).  A shard is loaded in chunks, so that a large state log does not hold up the
-loop; what may have changed in between (the leadership) is checked by the runtime at each chunk through the leader epoch.
+It has no rule of its own (docs/architecture.md).  The host loads a shard in chunks, so that a large state log does not block the
+loop; at each chunk the runtime compares the leader epoch, because the leadership may change between two chunks.
 
-A shard that failed is loaded anew after a pause, for as long as this node leads: what it believed is gone, the log is not.
+The host loads a failed shard again after a pause, as long as this node leads: the shard's memory is lost, its log is not.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ EffectT = TypeVar("EffectT")
 
 
 class ReplicatedStateLog:
-    """The coordinators' `StateLog`: appends through the partition leader on this node, with acks=all."""
+    """The coordinator runtime's `StateLog`: appends as the partition's leader on this node, with acks=all."""
 
     def __init__(self, topic: str, replicas: ReplicaManager) -> None:
         self._topic = topic
@@ -52,7 +53,8 @@ class ReplicatedStateLog:
             )
         except KafkaError as error:
             if error.code is ErrorCode.KAFKA_STORAGE_ERROR and not self._replicas.replica(self._topic, partition).log.is_offline:
-                # A full disk: nothing was written, and the state stands.  Who asks is told to ask again, and reads are answered.
+                # A full disk: nothing was written, and the shard's state holds.  The client retries; the shard still answers
+                # reads.
                 raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, error.message) from error
             raise
         return info.next_offset
@@ -61,16 +63,16 @@ class ReplicatedStateLog:
         return self._replicas.leader_log(self._topic, partition).high_watermark
 
     def batch_bytes_max(self, partition: int) -> int:
-        """Of the records in one batch that the log takes now: its topic's `max.message.bytes`, without the batch's header."""
+        """The most bytes of records in one batch: the topic's `max.message.bytes` now, without the batch header."""
         try:
             limit = self._replicas.leader_log(self._topic, partition).config.max_message_bytes
         except KafkaError:
-            return BATCH_BYTES_MAX  # it is led elsewhere by now, and takes nothing
+            return BATCH_BYTES_MAX  # another node leads the partition: an append would be rejected anyway
         return max(1, limit - BATCH_HEADER_BYTES)
 
 
 class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
-    """One state topic on this node.  Everything runs on the node's loop."""
+    """The shards of one state topic on this node.  Everything runs on the node's loop."""
 
     def __init__(
         self,
@@ -81,8 +83,8 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         holds_session: Callable[[], bool],
         leads: Callable[[int], bool] = lambda _partition: False,
     ) -> None:
-        """`holds_session()`: this node's session with the controller is good right now.  `leads(partition)`: by the metadata that
-        this node has applied, it leads this partition of the topic."""
+        """`holds_session()`: this node's session with the controller is not over.  `leads(partition)`: this node leads the
+        partition of the topic, by the metadata that it has applied."""
         self.topic = topic
         self.runtime = runtime
         self._clock = clock
@@ -98,7 +100,7 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         self._ticker = asyncio.create_task(self._tick_forever(), name=f"tick {self.topic}")
 
     async def stop(self) -> None:
-        """Stops timers and loads; callers that wait get NOT_COORDINATOR and ask the next coordinator."""
+        """Stops timers and loads; requests that wait get NOT_COORDINATOR, and their clients look for the next coordinator."""
         tasks = [task for task in (self._ticker, *self._loads.values()) if task is not None]
         for task in tasks:
             task.cancel()
@@ -109,17 +111,18 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
     # --- leadership and watermarks, from the replica manager ---------------------------------------------------------------
 
     def on_elected(self, partition: int, leader_epoch: int, replica_log: Log) -> None:
-        """This node leads the partition from now on: the log's end at this moment is the barrier."""
+        """The replica manager's, through the coordination: this node leads the partition from now on.  The log's end at this
+        moment is the barrier (rule T20): the shard answers when the high watermark has passed it."""
         self._logs[partition] = replica_log
         self._failures.pop(partition, None)
         self._start(partition, self._begin(partition, leader_epoch))
         self._elected.set()
 
     def on_failed(self, partition: int, leader_epoch: int, reason: str) -> None:
-        """The runtime's: a shard stopped serving while this node leads its partition.
+        """The runtime's: a shard failed while this node leads its partition.
 
-        Loading it anew is right for all that is not in the log itself; where the log cannot be read, or does not make sense,
-        the pauses grow, and each attempt leaves its reason in the node's log.
+        Loading it again repairs everything that is not in the log itself.  Where the log cannot be read or replayed the pauses
+        grow, and each attempt writes its reason to the node's log.
         """
         failures = self._failures[partition] = self._failures.get(partition, 0) + 1
         pause_s = min(RELOAD_S_MAX, RELOAD_S_MIN * 2 ** min(failures - 1, 10))
@@ -141,13 +144,13 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
 
     async def _reload(self, partition: int, leader_epoch: int, pause_s: float) -> None:
         await self._clock.sleep(pause_s)
-        # Another leadership, or the end of this one, cancels this task; the runtime knows best all the same.
+        # A new leadership, or the end of this one, cancels this task; the runtime is checked all the same.
         if self.runtime.leader_epoch(partition) == leader_epoch and self.runtime.phase(partition) is Phase.FAILED:
             log.info("coordinator_loads_again", topic=self.topic, partition=partition, leader_epoch=leader_epoch)
             await self._begin(partition, leader_epoch)
 
     def on_resigned(self, partition: int, leader_epoch: int) -> None:
-        """Another node leads, or nobody does."""
+        """The replica manager's, through the coordination: this node does not lead the partition any more."""
         task = self._loads.pop(partition, None)
         if task is not None:
             task.cancel()
@@ -171,13 +174,13 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
             if position >= 0:
                 self.runtime.finish_load(partition, leader_epoch)
         except (CoordinatorLoadError, KafkaError, OSError) as error:
-            # The shard answers NOT_COORDINATOR from here on; serving it as if it were empty would lose decided transactions.
+            # The shard answers NOT_COORDINATOR from now on: as an empty shard it would lose prepared transactions.
             log.error("coordinator_load_failed", topic=self.topic, partition=partition, leader_epoch=leader_epoch, error=error)
             self.runtime.fail(partition, leader_epoch, f"its log could not be read: {error}")
             return
-        # An empty shard is not worth a line: a node may lead hundreds of them.
-        tell = log.info if end_offset > replica_log.log_start_offset else log.debug
-        tell(
+        # An empty shard has no line at INFO: a node may lead hundreds of them.
+        write_line = log.info if end_offset > replica_log.log_start_offset else log.debug
+        write_line(
             "coordinator_loaded",
             topic=self.topic,
             partition=partition,
@@ -189,32 +192,32 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
     async def _tick_forever(self) -> None:
         away_since_ms: int | None = None
         while True:
-            if next(self.runtime.shards(), None) is None:  # a node that coordinates nothing is not woken for it
+            if next(self.runtime.shards(), None) is None:  # without shards there is nothing to tick
                 self._elected.clear()
                 await self._elected.wait()
             await self._clock.sleep(TICK_S)
             now_ms, here = self._clock.steady_ms(), self._holds_session()
-            if here and away_since_ms is not None:  # the quorum was away, and nobody was elected instead of this node
+            if here and away_since_ms is not None:  # the session is back, and this node still leads
                 self.runtime.resume(now_ms - away_since_ms)
                 away_since_ms = None
-            # While nobody can be heard here, nobody's silence counts.
+            # Without a session clients cannot be expected to reach this node, so no member's silence counts.
             self.runtime.tick(now_ms, timers=here)
-            if not here:  # whoever waits for others would wait for long: they go to the successor, if there is one
+            if not here:  # requests that wait for other members get NOT_COORDINATOR: another node may coordinate them now
                 away_since_ms = now_ms if away_since_ms is None else away_since_ms
                 self.runtime.turn_away()
 
     # --- requests ---------------------------------------------------------------------------------------------------------
 
     async def ask_partition(self, partition: int, event: EventT) -> ReplyT:
-        """Submits an event to a shard; raises the shard's KafkaError.  Raises NOT_COORDINATOR when another node may coordinate by
-        now, also for what needs no append: a node that is cut off would answer from what it last knew, for ever, and the client
-        would not look for its successor."""
+        """Submits an event to a shard; raises the shard's KafkaError.  Without a session it raises NOT_COORDINATOR, also for
+        events that append nothing: a node without a connection to the controller would answer from old state for ever, and its
+        clients would not look for the next coordinator."""
         self._require_session()
-        self.require_taken_up(partition)
+        self.require_log_open(partition)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def reply(value: Any) -> None:
-            if future.done():  # the caller went away
+            if future.done():  # the request was cancelled
                 return
             if isinstance(value, KafkaError):
                 future.set_exception(value)
@@ -226,11 +229,11 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         return answer
 
     async def ask_all(self, event: EventT, *, whole: bool) -> list[ReplyT]:
-        """The answers of all shards that are served here.  Raises COORDINATOR_LOAD_IN_PROGRESS while one is being loaded, and
-        NOT_COORDINATOR without a session: half a list would look like a whole one.
+        """The answers of all shards of this node.  Raises COORDINATOR_LOAD_IN_PROGRESS while one of them loads, and
+        NOT_COORDINATOR without a session: a client cannot tell a partial list from a whole one.
 
-        One that failed, or moves away meanwhile, is passed over; but not where the list must be `whole`, because something is
-        done about what is missing in it: that is COORDINATOR_LOAD_IN_PROGRESS as well.
+        Leaves out a shard that has failed or moves to another node.  With `whole` it raises COORDINATOR_LOAD_IN_PROGRESS for
+        those too: the caller acts on what is missing in the list.
         """
         partitions = [partition for partition, _phase, _shard in self.runtime.shards()]
         asked = (self.ask_partition(partition, event) for partition in partitions)
@@ -248,11 +251,11 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
             found.append(answer)
         return found
 
-    def require_taken_up(self, partition: int) -> None:
-        """Raises COORDINATOR_LOAD_IN_PROGRESS where this node was made leader and its log is still being made: nobody else
-        coordinates the partition, and a client that was told NOT_COORDINATOR would only be sent back here."""
+    def require_log_open(self, partition: int) -> None:
+        """Raises COORDINATOR_LOAD_IN_PROGRESS while this node leads the partition by the metadata and has not opened its log. 
+        After NOT_COORDINATOR the client would look for the coordinator and find this node again."""
         if self.runtime.phase(partition) is None and self._leads(partition):
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is being taken up")
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the log of {self.topic}-{partition} is not open yet")
 
     def _require_session(self) -> None:
         if not self._holds_session():

@@ -1,4 +1,4 @@
-"""The group coordinator of this node: shards on `__consumer_offsets`, and the questions of handlers."""
+"""The group coordinator of this node: the shards on `__consumer_offsets`, and what request handlers ask them."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ from .coordinator_host import CoordinatorHost, ReplicatedStateLog
 
 log = logs.get(__name__)
 
-# How long the writer of a marker waits for it to be replicated; then the transaction coordinator asks again.
+# How long the partition leader waits for a marker to be committed; then the transaction coordinator sends it again.
 MARKER_WAIT_S = 30.0
 PATTERNS_S: Final = 0.002
-"""Of a turn of the loop, to hold patterns against topics; a single name may take 1.5 ms by a pattern made for that."""
+"""The time in one turn of the loop for matching patterns; a hostile pattern may take 1.5 ms for a single topic name."""
 PATTERN_SHOWN_MAX: Final = 200
 LOOKS_IN_A_ROW: Final = 16
-"""At a pattern, which is compiled once for them all, before the next one has its turn."""
+"""So many turns of the loop match one pattern, which is compiled once for all of them, before the next pattern has its turn."""
 LEARNERS_MAX: Final = 1_000
-"""Heartbeats that wait for a pattern."""
+"""Heartbeats that may wait for their patterns at the same time."""
 PATTERNS_IN_USE_MAX: Final = 10_000
-"""Beyond these no new one is learned; each keeps a reference for each topic that it matches."""
+"""The coordinator rejects a new pattern beyond these: each keeps a reference for each topic that it matches."""
 
 
 def check_consumer_groups_enabled(cluster: ClusterView) -> None:
-    """Raises KafkaError UNSUPPORTED_VERSION until the cluster has agreed on consumer groups: a node that does not know their
-    records could become the coordinator."""
+    """Raises KafkaError UNSUPPORTED_VERSION until the cluster's `group.version` allows consumer groups: before, a node that
+    cannot read their records may become the coordinator."""
     if cluster.state.features.get(GROUP_VERSION, 0) < 1:
         message = f"{GROUP_VERSION} is 0, consumer groups need 1: `tidegate features upgrade`"
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
 
 
 class ClusterTopics:
-    """The metadata as the groups' catalog of topics.  What a pattern matches is found out between other work of the loop: by one
-    task, for all patterns in turn, and in no more of a turn of the loop than its budget."""
+    """The topics of the metadata, as the group shards see them.  One task matches the topics with the groups' patterns, one
+    pattern after another, and uses at most `PATTERNS_S` of a turn of the loop."""
 
     def __init__(
         self, cluster: ClusterView, patterns_in_use: Callable[[], Iterable[str]], now: Callable[[], float]
@@ -67,7 +67,7 @@ class ClusterTopics:
         self._names_seen = (-1, 0)
         self._turns = LoopTurns(now, PATTERNS_S)
         self._account = self._turns.account()
-        self._queue: dict[str, list[asyncio.Future[None]]] = {}  # pattern -> who waits until it is whole
+        self._queue: dict[str, list[asyncio.Future[None]]] = {}  # pattern -> the heartbeats that wait until it is whole
         self._learners: Counter[str] = Counter()
         self._work: asyncio.Task[None] | None = None
 
@@ -92,14 +92,14 @@ class ClusterTopics:
         return self._matched.is_whole(pattern)
 
     def matching(self, pattern: str) -> Iterable[str] | None:
-        """Of a pattern of a present group; None until it is learned."""
+        """The topics that the pattern of an existing group matches; None until every topic has been matched."""
         if not self._is_whole(pattern):
             self._enqueue(pattern)
         return self._matched.matching(pattern)
 
     async def learn(self, pattern: str) -> None:
-        """Returns when every topic was held against the pattern.  Raises UnsupportedPattern, and KafkaError
-        COORDINATOR_LOAD_IN_PROGRESS where too many wait for that, or the groups have too many patterns already."""
+        """Returns when every topic has been matched with the pattern.  Raises UnsupportedPattern, and KafkaError
+        COORDINATOR_LOAD_IN_PROGRESS when too many heartbeats wait for patterns, or the groups have too many patterns."""
         topic_pattern(pattern)
         if self._is_whole(pattern):
             return
@@ -129,7 +129,7 @@ class ClusterTopics:
             begun = self._turns.begin()
             try:
                 whole = self._is_whole(pattern) or self._matched.look(pattern, self._turns.has_time)
-            except Exception as error:  # of this pattern: who waits for it is told, the others go on
+            except Exception as error:  # only the heartbeats with this pattern fail
                 log.exception("pattern_not_learned", pattern=pattern[:PATTERN_SHOWN_MAX])
                 for each in self._queue.pop(pattern):
                     if not each.done():
@@ -142,7 +142,7 @@ class ClusterTopics:
                 continue
             looks, waiting = 0, self._queue.pop(pattern)
             if not whole:
-                self._queue[pattern] = waiting  # behind the others: a dear one does not keep them
+                self._queue[pattern] = waiting  # behind the others: an expensive pattern does not delay them
                 continue
             for each in waiting:
                 if not each.done():
@@ -160,14 +160,14 @@ class ClusterTopics:
 
 
 class GroupCoordination:
-    """Everything runs on the node's loop."""
+    """The shards of this node's group coordinator and their host.  Everything runs on the node's loop."""
 
     def __init__(
         self,
         configuration: Configuration,
         cluster: ClusterView,
         replicas: ReplicaManager,
-        membership: BrokerLifecycle,
+        lifecycle: BrokerLifecycle,
         clock: Clock,
     ) -> None:
         self._cluster = cluster
@@ -208,7 +208,7 @@ class GroupCoordination:
             CONSUMER_OFFSETS,
             runtime,
             clock,
-            holds_session=lambda: membership.holds_session,
+            holds_session=lambda: lifecycle.holds_session,
             leads=lambda partition: cluster.leads(CONSUMER_OFFSETS, partition),
         )
 
@@ -220,6 +220,7 @@ class GroupCoordination:
         await self._topics.stop()
 
     def on_elected(self, partition: int, leader_epoch: int, replica_log: Log) -> None:
+        """The replica manager's: this node leads the offsets partition in `leader_epoch`."""
         self._host.on_elected(partition, leader_epoch, replica_log)
 
     def on_resigned(self, partition: int, leader_epoch: int) -> None:
@@ -229,14 +230,14 @@ class GroupCoordination:
         self._host.on_high_watermark(partition, offset)
 
     async def partition_for(self, group_id: str) -> int:
-        """Raises KafkaError COORDINATOR_NOT_AVAILABLE while the topic does not exist, COORDINATOR_LOAD_IN_PROGRESS while the
-        partition is being taken up here."""
+        """The offsets partition whose shard coordinates the group.  Raises KafkaError COORDINATOR_NOT_AVAILABLE while the
+        topic does not exist, COORDINATOR_LOAD_IN_PROGRESS while this node leads the partition and opens its log."""
         partition = partition_for(group_id, await self._cluster.state_partitions(CONSUMER_OFFSETS))
-        self._host.require_taken_up(partition)
+        self._host.require_log_open(partition)
         return partition
 
     def _own_times(self, group_id: str) -> tuple[int | None, int | None]:
-        """The settings of one group, where it has some; the controller has checked them."""
+        """The group's own session timeout and heartbeat interval, None where it has none; the controller has checked them."""
         own = self._cluster.state.resource_configs.get((ResourceType.GROUP, group_id), {})
         session, interval = own.get(CONSUMER_SESSION), own.get(CONSUMER_HEARTBEAT)
         return None if session is None else int(session), None if interval is None else int(interval)
@@ -248,9 +249,9 @@ class GroupCoordination:
         return {pattern for shard in self.shards for group in shard.consumers.groups.values() for pattern in patterns(group)}
 
     async def learn_pattern(self, pattern: str) -> None:
-        """Before a heartbeat with a pattern is handled, so that its answer already holds what the pattern matches.  The shard
-        judges the pattern itself.  Raises INVALID_REGULAR_EXPRESSION for one that a coordinator of an older version, which may
-        take the group over, would not understand."""
+        """Awaited before the shard gets a heartbeat with a pattern, so that its answer already has the topics that the pattern
+        matches.  The shard itself rejects a pattern that is not valid.  Raises INVALID_REGULAR_EXPRESSION for a pattern that a
+        coordinator of an older version, to which the group may move, cannot read."""
         if not self._knows_classic_members() and not is_former_pattern(pattern):
             message = f"{pattern!r} cannot be used before the cluster's upgrade is finished: `tidegate features upgrade`"
             raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, message)
@@ -264,21 +265,22 @@ class GroupCoordination:
         return await self._host.ask_partition(await self.partition_for(group_id), event)
 
     async def ask_all(self, event: GroupEvent) -> list[Any]:
-        """Asks every shard that serves here; one state partition that is damaged does not make all lists impossible."""
+        """Asks every active shard of this node; leaves out a shard that failed, so that the others can still be listed."""
         return list(await self._host.ask_all(event, whole=False))
 
     def topics_changed(self) -> None:
-        """Topics were made, deleted, or given partitions: consumer groups look at theirs again."""
+        """Topics were created or deleted, or got partitions: consumer groups compute their subscribed topics again."""
         self._topics.version += 1
 
     def topics_deleted(self, names: Iterable[str]) -> None:
-        """The offsets of these topics are of no use any more."""
+        """The shards delete the committed offsets of these topics."""
         event = TopicsDeleted(frozenset(names))
         for partition, _, _ in list(self._host.runtime.shards()):
             self._host.runtime.submit(partition, event, None, self._clock.steady_ms())
 
     def accepts_markers(self, partition: int, leader_epoch: int) -> bool:
-        """Whether this node's shard of the partition follows its log: a marker may only be appended when it is told of it."""
+        """Whether this node's shard replays the partition's log: only then may the leader append a marker there, because the
+        shard must apply it in the same step."""
         runtime = self._host.runtime
         return runtime.leader_epoch(partition) == leader_epoch and runtime.phase(partition) is not Phase.FAILED
 
@@ -293,7 +295,7 @@ class GroupCoordination:
     ) -> None:
         """A marker was appended to the offsets partition: must be called in the same step as the append.
 
-        `done` hears when the marker is committed and the offsets it decided are visible.
+        The shard calls `done` when the marker is committed and the offsets that it commits are visible.
         """
         self._host.runtime.replay_marker(partition, leader_epoch, producer, commit, offset, done)
 
@@ -304,5 +306,5 @@ class GroupCoordination:
                 yield shard
 
     def views(self) -> Iterable[ShardView]:
-        """All shards as they stand, for /metrics."""
+        """The state of all shards, for /metrics."""
         return self._host.runtime.views()

@@ -1,8 +1,8 @@
-"""Carries transaction markers from this node's coordinators to the partitions' leaders: the shell around `MarkerQueue`.
+"""Sends transaction markers from this node's coordinator to the partitions' leaders: the shell around `MarkerQueue`.
 
-Every answer goes back into the queue, which alone decides what is written, retried or given up.  A marker for a topic that the
-metadata does not hold is dropped only once this node has applied the metadata at least as far as the controller had committed
-it when the question was asked: never on stale metadata (docs/semantics.md T17).
+Every answer goes back into the queue, which alone decides whether a marker is written, sent again or dropped.  The sender drops
+the marker of a deleted topic only by metadata that are newer than the partition's enlistment (docs/semantics.md T17;
+`transaction_coordination.Topics.is_gone` says why this node's are).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IDLE_S = 0.5
 
 
 class TopicView(Protocol):
-    """What the sender asks of the metadata."""
+    """The metadata, as far as the sender reads them."""
 
     def leader_of(self, partition: TransactionPartition) -> int | None: ...
     def is_gone(self, partition: TransactionPartition) -> bool: ...
@@ -39,7 +39,7 @@ Codes = Mapping[tuple[int, str, int], ErrorCode]
 
 
 class MarkerSender:
-    """One per node."""
+    """The queue of markers of one node, and the task that sends them."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class MarkerSender:
         node_id: int,
         write_here: Callable[[MarkerBatch], Awaitable[Codes]],
     ) -> None:
-        """`on_written(state_partition, event)` submits the event to the shard.  `write_here(batch)` writes markers of which
-        this node, `node_id`, is the leader, and raises KafkaError: a request to itself would cost it more than the markers."""
+        """`on_written(state_partition, event)` submits the event to the shard.  `write_here(batch)` writes markers to partitions
+        that this node, `node_id`, leads, without a request over the network, and raises KafkaError."""
         self.queue = MarkerQueue(topics.leader_of)
         self._node_id = node_id
         self._write_here = write_here
@@ -75,13 +75,13 @@ class MarkerSender:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def send(self, state_partition: int, markers: SendMarkers) -> None:
-        """The PREPARE of this transaction is committed: from here on its outcome must reach every partition."""
+        """The transaction's PREPARE is committed: from now on every one of its partitions must get the marker."""
         faults.point("transaction.before_markers", transactional_id=markers.transactional_id, commit=markers.commit)
         self._settle(self.queue.add(state_partition, markers))
         self._wake.set()
 
     def cancel(self, state_partition: int) -> None:
-        """This node stopped coordinating that partition; its successor sends the markers."""
+        """This node does not lead the state partition any more; the next coordinator sends the markers."""
         self.queue.cancel_state_partition(state_partition)
 
     def _settle(self, result: MarkerResult) -> None:
@@ -97,7 +97,7 @@ class MarkerSender:
             wait_s: float | None = IDLE_S
             try:
                 wait_s = self._turn()
-            except Exception:  # without this task no transaction of this node's would ever end
+            except Exception:  # without this task no transaction of this coordinator would complete
                 log.exception("marker_turn_failed")
             try:
                 async with asyncio.timeout(wait_s):  # not wait_for, which in Python 3.11 may lose the cancellation by `stop`
@@ -106,7 +106,7 @@ class MarkerSender:
                 pass
 
     def _turn(self) -> float | None:
-        """Sends what can be sent; returns after how many seconds to look again; None: only what comes brings more to do."""
+        """Sends the batches that are due; returns the seconds until the next one, None when the queue is empty."""
         for batch in self.queue.take(self._now_ms()):
             task = asyncio.create_task(self._send(batch))
             self._sending.add(task)
@@ -118,7 +118,7 @@ class MarkerSender:
         return IDLE_S if next_ms is None else max(0.005, min(IDLE_S, (next_ms - self._now_ms()) / 1000))
 
     async def _send(self, batch: MarkerBatch) -> None:
-        """Whatever happens, the batch lands: one that stays under way would hold up all that follow."""
+        """Sends one batch and always gives the queue its result: a batch in flight blocks the later markers of its partitions."""
         try:
             errors = await (self._ask_here(batch) if batch.node_id == self._node_id else self._ask(batch))
         except Exception as error:
@@ -150,7 +150,7 @@ class MarkerSender:
         }
 
     async def _ask_here(self, batch: MarkerBatch) -> Codes:
-        """Ends as late as a request to another node."""
+        """Writes the batch on this node, with the timeout of a request to another node."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await self._write_here(batch)

@@ -1,8 +1,8 @@
-"""Transaction markers that this node, as their partitions' leader, writes: for WriteTxnMarkers and for coordinators of its own.
+"""Writes transaction markers to the partitions that this node leads: for WriteTxnMarkers and for a coordinator on this node.
 
-Each marker is appended as the coordinator's word (docs/semantics.md L2 to L5: checked by coordinator epoch and producer epoch, an
-idempotent retry succeeds) and known to be written when it is committed.  At an offsets partition the marker also decides the
-transaction's offsets, in the same step as its append.
+The partition's leader checks the coordinator epoch and the producer epoch before it appends a marker; a repeated marker succeeds
+(docs/semantics.md L2 to L5).  A marker counts as written when the high watermark has passed it.  At a partition of
+`__consumer_offsets` the group shard also commits or drops the transaction's offsets, in the same step as the append.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Key = tuple[int, str, int]
 
 
 class Marker(NamedTuple):
-    """What a marker says, wherever it is written."""
+    """The content of a marker, the same at each of the transaction's partitions."""
 
     producer_id: int
     producer_epoch: int
@@ -37,16 +37,17 @@ class Marker(NamedTuple):
 
 
 class MarkerWrites:
-    """Markers that are written together."""
+    """One batch of markers: `append` each of them, await `all_known`, then read `codes`."""
 
     def __init__(self, replicas: ReplicaManager, groups: GroupCoordination, clock: Clock) -> None:
         self.codes: dict[Key, ErrorCode] = {}
-        """How those ended of which it is known."""
+        """The outcome of each marker that is finished: NONE when it is committed, else the error of its append."""
         self._replicas, self._groups, self._clock = replicas, groups, clock
         self._waiting = 0
         self._over: asyncio.Future[None] | None = None
 
     async def all_known(self) -> None:
+        """Returns when `codes` has the outcome of every marker."""
         if self._waiting:
             self._over = asyncio.get_running_loop().create_future()
             await self._over
@@ -63,10 +64,10 @@ class MarkerWrites:
         return settle
 
     def append(self, marker: Marker, topic: str, index: int) -> None:
-        """Appends now; `codes` will say how it ended."""
+        """Appends the marker before it returns; its outcome is in `codes` at the latest when `all_known` returns."""
         settle = self._awaits((marker.producer_id, topic, index))
         control_type = ControlType.COMMIT if marker.commit else ControlType.ABORT
-        if topic == TRANSACTION_STATE:  # its coordinator alone writes there, and stops when somebody else did
+        if topic == TRANSACTION_STATE:  # only the shard writes to its log; it stops serving after a foreign append
             settle(ErrorCode.INVALID_TOPIC_EXCEPTION)
             return
         try:
@@ -98,7 +99,8 @@ class MarkerWrites:
 
 
 def _code_of(error: KafkaError | None) -> ErrorCode:
-    """The coordinator of transactions retries what it is told here; NOT_COORDINATOR means that the partition has moved."""
+    """The code for the transaction coordinator, which repeats the marker after a retriable one.  NOT_COORDINATOR of a group shard
+    means that this node does not lead the offsets partition any more."""
     if error is None:
         return ErrorCode.NONE
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code is ErrorCode.NOT_COORDINATOR else error.code

@@ -1,6 +1,6 @@
-"""Fresh producer ids, from blocks that the controller hands out: unique in the cluster, never given twice.
+"""New producer ids, from blocks that the controller allocates: each id is unique in the cluster and used once.
 
-A block that was fetched by a process that then died is lost; ids are 64 bit, so that does not matter.
+The rest of a block is lost when the process dies; ids have 64 bits, so the cluster does not run out of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def next(self) -> int:
-        """A producer id that nobody else has.  Raises KafkaError when the controller cannot be reached."""
+        """A producer id that no other producer has.  Raises KafkaError when the controller cannot be reached."""
         async with self._lock:
             if self._next >= self._end:
                 first, count = await self._allocate_block()

@@ -1,4 +1,5 @@
-"""The transaction coordinator of this node: shards on `__transaction_state`, their effects, and the questions of handlers."""
+"""The transaction coordinator of this node: the shards on `__transaction_state`, their effects, and what request handlers ask
+them."""
 
 from __future__ import annotations
 
@@ -39,20 +40,21 @@ from .producer_ids import ProducerIds
 
 log = logs.get(__name__)
 
-# Producer ids kept at hand, so that a shard, which cannot wait, finds one.
+# Producer ids kept in memory, because a shard cannot wait for the controller.
 PRODUCER_IDS_AT_HAND: Final = 50
 COMPLETION_WAIT_MS: Final = 1000
 
 
 class TransactionCoordination:
-    """Everything runs on the node's loop.  `new_writes()`: markers that this node writes as their partitions' leader."""
+    """The shards of this node's transaction coordinator, their host, and the effects they ask for.  Everything runs on the node's
+    loop.  `new_writes()` makes a batch of markers for the partitions that this node leads."""
 
     def __init__(
         self,
         configuration: Configuration,
         cluster: ClusterView,
         replicas: ReplicaManager,
-        membership: BrokerLifecycle,
+        lifecycle: BrokerLifecycle,
         producer_ids: ProducerIds,
         peers: Peers,
         new_writes: Callable[[], MarkerWrites],
@@ -85,7 +87,7 @@ class TransactionCoordination:
             TRANSACTION_STATE,
             runtime,
             clock,
-            holds_session=lambda: membership.holds_session,
+            holds_session=lambda: lifecycle.holds_session,
             leads=lambda partition: cluster.leads(TRANSACTION_STATE, partition),
         )
         topics = Topics(lambda: cluster.state, lambda: cluster.serving)
@@ -106,7 +108,8 @@ class TransactionCoordination:
     # --- leadership ---------------------------------------------------------------------------------------------------------
 
     def on_elected(self, partition: int, leader_epoch: int, replica_log: Log) -> None:
-        self._markers.cancel(partition)  # whatever an earlier leadership left: the load starts from the log
+        """The replica manager's: this node leads the state partition in `leader_epoch`."""
+        self._markers.cancel(partition)  # those of an earlier leadership: the shard finds the pending ones in its log
         self._host.on_elected(partition, leader_epoch, replica_log)
         self._refill_producer_ids()
 
@@ -129,17 +132,19 @@ class TransactionCoordination:
         return await self._host.ask_partition(partition_for(transactional_id, partitions), event)
 
     async def ask_all(self, event: TransactionEvent) -> list[Any]:
-        """Asks every shard that serves here.  A transaction that no list shows would be taken for one that hangs (KIP-664)."""
+        """Asks every active shard of this node; raises when one is missing.  A tool would abort as hanging (KIP-664) a
+        transaction that no coordinator lists."""
         return list(await self._host.ask_all(event, whole=True))
 
     def partition(self, topic: str, index: int) -> TransactionPartition:
-        """A partition with the id of its topic, which tells it from a later topic of the same name."""
+        """The partition with its topic id, which a later topic of the same name does not have."""
         found = self._cluster.state.topics.get(topic)
         return TransactionPartition(topic, index, found.topic_id if found else None)
 
     def refusals(self, wanted: Collection[tuple[str, int]]) -> dict[tuple[str, int], ErrorCode]:
-        """Empty when all of them may be enlisted; else a code for each, because it is all or nothing: a transaction with a
-        partition that does not exist could never be completed, and a marker in this very log would be behind its shard's back."""
+        """Empty when the transaction may have all of these partitions; else a code for each, because the coordinator adds all or
+        none.  A transaction with a partition that does not exist could never complete, and the shard does not expect a marker in
+        its own log."""
         topics = self._cluster.state.topics
         bad = {
             (topic, index): ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -157,7 +162,7 @@ class TransactionCoordination:
                 yield shard
 
     def views(self) -> Iterable[ShardView]:
-        """All shards as they stand, for /metrics."""
+        """The state of all shards, for /metrics."""
         return self._host.runtime.views()
 
     @property

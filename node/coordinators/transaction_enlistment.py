@@ -1,12 +1,12 @@
-"""Before a transaction's first append at a partition: the partition's leader makes sure that the coordinator knows of it.
+"""Before a transaction's first append at a partition, the partition's leader adds or verifies it at the transaction coordinator.
 
-KIP-890.  Transactions v2 (the client sends its transactional id with Produce v12): the leader *enlists* the partition.  Older
-clients enlisted it themselves; the leader *verifies* that they did, so that a late or delayed batch cannot open a transaction
-that nobody will ever end (docs/semantics.md T8).  The answer is worth only as much as the guard that was taken before the
-question and is checked again under the append.
+KIP-890.  Transactions v2 (the client sends its transactional id with Produce v12): the leader *enlists* the partition.  An older
+client has enlisted it with AddPartitionsToTxn; the leader *verifies* that, so that a delayed batch cannot open a transaction
+that no coordinator will end (docs/semantics.md T8).  The leader takes a guard before it asks, and the append checks that the
+guard is still the partition's: the coordinator's answer alone allows nothing.
 
-Questions of one transaction that come together are asked as one: clients send a request for each partition, and every answer
-costs the coordinator a record that has to be committed.
+The leader merges questions about one transaction that come together into one request: clients send a Produce for each partition,
+and every enlistment costs the coordinator a record that it must commit.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = logs.get(__name__)
 
 ENLIST_VERSION: Final = 5
 ANSWER_TIMEOUT_S: Final = 5.0
-# A producer's next transaction finds the last one's markers on their way, for some milliseconds as a rule.
+# The coordinator rejects the producer's next transaction until the markers of the last one are written: mostly milliseconds.
 RETRY_S_FIRST: Final = 0.002
 RETRY_S_MAX: Final = 0.05
-# How long the leader repeats the question, instead of sending the client into its back-off.
+# How long the leader repeats the request, before the client gets an error and backs off.
 PATIENCE_S: Final = 2.0
 
-# The coordinator moved, loads, or still completes the previous transaction: asking again is right.
-PASSING: Final = frozenset(
+# The coordinator moved, loads, or still completes the previous transaction: the leader asks again.
+RETRIED: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -51,11 +51,11 @@ PASSING: Final = frozenset(
 
 Partition = tuple[str, int]
 Transaction = tuple[str, int, int, bool]
-"""Transactional id, producer id, producer epoch, and whether it is only to be verified."""
+"""Transactional id, producer id, producer epoch, and whether the coordinator only verifies."""
 
 
 class _Question:
-    """Partitions of one transaction to ask about, and who asks."""
+    """One request to the coordinator: partitions of one transaction, and how many Produce requests wait for its answer."""
 
     def __init__(self) -> None:
         self.partitions: dict[Partition, None] = {}
@@ -65,7 +65,7 @@ class _Question:
 
 
 class TransactionEnlistment:
-    """Asks the coordinator, wherever it is."""
+    """Asks the coordinator of a transaction, on this node or another one."""
 
     def __init__(
         self, node_id: int, topics: TopicCreation, transactions: TransactionCoordination, peers: Peers, clock: Clock
@@ -87,11 +87,12 @@ class TransactionEnlistment:
         verify_only: bool,
         before_asking: Callable[[], None],
     ) -> dict[Partition, ErrorCode]:
-        """One code a partition; passing troubles are retried for `PATIENCE_S` and then told as NOT_ENOUGH_REPLICAS, which
-        every client knows to retry.
+        """One code for each partition.  Repeats the request for `PATIENCE_S` after an error in `RETRIED`; the code is then
+        NOT_ENOUGH_REPLICAS, which every client retries.
 
-        `before_asking` runs before every question: the marker of the producer's previous transaction, for which we wait here,
-        takes away the guards that were there when it came.  It must not raise: others may ask along.
+        `before_asking` takes the guards and runs before every repetition: when the marker of the producer's previous transaction
+        arrives meanwhile, the partition drops the guards that were taken before.  It must not raise, because other Produce
+        requests may share this question.
         """
         transaction = transactional_id, producer_id, producer_epoch, verify_only
         question = self._gathering.setdefault(transaction, _Question())
@@ -104,14 +105,14 @@ class TransactionEnlistment:
             codes = await asyncio.shield(question.answer)
         finally:
             question.waiting -= 1
-            if not question.waiting and not question.answer.done():  # connections were closed, and nobody is left
+            if not question.waiting and not question.answer.done():  # the connections of all requests that share it are closed
                 question.answer.cancel()
                 if self._gathering.get(transaction) is question:
                     del self._gathering[transaction]
         return {partition: codes[partition] for partition in partitions}
 
     async def _answer(self, transaction: Transaction, question: _Question) -> dict[Partition, ErrorCode]:
-        await asyncio.sleep(0)  # whoever came with what was read from the network at once asks along
+        await asyncio.sleep(0)  # requests from the same read of the network join this question
         del self._gathering[transaction]
         transactional_id, producer_id, producer_epoch, verify_only = transaction
         partitions = list(question.partitions)
@@ -120,12 +121,12 @@ class TransactionEnlistment:
             for before_asking in question.before_asking:
                 before_asking()
             codes = await self._ask_once(transactional_id, producer_id, producer_epoch, partitions, verify_only)
-            passing = {code for code in codes.values() if code in PASSING}
-            if not passing:
-                return {p: _told(code) for p, code in codes.items()}
+            retried = {code for code in codes.values() if code in RETRIED}
+            if not retried:
+                return {p: _code_for_producer(code) for p, code in codes.items()}
             if self._clock.monotonic() >= deadline:
-                log.info("transaction_not_enlisted", transactional_id=transactional_id, codes=[code.name for code in passing])
-                return {p: _told(code) for p, code in codes.items()}
+                log.info("transaction_not_enlisted", transactional_id=transactional_id, codes=[code.name for code in retried])
+                return {p: _code_for_producer(code) for p, code in codes.items()}
             await self._clock.sleep(pause_s)
             pause_s = min(RETRY_S_MAX, 2 * pause_s)
 
@@ -136,7 +137,7 @@ class TransactionEnlistment:
             node_id = await self._coordinator_of(transactional_id)
             if node_id == self._node_id:
                 transactions = self._transactions
-                refusals = transactions.refusals(partitions)  # a topic may be deleted while the question is repeated
+                refusals = transactions.refusals(partitions)  # a topic may be deleted between two repetitions
                 if refusals:
                     return refusals
                 event = AddPartitions(
@@ -160,19 +161,19 @@ class TransactionEnlistment:
             return dict.fromkeys(partitions, error.code)
 
     async def _coordinator_of(self, transactional_id: str) -> int:
-        """The state topic is made when it is missing, as for FindCoordinator: only a coordinator may say that nobody knows the
-        transactional id, and this node's metadata may lag behind the producer's."""
+        """Creates the state topic when it is missing, as FindCoordinator does: only a coordinator may answer that it does not
+        know the transactional id, and this node's metadata may be older than the producer's."""
         topic = await self._topics.ensure_internal_topic(TRANSACTION_STATE)
         partition = topic.partitions.get(partition_for(transactional_id, len(topic.partitions)))
         if partition is None or partition.leader < 0:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"nobody coordinates {transactional_id!r} at the moment")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{transactional_id!r} has no coordinator at the moment")
         return partition.leader
 
 
-def _told(code: ErrorCode) -> ErrorCode:
-    """What the producer hears: an error that may pass, in a code that every client repeats.  A partition that was not looked at
-    because of another one has such an error, too."""
-    return ErrorCode.NOT_ENOUGH_REPLICAS if code in PASSING or code is ErrorCode.OPERATION_NOT_ATTEMPTED else code
+def _code_for_producer(code: ErrorCode) -> ErrorCode:
+    """The code for the producer: NOT_ENOUGH_REPLICAS, which every client retries, for an error that may pass, and for a partition
+    that the coordinator did not add because of another one."""
+    return ErrorCode.NOT_ENOUGH_REPLICAS if code in RETRIED or code is ErrorCode.OPERATION_NOT_ATTEMPTED else code
 
 
 def _fields(
@@ -197,7 +198,8 @@ def _fields(
 def _codes(response: Any, partitions: Sequence[Partition]) -> dict[Partition, ErrorCode]:
     if response.error_code != ErrorCode.NONE:
         return dict.fromkeys(partitions, ErrorCode.from_wire(int(response.error_code)))
-    codes: dict[Partition, ErrorCode] = dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)  # what was left out is asked again
+    # of a partition that the answer leaves out: retried
+    codes: dict[Partition, ErrorCode] = dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
     for result in response.results_by_transaction:
         for topic in result.topic_results:
             for partition in topic.results_by_partition:

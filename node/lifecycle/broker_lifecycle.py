@@ -1,15 +1,16 @@
-"""This broker's membership in the cluster: registration, heartbeats, the session, and leaving in good order.
+"""The broker's lifecycle in the cluster: registration, heartbeats, the session, and controlled shutdown.
 
-The session is the lease on leadership (`lease`): it ends here before the controller gives this broker's partitions away
-(docs/semantics.md M6; no two leaders acknowledge in one epoch).  A broker that comes back to a session (it was paused, or cut
-off) leads again only when it has applied the metadata as far as the controller had when it answered.
+The session is the lease on leadership (`lease`): it ends here before the controller elects other leaders for this broker's
+partitions (docs/semantics.md M6; no two leaders acknowledge in one epoch).  A broker whose session was over (its process was
+paused, or its network was down) leads again only after it has applied the metadata as far as the controller had when it answered.
 
-A heartbeat is sent whenever one is due, also while others are still to be answered: a controller, or a network, that takes
-seconds for an answer costs the lease those seconds, and no more.  Each lives as long as the session that it could renew.  They
-are numbered, so that the controller does not take what a late one says for news.
+The broker sends a heartbeat whenever one is due, also while it waits for the answers to earlier ones: a controller, or a network,
+that takes seconds for an answer costs the lease those seconds, and no more.  A heartbeat waits for its answer as long as the
+session that the answer could renew.  Heartbeats have numbers: the controller ignores the content of one that a newer one
+overtook.
 
 Order at start: register -> (metadata applied up to the registration) -> heartbeats until unfenced.
-Order at stop: ask for a controlled shutdown -> heartbeats until the controller says that every leadership has moved.
+Order at stop: ask for a controlled shutdown -> heartbeats until the controller answers that every leadership has moved.
 """
 
 from __future__ import annotations
@@ -33,34 +34,35 @@ from .lease import Change, HeartbeatAnswer, Lease
 log = logs.get(__name__)
 
 
-# The cluster knows a newer life of this node, or (it was unregistered while it was away) none at all.
+# The cluster has a newer registration of this node, or none (it was unregistered while it was down).
 _SUPERSEDED: Final = frozenset(
     {ErrorCode.STALE_BROKER_EPOCH, ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.BROKER_ID_NOT_REGISTERED}
 )
 
 
 IN_FLIGHT_MAX: Final = 64
-"""Heartbeats that wait for an answer; for one more the oldest is given up, which is worth the least."""
+"""Heartbeats that wait for an answer; before one more is sent the oldest is cancelled: its answer renews the lease the least."""
 QUICK_S: Final = 0.1
-"""While something is awaited (to be unfenced, to be allowed to stop) the next heartbeat comes so soon after an answer."""
+"""The pause after an answer while the broker waits to be unfenced, or for the permission to stop."""
 EARLY_S_MIN: Final = 0.05
-"""From one heartbeat to the next one when something is to be told soon: what asks for it may come at any rate."""
+"""The least time between two heartbeats, however often `heartbeat_soon` is called."""
 EARLY_IN_FLIGHT_MAX: Final = 8
-"""While so many wait for their answers no early one is sent: it would take the place of one that may still renew the session."""
+"""While so many wait for their answers `heartbeat_soon` sends none: it would cancel one that may still renew the session."""
 
-# Of the metadata stream: a live controller says something twice a second.
+# Of the metadata stream: a live controller sends a message twice a second.
 SILENCE_S_MIN: Final = 1.5
 
 
 def metadata_silence_s(session_timeout_s: float) -> float:
-    """How long the metadata stream may be silent before another controller is asked.  After a change of controllers sessions are
-    renewed only with the new one's metadata, so it has to come well before the session that the old one granted is over."""
+    """How long the metadata stream may be silent before the broker connects to another controller.  A new active controller
+    renews sessions only of brokers that have applied its metadata, so the broker must have them well before its old session
+    ends."""
     return max(SILENCE_S_MIN, min(SILENCE_S_MAX, session_timeout_s / 2))
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What the controller knows this broker as."""
+    """The controller's answer to the registration."""
 
     broker_epoch: int
     cluster_id: str
@@ -68,7 +70,7 @@ class Registration:
 
 
 class BrokerLifecycle:
-    """One life of this broker in the cluster.  Callbacks run on the loop."""
+    """One broker epoch of this broker, from its registration to its stop.  Callbacks run on the loop."""
 
     def __init__(
         self,
@@ -86,10 +88,10 @@ class BrokerLifecycle:
         damaged_replicas: Callable[[], Iterable[Replica]] = tuple,
         reached_by: Callable[[], Iterable[Life]] | None = None,
     ) -> None:
-        """`offline_replicas()`: what this broker holds and cannot serve; `damaged_replicas()`: of these, what has lost records.
-        `reached_by()`: the other brokers that have found this one.
-        `on_superseded(reason)`: the cluster knows a newer life of this node id, or none, or will hear no more of this one; this
-        process must end."""
+        """`offline_replicas()`: the replicas that this broker has and cannot serve; `damaged_replicas()`: those of them that have
+        lost records.  `reached_by()`: the other brokers that have connected to this one.
+        `on_superseded(reason)`: the cluster has a newer registration of this node id, or none, or this broker cannot send
+        heartbeats any more; the process must end."""
         self._node_id = node_id
         self._client = client
         self._clock = clock
@@ -102,17 +104,17 @@ class BrokerLifecycle:
         self._damaged_replicas = damaged_replicas
         self._reached_by = reached_by
         self.not_reached_by: tuple[int, ...] = ()
-        """Brokers that are up and have not found this one yet, as the controller said last."""
+        """The running brokers that have not connected to this one yet, by the controller's newest answer."""
         self._lease = Lease(session_timeout_s, clock.monotonic())
         self._unanswered = Outage(log, "heartbeat_failed")
         self._number = self._newest_answered = 0
         self._in_flight: dict[int, asyncio.Task[None]] = {}
-        self._beats: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._wants_shutdown = False
         self._may_stop = asyncio.Event()
         self._urgent = False
-        self._look_again = asyncio.Event()
+        self._wake = asyncio.Event()
         self.unfenced = asyncio.Event()
         self.broker_epoch = -1
 
@@ -126,19 +128,20 @@ class BrokerLifecycle:
             self._on_session_lost(f"no answer from the controller for {self._lease.session_s:g} s")
 
     async def register(self, request: pb.RegisterBrokerRequest, timeout_s: float) -> Registration:
-        """Registers this life, repeating until a controller answers.  Raises KafkaError when it is refused or late."""
+        """Registers this broker, and repeats the request until a controller answers.  Raises KafkaError when the controller
+        rejects it, or after `timeout_s`."""
         reply = await self._client.register_broker(request, timeout_s)
         self.broker_epoch = reply.broker_epoch
         self._lease.begin(reply.session_timeout_ms / 1000, self._clock.monotonic())
         return Registration(reply.broker_epoch, reply.cluster_id, reply.metadata_id)
 
     def start(self) -> None:
-        self._beats = asyncio.create_task(self._beat_forever(), name="heartbeats")
-        self._beats.add_done_callback(self._ended)
+        self._heartbeats = asyncio.create_task(self._heartbeat_forever(), name="heartbeats")
+        self._heartbeats.add_done_callback(self._ended)
         self._watch_anew()
 
     def _watch_anew(self) -> None:
-        """At the start, and when the session ends earlier than the watcher sleeps."""
+        """Starts the task that ends the session in time; again when the session becomes shorter than the task sleeps."""
         if self._watch is not None:
             self._watch.cancel()
         self._watch = asyncio.create_task(self._watch_session(), name="session")
@@ -150,21 +153,21 @@ class BrokerLifecycle:
         return len(self._in_flight)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """By a defect: a broker that is silent leads nothing, and would stand there until somebody looks."""
+        """A task failed by a defect: the process ends.  A broker without heartbeats leads nothing, and would not recover."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_superseded(f"its {task.get_name()} failed: {error!r}")
 
     def heartbeat_soon(self) -> None:
-        """Something changed that the controller should know before the next regular heartbeat.  However often it is called, no
-        two heartbeats are closer than EARLY_S_MIN (or the interval)."""
+        """Sends a heartbeat before the next regular one, because the controller should learn of a change.  However often it is
+        called, two heartbeats are at least EARLY_S_MIN (or the interval) apart."""
         self._urgent = True
-        self._look_again.set()
+        self._wake.set()
 
     async def leave(self, timeout_s: float) -> bool:
-        """Asks the controller to move all leaderships away; False when it did not happen in time.
+        """Asks the controller to move all leaderships to other brokers; False when the controller has not done so in time.
 
-        Without an answer for a whole session there is nothing left to hand over: this broker does not lead any more, and the
-        other controllers may be stopping as well.
+        It also returns False after a whole session without an answer: by then this broker leads nothing, and the controllers may
+        be stopping as well.
         """
         self._wants_shutdown = True
         self.heartbeat_soon()
@@ -178,32 +181,33 @@ class BrokerLifecycle:
                 await asyncio.wait_for(self._may_stop.wait(), left_s)
                 return True
             except TimeoutError:
-                continue  # a heartbeat may have been answered meanwhile
+                continue  # an answer may have extended the session
 
     async def stop(self) -> None:
-        tasks = [task for task in (self._beats, self._watch, *self._in_flight.values()) if task is not None]
+        tasks = [task for task in (self._heartbeats, self._watch, *self._in_flight.values()) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _beat_forever(self) -> None:
+    async def _heartbeat_forever(self) -> None:
         while True:
             sent_at = self._clock.monotonic()
             self._send(sent_at)
-            await self._until_due(sent_at)
+            await self._wait_until_due(sent_at)
 
-    async def _until_due(self, sent_at: float) -> None:
-        """The next regular heartbeat waits for no answer; an early one waits for that of the last."""
+    async def _wait_until_due(self, sent_at: float) -> None:
+        """Returns when the next heartbeat is due.  A regular one does not wait for answers.  While the broker waits to be
+        unfenced or to stop, the next one comes soon after all are answered."""
         while True:
             waiting = self._wants_shutdown or not self.unfenced.is_set() or self._lease.is_lost
             pause_s = min(self._interval_s, QUICK_S) if waiting and not self._in_flight else self._interval_s
             if self._urgent and len(self._in_flight) < EARLY_IN_FLIGHT_MAX:
                 pause_s = min(pause_s, EARLY_S_MIN)
-            self._look_again.clear()
+            self._wake.clear()
             try:
                 # Not wait_for, which in Python 3.11 may lose the cancellation by `stop`.
                 async with asyncio.timeout(max(0.0, sent_at + pause_s - self._clock.monotonic())):
-                    await self._look_again.wait()
+                    await self._wake.wait()
             except TimeoutError:
                 break
         self._urgent = False
@@ -213,18 +217,18 @@ class BrokerLifecycle:
             self._in_flight.pop(min(self._in_flight)).cancel()
         self._number += 1
         number = self._number
-        task = asyncio.create_task(self._beat(number, sent_at), name="heartbeats")
+        task = asyncio.create_task(self._heartbeat(number, sent_at), name="heartbeats")
         self._in_flight[number] = task
 
         def over(ended: asyncio.Task[None]) -> None:
             self._in_flight.pop(number, None)
-            self._look_again.set()
+            self._wake.set()
             self._ended(ended)
 
         task.add_done_callback(over)
 
     def _request(self, number: int) -> pb.HeartbeatRequest:
-        """Of what this node itself knows: that it cannot be built is a defect, and ends the heartbeats."""
+        """Built from this node's own state: an exception here is a defect, and ends the process."""
         request = pb.HeartbeatRequest(
             node_id=self._node_id,
             broker_epoch=self.broker_epoch,
@@ -239,7 +243,7 @@ class BrokerLifecycle:
             request.reached_by.CopyFrom(pb.ReachedBy(lives=lives))
         return request
 
-    async def _beat(self, number: int, sent_at: float) -> None:
+    async def _heartbeat(self, number: int, sent_at: float) -> None:
         request = self._request(number)
         patience_s = max(self._interval_s, 0.5)
         try:
@@ -255,7 +259,7 @@ class BrokerLifecycle:
         self._answered(HeartbeatAnswer(sent_at, reply.status.controller_epoch, reply.metadata_index, reply.fenced, session_s))
         if number > self._newest_answered:
             self._newest_answered, self.not_reached_by = number, tuple(reply.not_reached_by)
-        if reply.should_shutdown:  # which stays so for the rest of this life
+        if reply.should_shutdown:  # the controller does not take this back in this broker epoch
             self._may_stop.set()
 
     def _answered(self, answer: HeartbeatAnswer) -> None:

@@ -36,14 +36,14 @@ class Finding:
     def __init__(
         self,
         cluster: ClusterView,
-        membership: BrokerLifecycle,
+        lifecycle: BrokerLifecycle,
         reached_by: ReachedBy,
         ask: Ask,
         clock: Clock,
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._cluster = cluster
-        self._membership = membership
+        self._lifecycle = lifecycle
         self._reached_by = reached_by
         self._clock = clock
         self._started_at = clock.monotonic()
@@ -53,19 +53,19 @@ class Finding:
         self.brokers_changed = self._prober.brokers_changed
 
     def _own_life(self) -> Life:
-        return self._cluster.node_id, self._membership.broker_epoch
+        return self._cluster.node_id, self._lifecycle.broker_epoch
 
     def asked_who_this_is(self, question: Question) -> bool:
         """Another broker has found this one, if it is the one that was meant."""
         asked = self._reached_by.asked(question, self._own_life(), self._cluster.is_registered)
-        if asked is Asked.NOTED and question.asker[0] in self._membership.not_reached_by:
-            self._membership.heartbeat_soon()
+        if asked is Asked.NOTED and question.asker[0] in self._lifecycle.not_reached_by:
+            self._lifecycle.heartbeat_soon()
         return asked is not Asked.REFUSED
 
     @property
     def is_found(self) -> bool:
         """Where names lag behind addresses, a rolling restart waits for the names, though not for ever."""
-        waits_for = self._membership.not_reached_by
+        waits_for = self._lifecycle.not_reached_by
         if not self._found:
             self._found = not waits_for or self._clock.monotonic() - self._started_at > FOUND_S_MAX
             if self._found and waits_for:

@@ -24,7 +24,7 @@ log = logs.get(__name__)
 
 PREFIX: Final = "tidegate-reach"
 TIMEOUT_S: Final = 1.0
-AGAIN_S: Final = 0.3
+RETRY_INTERVAL_S: Final = 0.3
 REACHED_BY_MAX: Final = 1000
 
 
@@ -138,7 +138,7 @@ class Prober:
                 continue
             await asyncio.gather(*(self._try(broker) for broker in pending))
             if self._pending():
-                await self._clock.sleep(AGAIN_S)
+                await self._clock.sleep(RETRY_INTERVAL_S)
 
     def _pending(self) -> list[BrokerState]:
         own_id, epoch = self._own_life()

@@ -1,4 +1,5 @@
-"""One broker as its listener and its request handlers see it: all parts, made once by `node.py` before the first request."""
+"""The broker as its listener and its request handlers see it: all its parts, which `assembly.py` makes before the first
+request."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ CLIENT_METRICS: Final = frozenset((ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PU
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Broker:
-    """What stands behind the requests.  Everything runs on the node's loop."""
+    """The parts of a broker that request handlers use.  All of them run on the node's loop."""
 
     configuration: Configuration
     settings: RunTimeSettings
@@ -49,7 +50,7 @@ class Broker:
     transactions: TransactionCoordination
     groups: GroupCoordination
     enlistment: TransactionEnlistment
-    membership: BrokerLifecycle
+    lifecycle: BrokerLifecycle
     finding: Finding
     producer_ids: ProducerIds
     rejected_sequences: RejectedSequences
@@ -69,7 +70,8 @@ class Broker:
 
     @property
     def announced_keys(self) -> frozenset[int]:
-        """The requests that clients are told of now: client metrics only while there is a subscription to them, or by setting."""
+        """The request keys in ApiVersions: client metrics only while there is a subscription to them, or when a setting says
+        so."""
         always = self.configuration.flag("client.metrics.always.announced")
         if always or self.client_metrics.has_subscriptions(self.state.resource_configs):
             return self.handled_keys

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ...runtime import logs
-from ...runtime.calm_logs import SparingLines
+from ...runtime.calm_logs import RateLimitedLines
 from ...runtime.network import ByteBudget, FrameConnection, FrameLease, FrameServer, LogLimiter, serve_frames
 from ...runtime.turns import LoopTurns, Turn
 from ...wire import api, codec, produce
@@ -77,7 +77,7 @@ class Shared:
 
     limiter: LogLimiter
     turns: LoopTurns
-    abandoned: SparingLines
+    abandoned: RateLimitedLines
     """How long its requests may take is the client's business."""
     unanswered: int = 0
     """Requests of lost connections that are still to be done."""
@@ -195,7 +195,7 @@ class ClientConnection:
     def _turn(self) -> Turn:
         return Turn(self._turns, self._account)
 
-    async def _give_way(self) -> None:
+    async def _yield_loop(self) -> None:
         """Within a long request: goes on when it is the connection's turn again."""
         await self._turns.wait(self._account)
 
@@ -215,7 +215,7 @@ class ClientConnection:
         if not api.is_supported(header.api_key, header.api_version) or header.api_key not in self._served:
             self._unsupported(header, slot, frame, position)
             return
-        who = header.client_id or "", self._host, self._give_way, self._turn, self._client
+        who = header.client_id or "", self._host, self._yield_loop, self._turn, self._client
         context = RequestContext(header.api_key, header.api_version, header.correlation_id, *who)
         if not self._is_lost:  # the slots are those of answers
             self._slots.append(slot)
@@ -223,13 +223,13 @@ class ClientConnection:
         if staged is not None:
             request = staged(self._broker, context, frame[position:])
             if self._is_lost:  # one after the other, here: those that had a turn are cancelled, and will not say that it is over
-                if request.asked is not None:
-                    await request.asked()
-            elif request.asked is not None or self._last_turn is not None:
+                if request.verify is not None:
+                    await request.verify()
+            elif request.verify is not None or self._last_turn is not None:
                 self._take_turn(context, slot, request)
                 return
             self._unanswered = request.unanswered
-            outcome = await request.work()
+            outcome = await request.execute()
         else:
             if self._last_turn is not None:
                 await self._last_turn
@@ -263,12 +263,12 @@ class ClientConnection:
         self, context: RequestContext, slot: _Slot, request: Staged, before: Order | None, mine: Order
     ) -> None:
         try:
-            if request.asked is not None:
-                await request.asked()
+            if request.verify is not None:
+                await request.verify()
             if before is not None:
                 await before
             async with self._turn():
-                outcome = await request.work()
+                outcome = await request.execute()
         except Exception as error:
             self._failed(error, None)  # the slot has the lease
             return  # and nobody may do its work after this one: the connection closes
@@ -363,7 +363,7 @@ def _release(lease: FrameLease | None) -> None:
 async def listen(broker: Broker, handlers: Handlers) -> FrameServer:
     """Opens the Kafka listener.  Raises PortInUse."""
     configuration = broker.configuration
-    abandoned = SparingLines(log, "requests_abandoned", "more_requests_abandoned")
+    abandoned = RateLimitedLines(log, "requests_abandoned", "more_requests_abandoned")
     shared = Shared(LogLimiter(), LoopTurns(broker.clock.monotonic), abandoned)
     return await serve_frames(
         configuration.kafka.host,

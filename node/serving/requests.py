@@ -1,12 +1,13 @@
-"""What a request handler is given and what it gives back.
+"""The interface between the listener and the request handlers: what a handler receives and what it returns.
 
 A handler is `async def handle(broker, context, request) -> Fields`, one module a request in `handlers/`.  `request` is the
-decoded message, `Fields` the response's fields, encoded for the version the client asked for.  Requests of one connection are
-handled one after another, in order; a handler that has done its work but must wait for others (an acks=all produce) returns a
-`Deferred` instead: the next request of the connection starts at once, while the answers still leave in order.
+decoded message, `Fields` the response's fields, encoded for the version the client asked for.  The listener runs the
+requests of one connection one after another, in order.  A handler that has executed its request but waits for other replicas (an
+acks=all produce) returns a `Deferred`: the listener starts the connection's next request at once and still sends the responses in
+order.
 
-A request that has to ask another node before it may do its work is `Staged`: the questions of requests that follow each other are
-asked together, and the work is still done in their order.
+A handler that must ask another node before it may execute its request returns a `Staged`: the listener verifies several requests
+of a connection at the same time and executes them in their order.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ async def _next_round() -> None:
 
 @dataclass(slots=True)
 class ClientSoftware:
-    """What a connection's client has said of itself (ApiVersions, KIP-511), and its port."""
+    """The name and version that the client of a connection sent in ApiVersions (KIP-511), and its port."""
 
     software_name: str = ""
     software_version: str = ""
@@ -41,25 +42,25 @@ class ClientSoftware:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who asks, and in which version.  `client_host` is an IP address as text.  With `give_way` a long request lets others go
-    first from time to time; it returns when it is this connection's turn again."""
+    """The client and the version of a request.  `client_host` is an IP address as text.  A handler with much to do awaits
+    `yield_loop` from time to time: other connections run, and it returns when it is this connection's turn again."""
 
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str
     client_host: str
-    give_way: Callable[[], Awaitable[None]] = _next_round
+    yield_loop: Callable[[], Awaitable[None]] = _next_round
     turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
-    """What a `Deferred` answer does after it has waited belongs into `async with context.turn()`: otherwise all that wait for the
-    same event would be answered at once, in one round of the loop."""
+    """A `Deferred` answer encodes its response within `async with context.turn()`.  Without it all requests that wait for the
+    same event would be encoded in one round of the loop."""
     client: ClientSoftware = field(default_factory=ClientSoftware)
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A response whose body was encoded by hand (hot messages): buffers that are sent without being copied.  `outcome` is the
-    worst error in it, for the metrics."""
+    """A response whose body the handler has encoded (hot messages): buffers that the listener sends without a copy.  `outcome` is
+    the most severe error in it, for the metrics."""
 
     buffers: Sequence[Buffer]
     outcome: ErrorCode = ErrorCode.NONE
@@ -67,24 +68,25 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """A response that is still to come; the connection goes on with its next request meanwhile."""
+    """A response that comes later; the connection's next request starts before it."""
 
     answer: Awaitable[Encoded | Fields | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A request of which nothing is done yet.  `asked` (None: nothing to ask) may run beside those of others; `work` follows it,
-    after the work of all earlier requests of the connection."""
+    """A request that is decoded and not executed.  `verify` asks other nodes (None: there is nothing to ask) and may run at the
+    same time as that of other requests; `execute` runs after it, and after `execute` of all earlier requests of the
+    connection."""
 
-    asked: Callable[[], Awaitable[None]] | None
-    work: Callable[[], Awaitable[Encoded | Fields | Deferred | None]]
+    verify: Callable[[], Awaitable[None]] | None
+    execute: Callable[[], Awaitable[Encoded | Fields | Deferred | None]]
     unanswered: bool = False
-    """Nobody waits for an answer: it is done also when the connection is gone."""
+    """The client expects no response (acks=0): the listener executes the request also after the connection is closed."""
 
 
 def most_severe_error(codes: Iterable[ErrorCode]) -> ErrorCode:
-    """One that no retry mends before one that a retry may mend; NONE when nothing went wrong."""
+    """The first code that is not retriable, else the first error; NONE when there is no error."""
     worst = ErrorCode.NONE
     for code in codes:
         if code is not ErrorCode.NONE and (worst is ErrorCode.NONE or (worst.retriable and not code.retriable)):
@@ -93,7 +95,7 @@ def most_severe_error(codes: Iterable[ErrorCode]) -> ErrorCode:
 
 
 def worst_error(fields: Fields) -> ErrorCode:
-    """The most_severe_error error code anywhere in an answer."""
+    """The most severe error code anywhere in a response."""
     return most_severe_error(_error_codes(fields))
 
 
@@ -109,13 +111,13 @@ def _error_codes(fields: Fields) -> Iterator[ErrorCode]:
 
 
 def milliseconds(value: timedelta) -> int:
-    """kio decodes timeouts to timedelta; the broker counts in milliseconds."""
+    """Milliseconds of a timeout, which kio decodes as a timedelta."""
     return int(value.total_seconds() * 1000)
 
 
 def for_version(code: ErrorCode, *, fenced_known: bool = True, abortable_known: bool = True) -> ErrorCode:
-    """Codes that came later, as older versions of a request know the same thing: PRODUCER_FENCED (KIP-588) was
-    INVALID_PRODUCER_EPOCH, TRANSACTION_ABORTABLE (KIP-890) was INVALID_TXN_STATE."""
+    """The code for a client whose version of the request does not have `code`: INVALID_PRODUCER_EPOCH for PRODUCER_FENCED
+    (KIP-588), INVALID_TXN_STATE for TRANSACTION_ABORTABLE (KIP-890)."""
     if code is ErrorCode.PRODUCER_FENCED and not fenced_known:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and not abortable_known:
@@ -124,23 +126,23 @@ def for_version(code: ErrorCode, *, fenced_known: bool = True, abortable_known: 
 
 
 class CooperativeYield:
-    """Shares the loop within a long request: others get their turn after so many entries, or bytes of records.
+    """Lets other connections run within a long request, each time after `ENTRIES` entries or `BYTES` bytes of records.
 
-    For handlers whose work on one entry does not rest on what they saw before it: anything may happen in between.
+    Only for handlers that read the state anew for each entry: it may change whenever they yield.
     """
 
-    __slots__ = ("_bytes", "_entries", "_give_way")
+    __slots__ = ("_bytes", "_entries", "_yield_loop")
     ENTRIES = 250
     BYTES = 1 << 20
 
     def __init__(self, context: RequestContext) -> None:
-        self._give_way = context.give_way
+        self._yield_loop = context.yield_loop
         self._entries = self._bytes = 0
 
     async def before_next(self, work_bytes: int = 0) -> None:
         """Called before each entry, with the bytes that working on it will go through."""
         if self._entries >= self.ENTRIES or self._bytes >= self.BYTES:
             self._entries = self._bytes = 0
-            await self._give_way()
+            await self._yield_loop()
         self._entries += 1
         self._bytes += work_bytes

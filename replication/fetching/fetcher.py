@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...runtime import logs
-from ...runtime.calm_logs import Outage, SparingLines
+from ...runtime.calm_logs import Outage, RateLimitedLines
 from ...runtime.clock import Clock
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
@@ -121,7 +121,7 @@ class LeaderFetcher:
         self._extra: asyncio.Task[None] | None = None
         self._main: asyncio.Task[None] | None = None
         self._unanswered = Outage(_log, "fetch_not_answered")
-        self.lines = SparingLines(_log, "partition_fetch_rests", "partition_fetches_rest")
+        self.lines = RateLimitedLines(_log, "partition_fetch_rests", "partition_fetches_rest")
 
     def __len__(self) -> int:
         return len(self._followed)

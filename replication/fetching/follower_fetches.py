@@ -1,19 +1,19 @@
 """The leader's side of replication: answering the fetches of followers.
 
-Order, for every partition listed in a fetch: compare topic ids (a topic created again begins anew at epoch 0, so no epoch tells
-the two apart), fence by leader epoch, compare histories, and only then believe its fetch offset
-(`Replica.receive_fetch`), move the high watermark, consider the follower for the ISR.  Reading comes last, for the listed
+Order, for every partition listed in a fetch: compare topic ids (a topic that is deleted and created again begins at epoch 0, so
+leader epochs do not distinguish the two), fence by leader epoch, compare epoch histories, and only then record the fetch offset
+(`Replica.receive_fetch`), move the high watermark, propose the follower for the ISR.  Reading comes last, for the listed
 partitions and for those of the session that changed.
 
-A fetch waits until a partition has records, an error or a divergence; when all that is new is a higher high watermark, for
-`WATERMARK_NEWS_S` more, because records that follow take it along.  A newer fetch of the same follower ends the wait of the older
-one.  The byte budget is given out from another partition on each time, and the first partition that has records always gets one
-whole batch, however large (docs/semantics.md R15).  A replica that catches up may be given less (`catch_up_throttle.py`): the
-rest comes with later fetches.
+A fetch waits until a partition has records, an error or a divergence.  When only a high watermark has moved it waits for
+`WATERMARK_NEWS_S` more, because the next records carry the high watermark too.  A newer fetch of the same follower ends the wait
+of the older one.  Each answer spends its byte budget from another partition on, and the first partition that has records always
+gets one whole batch, however large (docs/semantics.md R15).  A replica that catches up may get fewer bytes
+(`catch_up_throttle.py`): the rest comes with later fetches.
 
-Within a session the numbers of the requests keep their order, and a position holds until another is listed.  A fetch outside of
-it may arrive late, after newer ones: it is answered, but what it says of a partition that the session has listed does not count,
-for nobody would correct it.
+Within a session the requests are numbered, so the leader sees them in order, and a position holds until the follower lists
+another one.  A fetch outside the session may arrive after newer ones: the leader answers it, but does not record its offset for a
+partition that the session has listed, because no later fetch would correct it.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class FollowerFetches:
         self._on_storage_failure = on_storage_failure
         self._sessions = SessionTable(1 + int(clock.random() * 1_000_000_000))
         self._waiting: dict[int, FetchWaiter] = {}
-        self._heard_s: dict[int, float] = {}
+        self._last_fetch_s: dict[int, float] = {}
         self._rotation = 0
 
     def change_limits(self, limits: ReplicationLimits) -> None:
-        """From now on."""
+        """Uses `limits` from now on."""
         self.catch_up.set_limit(limits.catch_up_bytes_per_s)
         self.throttle.set_limit(limits.leader_throttled_bytes_per_s)
 
@@ -71,16 +71,16 @@ class FollowerFetches:
     def sessions(self) -> int:
         return len(self._sessions)
 
-    def heard_of(self, within_s: float) -> frozenset[int]:
-        """The followers that fetched anything in the last `within_s` seconds."""
+    def recent_fetchers(self, within_s: float) -> frozenset[int]:
+        """The followers that fetched any partition in the last `within_s` seconds."""
         since_s = self._clock.monotonic() - within_s
-        return frozenset(node_id for node_id, heard_s in self._heard_s.items() if heard_s >= since_s)
+        return frozenset(node_id for node_id, fetched_s in self._last_fetch_s.items() if fetched_s >= since_s)
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:
         """Answers `request`, waiting up to its `max_wait_ms`; errors are values of the partitions."""
         node_id = request.replica_id
-        if node_id in self._heard_s or len(self._heard_s) < SESSIONS_MAX:
-            self._heard_s[node_id] = self._clock.monotonic()
+        if node_id in self._last_fetch_s or len(self._last_fetch_s) < SESSIONS_MAX:
+            self._last_fetch_s[node_id] = self._clock.monotonic()
         previous = self._waiting.get(node_id)
         if previous is not None:
             previous.wake()
@@ -102,7 +102,7 @@ class FollowerFetches:
             await self._wait(session, wait_s if news is News.NONE else min(wait_s, WATERMARK_NEWS_S))
             if session.closed:
                 return FetchResponse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-            # Woken by a change, by its own newer fetch, or by time: it is answered in any case.
+            # A change, the follower's newer fetch or the timer ended the wait: the leader answers in any case.
             answers, _ = self._evaluate(request, session, listed if everything else (), everything=everything, arrival=False)
         return FetchResponse(ErrorCode.NONE, session.session_id, answers)
 
@@ -123,9 +123,9 @@ class FollowerFetches:
     def _evaluate(
         self, request: FetchRequest, session: FollowerSession, listed: Iterable[Key], *, everything: bool, arrival: bool
     ) -> tuple[list[tuple[str, list[FetchResponsePartition]]], News]:
-        """The answer as of now, and whether it should go out without waiting: on arrival, if it says `NOW`.
+        """The answer with the present state, and what news it has: on arrival the leader sends it at once when that is `NOW`.
 
-        Looks at the listed partitions and at those that changed; with `everything` even those without news are answered.
+        It has the listed partitions and those that changed; with `everything` also those without news.
         """
         fresh = frozenset(listed) if arrival else frozenset()
         keys = list(dict.fromkeys((*listed, *session.dirty)))
@@ -154,11 +154,11 @@ class FollowerFetches:
             for key, told in facts.items():
                 session.tell(key, told)
         else:
-            session.dirty.update(dict.fromkeys(facts))  # it is said after all, with what comes next
+            session.dirty.update(dict.fromkeys(facts))  # not sent now: the next answer has it
         return list(by_topic.items()), most
 
     def _throttles_of(self, replica: Replica) -> list[CatchUpThrottle]:
-        """Those that hold for followers of this replica that catch up."""
+        """The throttles for followers of this replica that catch up."""
         found = [self.catch_up] if self.catch_up.limits else []
         return [*found, self.throttle] if self.throttle.limits and replica.is_leader_throttled else found
 
@@ -173,10 +173,10 @@ class FollowerFetches:
         arrival: bool,
         facts: dict[Key, Facts],
     ) -> tuple[FetchResponsePartition, News]:
-        """One partition, and what news it has for the follower; `facts` gets what it is told by that."""
+        """The answer for one partition, and what news it has for the follower; its state goes into `facts`."""
         replica = self._lookup(*key)
         if spec.topic_id != replica.topic_id:
-            # Deleted and created again, and one of us does not know yet: epochs of the two topics cannot be compared.
+            # Deleted and created again, and one node has older metadata: epochs of two topics cannot be compared.
             raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{key[0]} is topic {replica.topic_id} here, not {spec.topic_id}")
         sent = FetchPosition(spec.current_leader_epoch, spec.fetch_offset, spec.last_fetched_epoch, spec.log_start_offset)
         now_s = self._clock.monotonic()
@@ -188,7 +188,7 @@ class FollowerFetches:
         log = replica.log
         if diverging is None and arrival:
             self._on_progress(replica, request.replica_id)
-        session.dirty.pop(key, None)  # from here on nothing else runs: the answer has everything that was announced
+        session.dirty.pop(key, None)  # nothing else runs until the answer is complete, so it has every change
         leader = replica.require_leader()
         answer = FetchResponsePartition(
             key[1], high_watermark=leader.high_watermark, log_start_offset=log.log_start_offset, diverging_epoch=diverging
@@ -208,7 +208,7 @@ class FollowerFetches:
             for throttle in held_back:
                 throttle.sent(len(answer.records))
             if not answer.records:
-                session.dirty[key] = None  # the budget was used up: its turn comes with the next fetch
+                session.dirty[key] = None  # the budget is used up: the next fetch reads it
         told = leader, leader.high_watermark, log.log_start_offset
         news = session.news(key, told)
         if news is not News.NONE:

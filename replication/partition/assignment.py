@@ -1,6 +1,7 @@
-"""Values that cross the border of this folder: what the metadata says of a partition, and what is asked of the controller.
+"""The values that replication takes from the metadata and sends to the controller: `Assignment`, and ISR changes with their
+results.
 
-All of them are immutable; `Assignment` mirrors the controller's PartitionState so that this folder need not import it.
+All of them are immutable.  `Assignment` mirrors the controller's PartitionState, so that replication does not import it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from ...wire.errors import ErrorCode
 
 
 class Eligibility(enum.Enum):
-    """Whether the controller would take one life of a follower into an ISR, as the applied metadata has it."""
+    """Whether the controller would accept a broker, in one broker epoch, as a new ISR member, by the metadata applied here."""
 
     YES = "yes"
-    NOT_NOW = "not_now"  # fenced, or its replica is offline, or its registration has not arrived here
-    NEVER = "never"  # this life of the broker is over, or shuts down
+    NOT_NOW = "not_now"  # the broker is fenced, or its replica is offline, or its registration is not applied here yet
+    NEVER = "never"  # the broker has a newer epoch, or shuts down in this one
 
 
 EligibilityOf = Callable[[UUID, int, int, int], Eligibility]
@@ -30,7 +31,11 @@ UNKNOWN_BROKER_EPOCH = -1
 
 @dataclass(slots=True, frozen=True)
 class Assignment:
-    """One partition as the applied metadata has it.  `config` is the topic's effective configuration (defaults merged in)."""
+    """One partition as the applied metadata has it.
+
+    `config` has the topic's own settings, over those that the cluster's dynamic broker settings give to topics.  It does *not*
+    have the built-in defaults: a reader of a setting that is not in it supplies the default (`min_insync_replicas`).
+    """
 
     topic: str
     topic_id: UUID
@@ -43,16 +48,16 @@ class Assignment:
     config: Mapping[str, str] = field(default_factory=dict)
     elr: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
-    """Among `replicas`, those that joined for a move that is not over: min.insync.replicas does not count on them yet."""
+    """The replicas that a reassignment adds and has not finished: min.insync.replicas does not count them yet."""
 
     def does_without(self, node_id: int) -> bool:
-        """Another replica leads, and nobody counts on this one to have anything."""
+        """Another replica leads, and this one is neither in the ISR nor an eligible leader: no committed record depends on it."""
         return self.leader not in (NO_LEADER, node_id) and node_id not in (*self.isr, *self.elr)
 
 
 @dataclass(slots=True, frozen=True)
 class IsrMember:
-    """A member of a proposed ISR; `broker_epoch` is the incarnation whose fetches the leader saw, -1 when it saw none.
+    """A member of a proposed ISR; `broker_epoch` is the one in the member's fetches, -1 when the leader saw none.
 
     The controller refuses a *joining* member whose epoch is not the registered one (docs/semantics.md M4).
     """

@@ -1,18 +1,24 @@
 """The follower of one partition in one leader epoch, as a pure core: what to fetch, and what an answer means for the log.
 
+How a follower whose log has diverged finds its truncation point (KIP-101, KIP-595; docs/semantics.md E3 to E5)
+
+1. Every fetch names the follower's log end and the leader epoch of its last record.
+2. The leader looks that epoch up in its own epoch history.  When its history differs it sends no records but `diverging_epoch`:
+   the largest epoch it has that is not above the follower's, and the end offset of that epoch in the leader's log.
+3. The follower truncates to the smaller of both logs' ends of that epoch, or, when it has no record of that epoch, to the end of
+   its largest older epoch, so that the next fetch compares that one (`_truncation_point`).
+4. The follower fetches again from there.  Steps 1 to 3 repeat until the two histories agree, at most once for each leader epoch.
+
 Promises
 
-* A log is cut **by leader-epoch history only, never by the high watermark** (KIP-101).  Every fetch says the epoch of the last
-  record it follows on; a leader whose history differs answers with the largest epoch it knows that is not greater, and that
-  epoch's end (`diverging_epoch`, KIP-595).  We cut to the smaller of the two logs' ends of that epoch and ask again: the loop
-  goes on until both agree, however many fast elections lie between (docs/semantics.md E4, E5).
-* Nothing is appended or cut by an answer to an old question: an answer counts only for the leader epoch, log end and last epoch
-  of the fetch it belongs to, so late and duplicated answers have no effect.
-* Every cut makes progress or the replica fails: two logs that never agree are reported, not retried for ever.
-* The high watermark adopted is min(leader's, own log end), after the append (rule R6).
+* The follower truncates **by leader-epoch history only, never by the high watermark**.
+* An answer to an earlier fetch neither appends nor truncates: an answer counts only while the leader epoch, the log end and the
+  last epoch are still those of its fetch, so late and duplicated answers have no effect.
+* Every truncation brings the logs closer together, or the replica fails: the follower reports two logs that never agree.
+* The follower adopts min(the leader's high watermark, own log end), after the append (rule R6).
 
 `on_answer` returns what to do with the log; it changes nothing itself.  The caller carries it out before it sends the next fetch,
-and flushes before that fetch when the flush policy says so: the fetch offset is the follower's word that all below is durable.
+and flushes before that fetch when the flush policy says so: the fetch offset tells the leader that everything below is durable.
 """
 
 from __future__ import annotations
@@ -34,7 +40,7 @@ class EpochEndView(Protocol):
 
 
 class LogView(Protocol):
-    """What a follower needs to know of its own log."""
+    """The follower's own log, as far as the core reads it."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -61,7 +67,7 @@ class FetchPosition:
 
 @dataclass(slots=True, frozen=True)
 class Answer:
-    """One partition of a fetch answer, freed of its wire form.  `diverging_epoch` is (epoch, end_offset) or None."""
+    """One partition of a fetch response, decoded.  `diverging_epoch` is (epoch, end_offset) or None."""
 
     error: ErrorCode
     high_watermark: int
@@ -73,9 +79,10 @@ class Answer:
 
 @dataclass(slots=True, frozen=True)
 class Append:
-    """Append `records` (maybe none), then adopt min(high_watermark, log end), then the leader's log start if committed.
+    """Append `records` (maybe none), adopt min(high_watermark, log end), then move the log start up to `leader_log_start` unless
+    that is above the high watermark.
 
-    `may_have_offset_gaps`: offsets may be missing between them, because the leader's log was compacted once.
+    `may_have_offset_gaps`: offsets may be missing between the batches, because the leader's log was compacted once.
     """
 
     records: bytes | memoryview | None
@@ -93,27 +100,27 @@ class Truncate:
 
 @dataclass(slots=True, frozen=True)
 class Restart:
-    """Remove everything; the log begins anew at `offset`."""
+    """Remove all records; the log starts again, empty, at `offset`."""
 
     offset: int
 
 
 @dataclass(slots=True, frozen=True)
 class BackOff:
-    """Nothing to do with the log: ask again after a pause, or after newer metadata, whichever comes first."""
+    """Leave the log as it is; fetch again after a pause or after newer metadata, whichever comes first."""
 
     error: ErrorCode
 
 
 @dataclass(slots=True, frozen=True)
 class Fail:
-    """This replica cannot go on without help."""
+    """Take this replica offline: its log cannot be brought to agree with the leader's."""
 
     reason: str
 
 
 class Ignore(enum.Enum):
-    """The answer belongs to a question that is no longer ours."""
+    """The answer belongs to a fetch whose position is not the follower's any more."""
 
     STALE = "stale"
 
@@ -124,18 +131,18 @@ Action = Append | Truncate | Restart | BackOff | Fail | Ignore
 class PartitionFollower:
     """The state of one followership; see the module's docstring for the rules."""
 
-    __slots__ = ("_last_cut", "leader", "leader_epoch")
+    __slots__ = ("_last_truncation", "leader", "leader_epoch")
 
     def __init__(self, *, leader: int, leader_epoch: int) -> None:
         self.leader = leader
         self.leader_epoch = leader_epoch
-        self._last_cut: tuple[int, int, tuple[int, int]] | None = None
+        self._last_truncation: tuple[int, int, tuple[int, int]] | None = None
 
     def next_fetch(self, log: LogView) -> FetchPosition:
         return FetchPosition(self.leader_epoch, log.log_end_offset, log.latest_epoch, log.noted_start_offset)
 
     def on_answer(self, sent: FetchPosition, answer: Answer, log: LogView) -> Action:
-        """What `answer` to the fetch `sent` means for `log` as it is now."""
+        """What the caller must do with `log`, as it is now, after `answer` to the fetch `sent`."""
         if (
             sent.leader_epoch != self.leader_epoch
             or sent.fetch_offset != log.log_end_offset
@@ -148,39 +155,40 @@ class PartitionFollower:
             return BackOff(answer.error)
         if answer.diverging_epoch is not None:
             return self._diverged(answer.diverging_epoch, log)
-        self._last_cut = None
+        self._last_truncation = None
         return Append(answer.records, answer.high_watermark, answer.log_start_offset, answer.may_have_offset_gaps)
 
     def on_refused(self) -> None:
-        """The last action was refused and changed nothing (a full disk): the same answer may lead to it again."""
-        self._last_cut = None
+        """The log rejected the last action and did not change (a full disk): the same answer may lead to the same action
+        again."""
+        self._last_truncation = None
 
     def _diverged(self, diverging: tuple[int, int], log: LogView) -> Action:
         state = (log.log_end_offset, log.latest_epoch, diverging)
-        if state == self._last_cut:
+        if state == self._last_truncation:
             return Fail(
-                f"cutting the log at {log.log_end_offset} (epoch {log.latest_epoch}) did not bring it closer to the leader's"
+                f"truncating the log at {log.log_end_offset} (epoch {log.latest_epoch}) did not bring it closer to the leader's"
                 f" epoch {diverging[0]} ending at {diverging[1]}"
             )
-        self._last_cut = state
+        self._last_truncation = state
         target = self._truncation_point(diverging, log)
         return Restart(target) if target < log.log_start_offset else Truncate(target)
 
     def _truncation_point(self, diverging: tuple[int, int], log: LogView) -> int:
-        """The end of what both logs may have in common; the next fetch tells whether it was enough."""
+        """The offset up to which both logs may agree, given the leader's (epoch, end offset); the next fetch checks it."""
         leader_epoch, leader_end = diverging
-        own = log.epoch_end(leader_epoch)
-        if own.end_offset < 0:  # all our epochs are newer than anything the leader has below our end
+        own = log.epoch_end(leader_epoch)  # the follower's largest epoch that is not above the leader's, and its end
+        if own.end_offset < 0:  # the follower's log has no epochs up to the leader's: the leader's end alone decides
             return min(leader_end, log.log_end_offset)
-        if own.epoch != leader_epoch:
-            # We never saw that epoch.  What we have of older epochs may still be shared: cut to there, and ask about those.
+        # it has none of the leader's epoch: it keeps its older epochs, which the next fetch compares
+        if own.epoch < leader_epoch:
             return min(own.end_offset, log.log_end_offset)
-        return min(leader_end, own.end_offset, log.log_end_offset)
+        return min(leader_end, own.end_offset, log.log_end_offset)  # both have the epoch: they agree up to the smaller end
 
     def _out_of_range(self, answer: Answer, log: LogView) -> Action:
-        """Our end lies below the leader's log start: nothing of our log adjoins the leader's, so begin where it begins.
+        """The follower's log ends below the leader's log start: the follower removes its records and starts there.
 
-        An end above the leader's is never answered like this, but with a diverging epoch.
+        A log that ends above the leader's gets a diverging epoch instead, never OFFSET_OUT_OF_RANGE.
         """
         if answer.log_start_offset > log.log_end_offset:
             return Restart(answer.log_start_offset)

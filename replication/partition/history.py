@@ -1,7 +1,7 @@
-"""Comparing a fetcher's log with this leader's by leader-epoch history (docs/semantics.md E3 to E7).
+"""The leader compares a reader's log with its own by leader-epoch history (docs/semantics.md E3 to E7).
 
-`find_divergence` is the leader's half of truncation: the follower's half is `follower.PartitionFollower`.  It must run before the
-fetch offset of a follower is believed: an offset in a diverging history says nothing about what the follower holds.
+`find_divergence` is the leader's half of truncation; the follower's half is `follower.PartitionFollower`.  The leader calls it
+before it records the fetch offset of a follower: after a divergence the same offset means other records.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from .follower import LogView
 
 
 def find_divergence(log: LogView, fetch_offset: int, last_fetched_epoch: int, *, follower: bool) -> tuple[int, int] | None:
-    """None when a reader at `fetch_offset`, whose last record is of `last_fetched_epoch`, may go on from there.
+    """None when the log of a reader at `fetch_offset`, whose last record is of `last_fetched_epoch`, agrees with this one.
 
-    Otherwise (epoch, end offset): the largest epoch of this log not above the asked one, and where it ends.
+    Otherwise (epoch, end offset): the largest epoch of this log that is not above the reader's, and where it ends.
     `last_fetched_epoch` -1: the reader has no records (or is a client that does not track epochs).
     Raises KafkaError OFFSET_OUT_OF_RANGE below the log's start; for clients also above its end.  A follower above the end gets
-    the end as a divergence instead, so that it has an offset to cut to.
+    the end as a divergence instead, so that it has an offset to truncate to.
     """
     end = log.log_end_offset
     if fetch_offset < log.log_start_offset:

@@ -1,19 +1,21 @@
 """The leader of one partition in one leader epoch, as a pure core: in-sync replicas, pending ISR change, high watermark.
 
-One object lives for exactly one leader epoch: what a replica acknowledged to an earlier leader proves nothing to this one
-(KIP-320), so every object starts with no follower offsets at all.
+One object lives for exactly one leader epoch and begins without any follower offset: a follower's log may have diverged since it
+fetched from an earlier leader (KIP-320).
 
 Promises
 
 * The **high watermark** is the least *flushed* end over the **maximal ISR** (the committed ISR plus a pending addition; a
   pending removal still counts), never moves while the committed ISR is smaller than `min.insync.replicas` (KIP-966), and never
-  goes back within the epoch (docs/semantics.md R1 to R4).  Replicas that a move adds do not raise that minimum before it is over.
+  goes back within the epoch (docs/semantics.md R1 to R4).  Replicas that a reassignment adds do not count for that minimum
+  before it is finished.
 * A follower counts only by fetches that carried this leader epoch and that were found not to diverge.
 * A replica is proposed for the ISR only when it has reached the high watermark *and* the leader's own epoch start, and always
-  together with the broker epoch of the incarnation that did so (rule R7).  A fetch of an older incarnation is refused.
+  together with the broker epoch in its fetches (rule R7).  A fetch with an older broker epoch is rejected.
 * One ISR change is outstanding at a time.  While its outcome is unknown it stays pending, so that the maximal ISR covers both
   outcomes; only an answer or newer metadata ends it.
-* A follower that the metadata knows to be fenced, shutting down or of another life is not proposed, and holds nothing (KIP-903).
+* A follower that is fenced or shutting down in the applied metadata, or has another broker epoch there, is not proposed and does
+  not hold the high watermark (KIP-903).
 
 Order of a follower's fetch: `check_epoch`, then the divergence check on the log, only then `record_fetch`, then
 `advance_high_watermark`, then `propose_join`.  The caller supplies the time; nothing here reads a clock.
@@ -30,13 +32,13 @@ from .assignment import UNKNOWN_BROKER_EPOCH, Eligibility, IsrMember, IsrProposa
 
 NEVER_S = float("-inf")
 
-#: A follower outside the ISR that has not fetched for this long is not waited for: it may have gone for good.
+#: The high watermark does not wait for a follower outside the ISR that has not fetched for this long: it may be down.
 JOIN_SILENCE_S = 1.5
 
-#: Answers after which the controller is known not to have changed anything: the committed ISR alone counts again.
+#: Errors that say that the controller has not changed the ISR: the committed ISR alone counts again.
 REFUSED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
 
-#: Answers after which only newer metadata can say what holds: the change stays pending and is not sent again.
+#: Errors after which only newer metadata can decide the change: it stays pending, and the leader does not send it again.
 SUPERSEDED = frozenset(
     {
         ErrorCode.INVALID_UPDATE_VERSION,
@@ -52,7 +54,7 @@ SUPERSEDED = frozenset(
 
 
 class ChangeKind(enum.Enum):
-    """The two ISR changes a leader may ask for."""
+    """The two ISR changes that a leader may propose."""
 
     EXPAND = "expand"
     SHRINK = "shrink"
@@ -71,7 +73,7 @@ class PendingChange:
 
 @dataclass(slots=True)
 class ReplicaProgress:
-    """What this leader epoch knows of one follower."""
+    """The leader's state of one follower in this leader epoch."""
 
     node_id: int
     fetch_offset: int = -1
@@ -93,7 +95,7 @@ class AlterOutcome(enum.Enum):
 
 
 def check_epoch(own: int, current_leader_epoch: int, *, required: bool) -> None:
-    """See `PartitionLeader.check_epoch`: a replica of leader epoch `own` is asked by somebody who believes in another."""
+    """Fences a request with another leader epoch than the replica's `own`; see `PartitionLeader.check_epoch`."""
     if current_leader_epoch == own or (current_leader_epoch < 0 and not required):
         return
     code = ErrorCode.FENCED_LEADER_EPOCH if current_leader_epoch < own else ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -139,15 +141,16 @@ class PartitionLeader:
         deleted_below: int = 0,
         eligibility_of: Callable[[int, int], Eligibility] = lambda _node_id, _broker_epoch: Eligibility.YES,
     ) -> None:
-        """`epoch_start_offset` is the log's end at the election, `deleted_below` its start; `high_watermark` is what this replica
-        knew by then.  `eligibility_of(node id, broker epoch)` is what the applied metadata says right now."""
+        """`epoch_start_offset` is the log's end at the election, `deleted_below` its start, `high_watermark` the replica's own at
+        that time.  `eligibility_of(node id, broker epoch)` reads the applied metadata."""
         self.node_id = node_id
         self.leader_epoch = leader_epoch
         self.partition_epoch = partition_epoch
         self.epoch_start_offset = epoch_start_offset
         self.high_watermark = high_watermark
         self.deleted_below = deleted_below
-        """Somebody may have been told that records below are gone: who joins the ISR must have let go of them, durably."""
+        """Clients may have been answered that records below are deleted: a follower joins the ISR only after it has durably moved
+        its own log start there."""
         self._isr = frozenset(isr)
         self._maximal_isr = self._isr
         self._min_insync_replicas = min_insync_replicas
@@ -156,7 +159,7 @@ class PartitionLeader:
         self._removal_refused = False
         self._eligibility_of = eligibility_of
         self.pauses = 0
-        """So often in a row changes were put off (`end_pauses`), since the ISR grew or there was news of a follower."""
+        """The pauses (`end_pauses`) since the ISR grew or the metadata of a follower changed."""
         self._followers = {node: ReplicaProgress(node) for node in replicas if node != node_id}
         self._settled = self.replicas.difference(adding)
         if node_id not in self._isr:
@@ -173,7 +176,7 @@ class PartitionLeader:
 
     @property
     def isr(self) -> frozenset[int]:
-        """The committed ISR: the newest one that the controller is known to have accepted."""
+        """The committed ISR: the newest one that the controller has accepted, as far as this leader knows."""
         return self._isr
 
     @property
@@ -181,9 +184,9 @@ class PartitionLeader:
         return self._pending
 
     def pending_again(self) -> PendingChange | None:
-        """The pending change; called from time to time.  One that still awaits metadata at the next call is to be sent again: a
-        deposed controller that names no term (one of an older version) may have refused it, and then no metadata would ever end
-        it.  Its compare-and-set makes that harmless."""
+        """The pending change, for `IsrChanges.maintain`.  A change that still awaits metadata at the next call may be sent again:
+        a deposed controller of an older version, whose answers name no term, may have rejected it, and then no metadata would end
+        it.  Sending it twice is harmless, because it is a compare-and-set."""
         change = self._pending
         if change is not None and change.awaits_metadata:
             change.awaits_metadata, change.awaited_for_long = not change.awaited_for_long, not change.awaited_for_long
@@ -200,11 +203,11 @@ class PartitionLeader:
 
     @property
     def min_insync_replicas(self) -> int:
-        """The configured minimum, but never more than there are replicas, not counting those that a move adds."""
+        """The configured minimum, but at most the number of replicas without those that a reassignment adds."""
         return min(self._min_insync_replicas, len(self._settled))
 
     def follower(self, node_id: int) -> ReplicaProgress:
-        """Raises KafkaError NOT_LEADER_OR_FOLLOWER for a node that holds no replica: its metadata differs from ours."""
+        """Raises KafkaError NOT_LEADER_OR_FOLLOWER for a node that is not a replica in this leader's metadata."""
         found = self._followers.get(node_id)
         if found is None:
             raise KafkaError(
@@ -220,22 +223,23 @@ class PartitionLeader:
         return not self._isr.issuperset(self._settled)
 
     def is_catching_up(self, node_id: int, leader_log_end: int, now_s: float) -> bool:
-        """Neither in the ISR, nor about to be: nothing waits for this follower, so its fetching may be slowed down."""
+        """True when the high watermark does not wait for this follower, so that its fetches may be throttled: it is neither in
+        the maximal ISR nor about to join."""
         progress = self._followers.get(node_id)
         if progress is None or node_id in self._maximal_isr:
             return False
         return not self._is_about_to_join(progress, leader_log_end, now_s)
 
     def is_confirmed(self) -> bool:
-        """True once everything found at the election is known to be committed (rule F4)."""
+        """True once all records that the leader had at its election are committed (rule F4)."""
         return self.high_watermark >= self.epoch_start_offset
 
     # -- fencing and acknowledgements ----------------------------------------------------------------------------------------
 
     def check_epoch(self, current_leader_epoch: int, *, required: bool) -> None:
-        """Fences a request by the leader epoch its sender believes in; -1 (unknown) passes unless `required` (KIP-320).
+        """Fences a request by the leader epoch that it names; -1 (unknown) passes unless `required` (KIP-320).
 
-        Raises KafkaError FENCED_LEADER_EPOCH (the sender is behind) or UNKNOWN_LEADER_EPOCH (we are).
+        Raises KafkaError FENCED_LEADER_EPOCH (the sender's metadata are older) or UNKNOWN_LEADER_EPOCH (this node's are).
         """
         check_epoch(self.leader_epoch, current_leader_epoch, required=required)
 
@@ -261,7 +265,7 @@ class PartitionLeader:
     ) -> ReplicaProgress:
         """A follower's fetch that passed the epoch and divergence checks: everything below `fetch_offset` is flushed there.
 
-        Raises KafkaError NOT_LEADER_OR_FOLLOWER for a stranger or for an older incarnation of the follower (rule R7).
+        Raises KafkaError NOT_LEADER_OR_FOLLOWER for a node that is not a replica, and for an older broker epoch (rule R7).
         """
         if not 0 <= fetch_offset <= leader_log_end:
             raise ValueError(f"fetch offset {fetch_offset} is not within the leader's log, which ends at {leader_log_end}")
@@ -273,11 +277,11 @@ class PartitionLeader:
             )
         if broker_epoch > progress.broker_epoch or now_s - progress.last_fetch_s > JOIN_SILENCE_S:
             progress.broker_epoch = broker_epoch
-            progress.join_paused = False  # another life, or heard of again: it may join as soon as it has caught up
+            progress.join_paused = False  # restarted, or fetching again: it may join when it has caught up
         if fetch_offset >= leader_log_end:
             progress.last_caught_up_s = max(progress.last_caught_up_s, now_s)
         elif 0 <= progress.leader_end_at_last_fetch <= fetch_offset:
-            # It has everything there was when it last asked: caught up as of then.
+            # It has everything that the leader had at its last fetch: it was caught up at that time.
             progress.last_caught_up_s = max(progress.last_caught_up_s, progress.last_fetch_s)
         progress.fetch_offset = fetch_offset
         progress.last_fetch_s = now_s
@@ -285,7 +289,7 @@ class PartitionLeader:
         return progress
 
     def on_append(self, old_log_end: int, now_s: float) -> None:
-        """The leader appended at `old_log_end`: a follower that had everything until now was caught up until now.
+        """The leader appended at `old_log_end`: a follower whose offset that was had been caught up until now.
 
         In a fetch session a follower of an idle partition does not repeat its offset, so its last fetch may be long ago.
         """
@@ -316,10 +320,11 @@ class PartitionLeader:
         return True
 
     def _is_about_to_join(self, progress: ReplicaProgress, leader_log_end: int, now_s: float) -> bool:
-        """A replica that keeps up but is not in the ISR yet holds the high watermark, or under load it could never reach it.
+        """True for a follower outside the ISR that keeps up: the high watermark waits for it, or under load the follower could
+        never reach the high watermark and join.
 
-        This can only hold the high watermark back, never lift it.  One that does not fetch holds nothing: a node that left in
-        good order kept up to the last moment, and would otherwise hold every commit for `replica.lag.time.max.ms`.
+        This only holds the high watermark back, it never raises it.  A follower that has stopped fetching does not hold it: a
+        broker keeps up until the end of its controlled shutdown, and would then delay every commit for `replica.lag.time.max.ms`.
         """
         if progress.join_paused or progress.fetch_offset < self.epoch_start_offset:
             return False
@@ -336,7 +341,7 @@ class PartitionLeader:
     # -- ISR changes ---------------------------------------------------------------------------------------------------------
 
     def propose_join(self, node_id: int) -> PendingChange | None:
-        """The change to send when this follower may join the ISR; None when it is in, may not join, or a change is pending."""
+        """The change that adds this follower to the ISR; None when it is in, may not join, or another change is pending."""
         if node_id in self._maximal_isr or self._pending is not None:
             return None
         progress = self.follower(node_id)
@@ -345,7 +350,8 @@ class PartitionLeader:
         return self._start(ChangeKind.EXPAND, self._isr | {node_id})
 
     def _may_join(self, progress: ReplicaProgress) -> bool:
-        """KIP-320's strong ISR: at the high watermark, and at this leader's own epoch start; and without what was deleted."""
+        """True when the follower has reached the high watermark and this leader's epoch start (KIP-320), and its log start has
+        reached `deleted_below`."""
         is_caught_up = progress.fetch_offset >= self.high_watermark and progress.fetch_offset >= self.epoch_start_offset
         return is_caught_up and max(0, progress.log_start_offset) >= self.deleted_below
 
@@ -364,7 +370,7 @@ class PartitionLeader:
         return self._start(ChangeKind.SHRINK, self._isr - lagging)
 
     def propose_next_join(self) -> PendingChange | None:
-        """Like `propose_join` for the first follower that may join: used after a change was settled, or a pause is over."""
+        """Like `propose_join` for the first follower that may join: after the pending change has ended, or after a pause."""
         for node in self._followers:
             change = self.propose_join(node)
             if change is not None:
@@ -373,18 +379,19 @@ class PartitionLeader:
 
     @property
     def has_paused_changes(self) -> bool:
-        """Whether a change waits to be proposed again (`end_pauses`).  A follower that is not eligible waits for news instead."""
+        """Whether a change may be proposed only after `end_pauses`.  A follower that is not eligible waits for metadata
+        instead."""
         return self._removal_refused or any(
             progress.join_paused and node not in self._isr and self._is_eligible(progress)
             for node, progress in self._followers.items()
         )
 
     def brokers_changed(self, nodes: Container[int]) -> bool:
-        """The applied metadata has news of these brokers; True when that may matter here: followers that may join now need not
-        wait, those that may not hold nothing.
+        """The applied metadata has changed for these brokers; True when one of them is a follower outside the ISR.  A follower
+        that is eligible now may join without a pause; one that is not does not hold the high watermark.
 
-        A pending addition of a follower whose life is over is over, too.  The metadata that says so does not have the addition,
-        or a newer partition epoch would have ended it; and after that the controller accepts it never more.
+        This ends a pending addition of a follower whose broker epoch is over: the metadata that ended that epoch does not have
+        the addition, or a newer partition epoch would have ended it here, and the controller rejects it from then on.
         """
         matters = False
         for node, progress in self._followers.items():
@@ -399,15 +406,16 @@ class PartitionLeader:
         return matters
 
     def _is_gone(self, member: IsrMember) -> bool:
-        if member.broker_epoch == UNKNOWN_BROKER_EPOCH:  # which the controller takes for whichever life there is
+        if member.broker_epoch == UNKNOWN_BROKER_EPOCH:  # the controller accepts any registered epoch for it
             return False
         return self._eligibility_of(member.node_id, member.broker_epoch) is Eligibility.NEVER
 
-    def end_pauses(self, present: Container[int]) -> None:
-        """Lets followers that are `present` (were heard of lately) be proposed again; the shell calls it at a bounded rate."""
+    def end_pauses(self, recent_fetchers: Container[int]) -> None:
+        """Lets the leader propose removals again, and additions of the followers in `recent_fetchers`; the shell limits the
+        rate."""
         self._removal_refused = False
         for node, progress in self._followers.items():
-            if node in present:
+            if node in recent_fetchers:
                 progress.join_paused = False
 
     def _start(self, kind: ChangeKind, nodes: frozenset[int]) -> PendingChange:
@@ -425,7 +433,8 @@ class PartitionLeader:
         self._maximal_isr = self._isr if self._pending is None else self._isr | self._pending.nodes
 
     def complete_alter(self, change: PendingChange, result: IsrResult) -> AlterOutcome:
-        """The controller's answer to `change`.  RETRY means: unknown or transient, send the same change again later."""
+        """The controller's answer to `change`.  RETRY: a transient or unknown error, the shell sends the same change again
+        later."""
         if change is not self._pending:
             return AlterOutcome.STALE
         if result.error is ErrorCode.NONE:
@@ -434,9 +443,9 @@ class PartitionLeader:
                 return AlterOutcome.AWAIT_METADATA
             if self.on_metadata(result.partition_epoch, result.isr):
                 return AlterOutcome.SETTLED
-            change.awaits_metadata = True  # accepted, yet not newer than what we know: only the metadata log can tell
+            change.awaits_metadata = True  # accepted, but not newer than the leader's state: only metadata decide
             return AlterOutcome.AWAIT_METADATA
-        if result.error in REFUSED:  # the next try is for `end_pauses` to allow
+        if result.error in REFUSED:  # the next try comes after `end_pauses`
             for node in change.nodes - self._isr:
                 if node in self._followers:
                     self._followers[node].join_paused = True
@@ -458,7 +467,7 @@ class PartitionLeader:
     ) -> bool:
         """The committed ISR at `partition_epoch`, from an answer or from the metadata log; False when it is not newer.
 
-        `replicas` and `adding` are given when it comes from the metadata log: a move adds and removes replicas within an epoch.
+        `replicas` and `adding` come with the metadata log: a reassignment adds and removes replicas within a leader epoch.
 
         A newer partition epoch ends the pending change for good: its compare-and-set can no longer succeed.
         """
@@ -469,7 +478,7 @@ class PartitionLeader:
             raise ValueError(f"ISR {sorted(new_isr)} of partition epoch {partition_epoch} leaves out its leader {self.node_id}")
         for node in self._isr - new_isr:
             if node in self._followers:
-                # Fenced or lagging.  What it holds it still holds, but it may be gone: it must not hold the high watermark.
+                # Fenced or lagging: its offset still counts, but it may be down, so it must not hold the high watermark.
                 self._followers[node].last_caught_up_s = NEVER_S
                 self._followers[node].join_paused = True
         wanted = set(self._followers if replicas is None else replicas) | new_isr  # an ISR member is never left out of the count

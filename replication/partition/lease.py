@@ -1,9 +1,9 @@
-"""The lease on leadership: a node leads while its session with the controller is good, and not a moment longer.
+"""The lease on leadership: a node leads only while its session with the controller lasts.
 
-The end of a session is told (`suspend`) by a timer, and a process that slept finds requests in its sockets before its timers run.
-So whoever appends or acknowledges asks here, and the clock is looked at then (`holds_session`).
+A timer ends the lease (`suspend`), but a process that was paused reads requests from its sockets before its timers run.  So the
+replica manager asks here before every append and every acknowledgement, and `holds_session` reads the clock.
 
-A session that is over is over for moments, mostly: it is an `Outage` in the log, and a WARNING only when it lasts.
+Most lost sessions come back after moments: a lost session is an `Outage` in the log, and a WARNING only when it lasts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _log = logs.get(__name__)
 
 
 class Lease:
-    """`holds_session()`: the session is good right now."""
+    """`holds_session()`: the session with the controller is not over, by the clock."""
 
     def __init__(self, node_id: int, holds_session: Callable[[], bool]) -> None:
         self._node_id = node_id
@@ -31,17 +31,17 @@ class Lease:
         return not self._suspended and self._holds_session()
 
     def require(self) -> None:
-        """Raises NOT_LEADER_OR_FOLLOWER when another node may lead by now."""
+        """Raises NOT_LEADER_OR_FOLLOWER when another node may lead now."""
         if not self.is_good:
             why = self._suspended or "its session with the controller is over"
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {self._node_id} may not lead: {why}")
 
     def suspend(self, reason: str, leaderships: int, now_s: float) -> None:
         self._suspended = self._suspended or reason or "leadership is suspended"
-        self.tell(leaderships, now_s)
+        self.summarize(leaderships, now_s)
 
-    def tell(self, leaderships: int, now_s: float) -> None:
-        """To be called from time to time: says what lasts."""
+    def summarize(self, leaderships: int, now_s: float) -> None:
+        """Called from time to time: writes the warning when the outage lasts."""
         if self._suspended:
             self._outage.failed(now_s, reason=self._suspended, leaderships=leaderships)
 

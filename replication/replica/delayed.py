@@ -36,7 +36,7 @@ class _AckWaiter:
 
 
 class AckWaiters:
-    """Acknowledgements that wait at one partition under one leadership, in the order of their offsets."""
+    """The acks=all acknowledgements that wait at one partition in one leader epoch, in the order of their offsets."""
 
     __slots__ = ("_waiters",)
 
@@ -134,14 +134,15 @@ class FetchWaiter:
 
 
 class Subscriber(Protocol):
-    """Somebody who wants to know of every change of a partition: a follower's fetch session."""
+    """A follower's fetch session, which learns of every change of a partition."""
 
     def changed(self, key: tuple[str, int]) -> None: ...
     def watermark_moved(self, key: tuple[str, int]) -> None: ...
 
 
 class FetchWatchers:
-    """Who is to be told at one partition: followers of new records and of the high watermark, clients of the latter only."""
+    """The fetches that wait at one partition: those of followers for records and the high watermark, of clients for the
+    latter."""
 
     __slots__ = ("_subscribers", "clients")
 
@@ -166,7 +167,7 @@ class FetchWatchers:
             waiter.wake()
 
     def state_changed(self) -> None:
-        """Leadership or availability changed: everybody looks again."""
+        """The leadership or the replica's state changed: every waiting fetch looks at the partition again."""
         self.records_appended()
         for waiter in tuple(self.clients):
             waiter.wake()

@@ -3,8 +3,8 @@
 Promises
 
 * The role changes only by `apply`, in the order of leader epochs; an assignment that is not newer changes nothing.
-* A leader's core is made anew for each leader epoch, after that epoch's start was entered in the log's epoch history.
-* An offline replica (its disk failed) stays offline until the process starts again: what it answers would be a guess.
+* Each leader epoch has a new leader's core, made after the epoch's start is in the log's epoch history.
+* An offline replica (its disk failed) stays offline until the process starts again: its answers could be wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logs.get(__name__)
 class Role(enum.Enum):
     """What this node does for the partition."""
 
-    IDLE = "idle"  # no leader known, or not ours to hold any more
+    IDLE = "idle"  # the partition has no leader, or this node is not a replica any more
     LEADER = "leader"
     FOLLOWER = "follower"
     OFFLINE = "offline"
@@ -44,7 +44,7 @@ class RoleChange(enum.Enum):
     """What `Replica.apply` did."""
 
     NONE = "none"
-    NEW_LEADER_EPOCH = "new_leader_epoch"  # the role was taken up anew (or given up)
+    NEW_LEADER_EPOCH = "new_leader_epoch"  # the role began in a new leader epoch, or ended
     ISR = "isr"
 
 
@@ -114,8 +114,8 @@ class Replica:
     def high_watermark(self) -> int:
         return self.log.high_watermark
 
-    def standing(self) -> dict[str, object]:
-        """The role and what goes with it, for a line of the log."""
+    def log_fields(self) -> dict[str, object]:
+        """The role and offsets, as fields of a log line."""
         return {
             "topic": self.topic,
             "partition": self.partition,
@@ -128,29 +128,29 @@ class Replica:
 
     @property
     def is_leader_throttled(self) -> bool:
-        """The topic names this replica, as a leader, among those that send no more than the throttle lets them (KIP-73)."""
+        """True when the topic's setting throttles what this replica sends as a leader (KIP-73)."""
         return is_throttled(self.assignment.config.get(LEADER_THROTTLED_CONFIG, ""), self.partition, self.node_id)
 
     @property
     def is_follower_throttled(self) -> bool:
-        """The topic names it among those that fetch no more than the throttle lets them, as long as they are not in sync."""
+        """True when the topic's setting throttles what this replica fetches, while it is not in the ISR."""
         named = self.assignment.config.get(FOLLOWER_THROTTLED_CONFIG, "")
         return bool(named) and self.node_id not in self.assignment.isr and is_throttled(named, self.partition, self.node_id)
 
     @property
     def flushes_always(self) -> bool:
-        """State topics always, whatever they are configured to (docs/semantics.md A2)."""
+        """True also for every state topic, whatever its configuration is (docs/semantics.md A2)."""
         return self.topic in INTERNAL_TOPICS or self.log.config.flush_policy is FlushPolicy.ALWAYS
 
     @property
     def leader_end(self) -> int:
-        """The leader's own share of the high watermark."""
+        """The offset that the leader's own log allows for the high watermark."""
         return self.log.flushed_end_offset if self.needs_flush else self.log.log_end_offset
 
     @property
     def needs_flush(self) -> bool:
-        """True while the log has records that its policy wants flushed and that are not: all of them, or, under flush.policy=os,
-        as many as flush.messages, which Kafka flushes before it goes on."""
+        """True while the log has unflushed records that its policy requires to be flushed: any, or, under flush.policy=os, at
+        least flush.messages of them."""
         log = self.log
         if self.flushes_always:
             return log.needs_flush
@@ -164,7 +164,7 @@ class Replica:
         return leader
 
     def require_leader_at(self, leader_epoch: int | None) -> PartitionLeader:
-        """Like `require_leader`, and fences a caller that believes in another epoch (None and -1: do not check)."""
+        """Like `require_leader`, and fences a caller with another leader epoch (None and -1: do not check)."""
         leader = self.require_leader()
         if leader_epoch is not None:
             leader.check_epoch(leader_epoch, required=False)
@@ -176,7 +176,8 @@ class Replica:
             raise self._not_leader()
 
     def require_reader_at(self, leader_epoch: int, *, nearby: bool) -> None:
-        """What a client's fetch needs: the leader, or with `nearby` a follower, too (KIP-392), of the epoch it believes in."""
+        """Raises KafkaError unless a client may read here: from the leader, or with `nearby` (KIP-392) from a follower, in the
+        leader epoch that the client names."""
         if nearby and self.follower is not None:
             check_epoch(self.follower.leader_epoch, leader_epoch, required=False)
         else:
@@ -196,9 +197,9 @@ class Replica:
     # -- changes of role -----------------------------------------------------------------------------------------------------
 
     def apply(self, assignment: Assignment, *, now_s: float, lag_max_s: float) -> RoleChange:
-        """Takes up the role that `assignment` gives this node; see RoleChange for what happened.
+        """Begins the role that `assignment` gives this node; RoleChange says what changed.
 
-        Leader epochs only grow; the same epoch again can only bring newer replicas and ISR, or another configuration.
+        Leader epochs only grow; within one epoch only the replicas, the ISR and the configuration change.
         """
         if assignment.leader_epoch < self._applied_leader_epoch:
             return RoleChange.NONE
@@ -222,7 +223,7 @@ class Replica:
         old, newer = self.assignment, assignment.partition_epoch > self.assignment.partition_epoch
         if not newer and assignment.config == old.config:
             return RoleChange.NONE
-        if not newer:  # an ISR answer may have come ahead of the metadata log: take the configuration only
+        if not newer:  # an AlterPartition answer was newer: only the configuration changes
             assignment = replace(old, config=assignment.config)
         self.assignment = assignment
         if self.leader is not None:
@@ -247,10 +248,10 @@ class Replica:
         self.follower = PartitionFollower(leader=assignment.leader, leader_epoch=assignment.leader_epoch)
 
     def _led_before_the_crash(self, assignment: Assignment) -> bool:
-        """True when this node wrote in this very epoch before an unclean stop: its lost tail may live on at followers.
+        """True when this node appended in this very leader epoch before an unclean stop: followers may have records that it lost.
 
-        Writing other records at the same offsets in the same epoch is a divergence that no history shows.  The controller gives a
-        registering broker a new epoch; an old one can only come from metadata older than the registration.
+        If it appended other records at the same offsets in the same epoch, no epoch history would show that divergence.  The
+        controller starts a new leader epoch when a broker registers; an old one can only come from metadata before that.
         """
         if not self.log.recovered or self.log.latest_epoch < assignment.leader_epoch:
             return False
@@ -266,7 +267,7 @@ class Replica:
 
     def _lead(self, assignment: Assignment, now_s: float, lag_max_s: float) -> None:
         start = self.log.log_end_offset
-        # Of a deletion under an earlier leadership, noted and then not made: a restart would begin there, and so may others.
+        # A DeleteRecords of an earlier leadership may have noted a log start without moving it: a restart would move it.
         self.log.advance_log_start(min(self.log.noted_start_offset, self.log.high_watermark))
         self.log.assign_epoch(assignment.leader_epoch, start)
         self.leader = PartitionLeader(
@@ -292,7 +293,7 @@ class Replica:
         return self._eligibility_of(self.topic_id, self.partition, node_id, broker_epoch)
 
     def go_offline(self, reason: str) -> bool:
-        """Gives up every role for good; False when it already had."""
+        """Ends the role until the process starts again; False when the replica was offline already."""
         if self.role is Role.OFFLINE:
             return False
         self.role = Role.OFFLINE
@@ -306,14 +307,14 @@ class Replica:
     def receive_fetch(
         self, node_id: int, broker_epoch: int, sent: FetchPosition, *, now_s: float, arrival: bool
     ) -> tuple[int, int] | None:
-        """Leader: a follower's fetch.  Returns the divergence to answer with, or None when it may have what follows its offset.
+        """Leader: a follower's fetch.  Returns the divergence for the answer, or None when the follower may read from its offset.
 
-        Fence first, then compare histories, and only then believe the offset; `arrival` is False when a fetch that waited looks
-        again: what it proved was recorded when it came.  Raises KafkaError with the partition's error code.
+        The order is: fence by leader epoch, compare epoch histories, record the offset.  `arrival` is False for a fetch that has
+        waited: its offset was recorded when it came.  Raises KafkaError with the partition's error code.
         """
         leader = self.require_leader()
         leader.check_epoch(sent.leader_epoch, required=True)
-        # A position listed earlier in a session is as good as one listed now when this leader has not recorded any.
+        # A new leader's core has no offset of the follower: the position that the session has counts as if it came now.
         arrival = arrival or leader.follower(node_id).fetch_offset < 0
         diverging = find_divergence(self.log, sent.fetch_offset, sent.last_fetched_epoch, follower=True)
         if diverging is None and arrival:
@@ -328,8 +329,8 @@ class Replica:
         return diverging
 
     def carry_out(self, action: Append | Truncate | Restart) -> bool:
-        """Follower: does to the log what the core decided; True when there is something that the next fetch must find flushed:
-        records, or a log start that the leader may have promised to somebody.  Raises KafkaError from the log.
+        """Follower: changes the log as the core decided; True when the follower must flush before its next fetch: it has appended
+        records, or has to note a log start that the leader waits for.  Raises KafkaError from the log.
         """
         log = self.log
         match action:
@@ -347,16 +348,17 @@ class Replica:
                     log.set_high_watermark(min(high_watermark, log.log_end_offset))
                     self.watchers.high_watermark_moved()
                 if leader_log_start <= log.high_watermark:
-                    log.advance_log_start(leader_log_start)  # what is noted may be higher already: a deletion that this node led
+                    log.advance_log_start(leader_log_start)  # the note may be higher: a DeleteRecords that this node led
                     log.start_note.want(leader_log_start)
                 return bool(records) or log.start_note.is_due
         return False
 
     def _begin_within(self, records: bytes | memoryview, leader_log_start: int) -> None:
-        """The leader sends a batch that begins before our end.  Either its log begins in the middle of that batch (KIP-107): what
-        we have of the batch's offsets, if anything, is of a history that the leader never had, or has deleted.  Or our log, which
-        is empty, was to begin where another leader's did, and the present one has not deleted as much.  Our log begins anew, with
-        this batch; its start moves up again, to the leader's, once it is there."""
+        """Restarts the log at the leader's first batch when that begins below this log's end and ends above it.
+
+        Either the leader's log starts within the batch (KIP-107): records of this log at the batch's offsets are not in the
+        leader's history, or the leader has deleted them.  Or this log is empty and starts where an earlier leader's did, and the
+        present leader has deleted less.  After the append the log start moves up to the leader's."""
         log = self.log
         if int.from_bytes(records[:8], "big", signed=True) >= log.log_end_offset:
             return
@@ -369,7 +371,7 @@ class Replica:
     # -- the high watermark --------------------------------------------------------------------------------------------------
 
     def advance_high_watermark(self, now_s: float) -> bool:
-        """Leader only: moves the high watermark as far as the core allows and tells the log; True when it moved."""
+        """Leader only: moves the high watermark, in the core and in the log, as far as the core allows; True when it moved."""
         leader = self.leader
         if leader is None or not leader.advance_high_watermark(self.leader_end, self.log.log_end_offset, now_s):
             return False

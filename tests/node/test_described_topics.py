@@ -75,7 +75,7 @@ class Asked:
             ),
         )  # fmt: skip
 
-    async def give_way(self) -> None:
+    async def yield_loop(self) -> None:
         self.gave_way += 1
         self.meanwhile()
 
@@ -95,7 +95,7 @@ class Asked:
         return await describe_topic_partitions.handle(self.broker, self._context(75, 0), request)
 
     def _context(self, key: int, version: int) -> RequestContext:
-        return RequestContext(key, version, 1, "c", "h", cast(Callable[[], Awaitable[None]], self.give_way))
+        return RequestContext(key, version, 1, "c", "h", cast(Callable[[], Awaitable[None]], self.yield_loop))
 
     async def fresh(self, version: int = 12) -> Any:
         """The answer of a broker that has described nothing yet."""

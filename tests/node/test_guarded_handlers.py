@@ -205,8 +205,8 @@ async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None
         body = encode_produce_request(9, [("t", [(0, batch)])], transactional_id=None, acks=-1, timeout_ms=1000)
         context = RequestContext(0, 9, 1, "client", "127.0.0.1")
         request = produce.begin(broker, context, memoryview(b"".join(bytes(part) for part in body)))
-        assert request.asked is None
-        answer = await request.work()
+        assert request.verify is None
+        answer = await request.execute()
         assert isinstance(answer, Encoded)
         codes.append(answer.outcome)
     assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
@@ -217,9 +217,9 @@ def test_the_group_coordinator_asks_the_metadata_which_topics_are_gone_and_hears
         integer=lambda key: 1000, texts=lambda key: ("uniform",), text=lambda key: "bidirectional"
     )
     topics = {"kept": SimpleNamespace(topic_id=UUID(int=1), partitions={0: None})}
-    cluster, replicas, membership = SimpleNamespace(state=SimpleNamespace(topics=topics)), None, None
+    cluster, replicas, lifecycle = SimpleNamespace(state=SimpleNamespace(topics=topics)), None, None
     groups = GroupCoordination(
-        cast(Any, configuration), cast(Any, cluster), cast(Any, replicas), cast(Any, membership), ManualClock()
+        cast(Any, configuration), cast(Any, cluster), cast(Any, replicas), cast(Any, lifecycle), ManualClock()
     )
     runtime = groups._host.runtime
     shard = cast(Any, runtime)._factory(0, 1)
@@ -241,16 +241,16 @@ async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
     """It would name itself for as long as it does not hear of its successor; told to ask again, the client asks another node."""
     leader = SimpleNamespace(node_id=1, fenced=False, kafka_host="host", kafka_port=9092)
     topic = SimpleNamespace(partitions={0: SimpleNamespace(leader=1)})
-    membership = SimpleNamespace(holds_session=True)
+    lifecycle = SimpleNamespace(holds_session=True)
 
     async def ensure(_: str) -> Any:
         return topic
 
     state = SimpleNamespace(brokers={1: leader})
-    broker = cast(Any, SimpleNamespace(membership=membership, topics=SimpleNamespace(ensure_internal_topic=ensure), state=state))
+    broker = cast(Any, SimpleNamespace(lifecycle=lifecycle, topics=SimpleNamespace(ensure_internal_topic=ensure), state=state))
     context, request = cast(Any, SimpleNamespace(api_version=3)), SimpleNamespace(key="group", key_type=0)
     assert (await find_coordinator.handle(broker, context, request))["node_id"] == 1
-    membership.holds_session = False
+    lifecycle.holds_session = False
     answer = await find_coordinator.handle(broker, context, request)
     assert (answer["error_code"], answer["node_id"]) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
 

@@ -17,7 +17,7 @@ from tidegate.node.serving import listener
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.listener import Handlers, listen
 from tidegate.node.serving.requests import Deferred, Encoded, RequestContext, Staged
-from tidegate.runtime.calm_logs import SparingLines
+from tidegate.runtime.calm_logs import RateLimitedLines
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire import codec
 from tidegate.wire.api import ApiKey
@@ -525,7 +525,7 @@ def test_a_long_poll_that_its_client_leaves_is_not_worth_a_line(caplog: pytest.L
     clock = SimpleNamespace(monotonic=lambda: 30.0)
     left = SimpleNamespace(
         _broker=SimpleNamespace(clock=clock), _slots=[], _aside=[], _frames=[], _connection=SimpleNamespace(peer="p"),
-        _arrived=asyncio.Event(), _shared=SimpleNamespace(abandoned=SparingLines(listener.log, "requests_abandoned", "more")),
+        _arrived=asyncio.Event(), _shared=SimpleNamespace(abandoned=RateLimitedLines(listener.log, "requests_abandoned", "more")),
     )  # fmt: skip
     caplog.set_level("INFO")
     slot = listener._Slot(name, 0.0, None)

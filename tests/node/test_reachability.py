@@ -72,11 +72,11 @@ def test_only_a_life_that_is_registered_counts_and_a_forged_one_hides_none(forge
 async def test_a_broker_beats_early_only_for_what_is_news() -> None:
     """Whatever a client asks, and however often: the question is answered, and one heartbeat tells of the broker that asked."""
     early: list[None] = []
-    membership = SimpleNamespace(broker_epoch=7, not_reached_by=(2,), heartbeat_soon=lambda: early.append(None))
+    lifecycle = SimpleNamespace(broker_epoch=7, not_reached_by=(2,), heartbeat_soon=lambda: early.append(None))
     metadata = SimpleNamespace(state=SimpleNamespace(brokers={2: broker(2, 20)}))
     cluster, own = ClusterView(1, cast(Any, metadata), cast(Any, None), SystemClock()), (1, 7)
     reached_by = ReachedBy()
-    node = Finding(cluster, cast(Any, membership), reached_by, cast(Any, None), SystemClock(), early.append)
+    node = Finding(cluster, cast(Any, lifecycle), reached_by, cast(Any, None), SystemClock(), early.append)
     for epoch, is_found in ((99999999999999999, False), (19, False), (20, True), (20, True), (21, False), (20, True)):
         assert node.asked_who_this_is(Question((2, epoch), own)) is is_found
     assert not node.asked_who_this_is(Question((5, 20), own))

@@ -17,7 +17,7 @@ from tidegate.coordinator.transaction.state import TransactionPartition
 from tidegate.node.cluster.internal_topics import TRANSACTION_STATE, partition_for
 from tidegate.node.cluster.peers import Peers
 from tidegate.node.coordinators.transaction_coordination import TransactionCoordination
-from tidegate.node.coordinators.transaction_enlistment import PASSING, TransactionEnlistment
+from tidegate.node.coordinators.transaction_enlistment import RETRIED, TransactionEnlistment
 from tidegate.node.handlers.transactions import add_partitions_to_txn
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import Deferred, RequestContext
@@ -127,7 +127,7 @@ async def test_passing_trouble_is_asked_again_until_there_is_an_answer(local: bo
     assert len(coordinator.asked) == 3
 
 
-NEVER_TOLD = (PASSING | {ErrorCode.OPERATION_NOT_ATTEMPTED}) - {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+NEVER_TOLD = (RETRIED | {ErrorCode.OPERATION_NOT_ATTEMPTED}) - {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 
 
 @pytest.mark.parametrize("code", sorted(NEVER_TOLD))

@@ -65,14 +65,14 @@ def ask_for_epochs_once(patch: Patch) -> None:
 
     def ask(core: PartitionFollower, log: LogView) -> FetchPosition:
         position = next_fetch(core, log)
-        return position if core._last_cut is None else replace(position, last_fetched_epoch=-1)
+        return position if core._last_truncation is None else replace(position, last_fetched_epoch=-1)
 
     def answered(core: PartitionFollower, sent: FetchPosition, answer: Answer, log: LogView) -> Action:
-        before = core._last_cut
+        before = core._last_truncation
         if before is not None:
             sent = replace(sent, last_fetched_epoch=log.latest_epoch)
         action = on_answer(core, sent, answer, log)
-        core._last_cut = core._last_cut or before
+        core._last_truncation = core._last_truncation or before
         return action
 
     patch.setattr(PartitionFollower, "next_fetch", ask)
@@ -186,13 +186,13 @@ def epoch_history_is_not_cut(patch: Patch) -> None:
 
 
 def session_end_stops_nothing(patch: Patch) -> None:
-    patch.setattr(BrokerLifecycle, "holds_session", property(lambda membership: True))
-    patch.setattr(BrokerLifecycle, "_end_session_when_over", lambda membership: None)
+    patch.setattr(BrokerLifecycle, "holds_session", property(lambda lifecycle: True))
+    patch.setattr(BrokerLifecycle, "_end_session_when_over", lambda lifecycle: None)
 
 
 def session_end_by_timer_only(patch: Patch) -> None:
     """A process that slept finds requests in its sockets before its timers run."""
-    patch.setattr(BrokerLifecycle, "holds_session", property(lambda membership: True))
+    patch.setattr(BrokerLifecycle, "holds_session", property(lambda lifecycle: True))
 
 
 def acknowledgements_outlive_the_session(patch: Patch) -> None:

@@ -21,16 +21,16 @@ def lease(caplog: pytest.LogCaptureFixture) -> Lease:
 
 def test_a_session_that_is_lost_for_a_moment_asks_nothing_of_an_operator(lease: Lease, caplog: pytest.LogCaptureFixture) -> None:
     lease.suspend("no answer", 3, 100.0)
-    lease.tell(3, 105.0)
+    lease.summarize(3, 105.0)
     lease.resume(3, 106.0)
-    lease.tell(3, 200.0)
+    lease.summarize(3, 200.0)
     assert said(caplog) == [("INFO", "leadership_suspended"), ("INFO", "leadership_resumed")]
 
 
 def test_leadership_that_stays_suspended_is_a_warning_again_and_again(lease: Lease, caplog: pytest.LogCaptureFixture) -> None:
     lease.suspend("no answer", 3, 100.0)
     for second in range(101, 100 + 5 * int(PATIENCE_S)):
-        lease.tell(3, float(second))
+        lease.summarize(3, float(second))
     levels = [level for level, event in said(caplog) if event == "leadership_suspended"]
     assert levels == ["INFO", "WARNING", "WARNING", "WARNING"]
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 from tidegate.runtime import logs
-from tidegate.runtime.calm_logs import LINES_MAX, PATIENCE_S, WINDOW_S, Outage, SparingLines
+from tidegate.runtime.calm_logs import LINES_MAX, PATIENCE_S, WINDOW_S, Outage, RateLimitedLines
 
 LOG = logs.get("tidegate.test")
 
@@ -57,16 +57,16 @@ def test_what_is_over_without_having_begun_is_no_line(caplog: pytest.LogCaptureF
 def test_of_thousands_a_few_have_lines_and_all_others_are_counted_in_one(caplog: pytest.LogCaptureFixture) -> None:
     """Also when they come in many small batches."""
     caplog.set_level("INFO")
-    lines = SparingLines(LOG, "role_taken_up", "roles_taken_up")
+    lines = RateLimitedLines(LOG, "role_taken_up", "roles_taken_up")
     for number in range(3000):
         lines.line(number / 1000, "leader" if number % 3 else "follower", partition=number)
-        lines.tell(number / 1000)
+        lines.summarize(number / 1000)
     assert said(caplog) == [("INFO", "role_taken_up")] * LINES_MAX
-    lines.tell(WINDOW_S)
+    lines.summarize(WINDOW_S)
     assert said(caplog)[LINES_MAX:] == [("INFO", "roles_taken_up")]
     counted = caplog.records[-1].__dict__["fields"]
     assert sum(counted.values()) == 3000 - LINES_MAX and counted.keys() == {"leader", "follower"}
-    lines.tell(3 * WINDOW_S)
+    lines.summarize(3 * WINDOW_S)
     assert len(caplog.records) == LINES_MAX + 1, "and they are told once"
     lines.line(3 * WINDOW_S, "leader", partition=1)
     assert said(caplog)[-1] == ("INFO", "role_taken_up"), "another window, another few lines"
@@ -74,9 +74,9 @@ def test_of_thousands_a_few_have_lines_and_all_others_are_counted_in_one(caplog:
 
 def test_what_is_told_at_once_ends_no_window(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    lines = SparingLines(LOG, "role_taken_up", "roles_taken_up")
+    lines = RateLimitedLines(LOG, "role_taken_up", "roles_taken_up")
     for _ in range(LINES_MAX + 5):
         lines.line(0.0, "leader")
-    lines.tell(0.0, at_once=True)
+    lines.summarize(0.0, at_once=True)
     lines.line(1.0, "leader")
     assert [event for _, event in said(caplog)] == ["role_taken_up"] * LINES_MAX + ["roles_taken_up"]

@@ -140,7 +140,7 @@ class BrokerParts:
 
     cluster: ClusterView
     metadata: MetadataFollower
-    membership: BrokerLifecycle
+    lifecycle: BrokerLifecycle
     replicas: ReplicaManager
     application: MetadataApplication
     finding: Finding
@@ -230,11 +230,11 @@ class SimulatedNode:
         client = ControllerClient(endpoints, clock, channel_factory=self._channel)
         broker = self._assemble(client, directory, commit, clock)
         self.broker = broker
-        registration = await broker.membership.register(self._registration(broker, directory, clock), METADATA_TIMEOUT_S)
+        registration = await broker.lifecycle.register(self._registration(broker, directory, clock), METADATA_TIMEOUT_S)
         await broker.metadata.start(broker.application.apply)
         await broker.metadata.wait_for_index(registration.broker_epoch, METADATA_TIMEOUT_S)
         self.lease_until_s = clock.monotonic() + timings.session_timeout_s
-        broker.membership.start()
+        broker.lifecycle.start()
         if self.around.asks_who_is_there:
             broker.finding.start()
         while not self.leaving:
@@ -277,8 +277,8 @@ class SimulatedNode:
         configuration, asks = self._configuration(), self.around.asks_who_is_there
         metadata = MetadataFollower(client, self.node_id, clock, on_failure=self._fail_stop)
         cluster, reached_by = ClusterView(self.node_id, metadata, client, clock), ReachedBy()
-        voter_membership_class = SingleHeartbeats if self.around.single_heartbeats else BrokerLifecycle
-        membership = voter_membership_class(
+        lifecycle_class = SingleHeartbeats if self.around.single_heartbeats else BrokerLifecycle
+        lifecycle = lifecycle_class(
             self.node_id,
             client,
             clock,
@@ -292,18 +292,18 @@ class SimulatedNode:
             damaged_replicas=lambda: application.damaged_replicas(),
             reached_by=(lambda: reached_by.lives) if asks else None,
         )
-        requests = IsrRequests(cluster, client, lambda: membership.broker_epoch)
+        requests = IsrRequests(cluster, client, lambda: lifecycle.broker_epoch)
         replicas = self._manager(
-            cluster, membership, requests, lambda topic, partition: application.replica_offline(topic, partition), directory,
+            cluster, lifecycle, requests, lambda topic, partition: application.replica_offline(topic, partition), directory,
             commit, clock,
         )  # fmt: skip
-        finding = Finding(cluster, membership, reached_by, self._ask, clock, self._fail_stop)
+        finding = Finding(cluster, lifecycle, reached_by, self._ask, clock, self._fail_stop)
         application = MetadataApplication(
-            cluster, RunTimeSettings(configuration), membership, replicas, directory, cast(Any, _NoGroups()), clock,
+            cluster, RunTimeSettings(configuration), lifecycle, replicas, directory, cast(Any, _NoGroups()), clock,
             on_brokers_changed=finding.brokers_changed,
         )  # fmt: skip
         return BrokerParts(
-            cluster=cluster, metadata=metadata, membership=membership, replicas=replicas, application=application, finding=finding
+            cluster=cluster, metadata=metadata, lifecycle=lifecycle, replicas=replicas, application=application, finding=finding
         )
 
     async def _ask(self, other: BrokerState, question: Question) -> bool:
@@ -326,7 +326,7 @@ class SimulatedNode:
     def _manager(
         self,
         cluster: ClusterView,
-        membership: BrokerLifecycle,
+        lifecycle: BrokerLifecycle,
         requests: IsrRequests,
         replica_offline: Callable[[str, int], None],
         directory: DataFolders,
@@ -345,9 +345,9 @@ class SimulatedNode:
             lambda topic, partition, epoch: None,
             lambda topic, partition, offset: None,
             on_offline=lambda topic, partition, _reason: replica_offline(topic, partition),
-            broker_epoch=lambda: membership.broker_epoch,
+            broker_epoch=lambda: lifecycle.broker_epoch,
             exists=lambda topic, partition: cluster.state.partition(topic, partition) is not None,
-            holds_session=lambda: membership.holds_session,
+            holds_session=lambda: lifecycle.holds_session,
             is_out_of_room=lambda _topic, _partition: self.out_of_room,
             config=ReplicationConfig(
                 replica_lag_time_max_ms=int(timings.lag_max_s * 1000),
@@ -378,13 +378,13 @@ class SimulatedNode:
 
     async def _leave(self, broker: BrokerParts, directory: DataFolders, commit: GroupCommit) -> None:
         """SIGTERM."""
-        await broker.membership.leave(self.around.timings.session_timeout_s * 3)
-        await broker.membership.stop()
+        await broker.lifecycle.leave(self.around.timings.session_timeout_s * 3)
+        await broker.lifecycle.stop()
         await broker.metadata.stop()
         await broker.replicas.shutdown(clean=True)
         commit.close()
         self.on_leaving(self)
-        directory.close(clean=True, broker_epoch=broker.membership.broker_epoch)
+        directory.close(clean=True, broker_epoch=broker.lifecycle.broker_epoch)
         self.failed = True
         self.end()
 

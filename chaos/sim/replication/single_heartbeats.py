@@ -10,7 +10,7 @@ from ....node.lifecycle.broker_lifecycle import BrokerLifecycle
 class SingleHeartbeats(BrokerLifecycle):
     """What is answered later than an interval is thrown away, however good it would still be for the session."""
 
-    async def _beat_forever(self) -> None:
+    async def _heartbeat_forever(self) -> None:
         while True:
             sent_at = self._clock.monotonic()
             self._send(sent_at)
@@ -19,4 +19,4 @@ class SingleHeartbeats(BrokerLifecycle):
             if not done:
                 only.cancel()
                 await asyncio.wait([only])
-            await self._until_due(sent_at)
+            await self._wait_until_due(sent_at)

@@ -29,7 +29,7 @@ async def _find(broker: Broker, key_type: int, key: str) -> dict[str, Any]:
     topic_name = _TOPIC_OF_KEY_TYPE.get(key_type)
     if topic_name is None:
         return _failure(ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}: 0 is a group, 1 a transaction")
-    if not broker.membership.holds_session:  # what it knows may be old, and it would name itself
+    if not broker.lifecycle.holds_session:  # what it knows may be old, and it would name itself
         return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node has no session with the controller now: ask another one")
     try:
         topic = await broker.topics.ensure_internal_topic(topic_name)

@@ -45,14 +45,14 @@ class Controller:
 
 
 class Watched:
-    """A membership with what it told."""
+    """A lifecycle with what it told."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.controller = Controller()
         self.told: list[str] = []
         self.applied_index = 42
-        self.membership = BrokerLifecycle(
+        self.lifecycle = BrokerLifecycle(
             3,
             cast(ControllerClient, self.controller),
             self.clock,
@@ -87,16 +87,16 @@ class Watched:
 @pytest.fixture
 async def watched() -> AsyncIterator[Watched]:
     found = Watched()
-    await found.membership.register(pb.RegisterBrokerRequest(), 1.0)
-    found.membership.start()
+    await found.lifecycle.register(pb.RegisterBrokerRequest(), 1.0)
+    found.lifecycle.start()
     async with asyncio.timeout(10):
-        await found.membership.unfenced.wait()
+        await found.lifecycle.unfenced.wait()
     yield found
-    await found.membership.stop()
+    await found.lifecycle.stop()
 
 
 async def test_registration_takes_the_epoch_and_the_shorter_session(watched: Watched) -> None:
-    assert watched.membership.broker_epoch == 7
+    assert watched.lifecycle.broker_epoch == 7
     watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
     await watched.beats()
     await watched.pass_time(SESSION_S + 0.2)
@@ -131,12 +131,12 @@ async def test_a_broker_whose_heartbeats_end_by_a_defect_ends(watched: Watched) 
 
 async def test_a_process_that_slept_holds_no_session_even_before_its_timers_run(watched: Watched) -> None:
     """Requests that came meanwhile are served first: the lease goes by the clock, not by who noticed its end."""
-    assert watched.membership.holds_session
+    assert watched.lifecycle.holds_session
     watched.clock._now += SESSION_S + 1
-    assert not watched.membership.holds_session and watched.told == []
+    assert not watched.lifecycle.holds_session and watched.told == []
     await watched.beats()  # a heartbeat that is answered renews the session, but not without having ended it first
     await watched.until("regained")
-    assert watched.told == ["lost", "regained"] and watched.membership.holds_session
+    assert watched.told == ["lost", "regained"] and watched.lifecycle.holds_session
 
 
 async def test_leadership_comes_back_only_with_the_metadata_that_the_controller_had(watched: Watched) -> None:
@@ -207,7 +207,7 @@ async def test_a_fenced_broker_does_not_get_its_leadership_back(watched: Watched
     await watched.until("lost")
     watched.controller.answer = pb.HeartbeatReply(fenced=True)
     await watched.beats(3)
-    assert watched.told == ["lost"] and not watched.membership.unfenced.is_set()
+    assert watched.told == ["lost"] and not watched.lifecycle.unfenced.is_set()
 
 
 async def test_the_session_counts_from_when_a_heartbeat_was_sent_not_from_its_late_answer(
@@ -241,16 +241,16 @@ async def test_heartbeats_go_out_on_time_while_others_wait_for_their_answers(wat
     watched.controller.gate.clear()
     await watched.beats(5)
     numbers = [request.number for request in watched.controller.requests]
-    assert numbers == sorted(set(numbers)) and watched.membership.in_flight >= 4
+    assert numbers == sorted(set(numbers)) and watched.lifecycle.in_flight >= 4
     watched.controller.gate.set()
     await watched.beats(2)
-    assert watched.membership.in_flight <= 2
+    assert watched.lifecycle.in_flight <= 2
 
 
 async def test_of_too_many_heartbeats_without_an_answer_the_oldest_is_given_up(watched: Watched) -> None:
     watched.controller.gate.clear()
     await watched.beats(IN_FLIGHT_MAX + 5)
-    assert watched.membership.in_flight <= IN_FLIGHT_MAX
+    assert watched.lifecycle.in_flight <= IN_FLIGHT_MAX
     assert watched.told == []
     watched.controller.gate.set()
     await watched.beats(2)
@@ -301,29 +301,29 @@ async def test_a_new_controllers_shorter_session_is_the_lease_from_its_first_ans
 async def test_what_is_to_be_told_soon_never_floods_the_controller(watched: Watched) -> None:
     """However often it is asked for: no two heartbeats within the least pause (here the interval, by a clock that stands), and
     none that takes the place of one that could still renew the session."""
-    watched.membership._interval_s = 3600.0
+    watched.lifecycle._interval_s = 3600.0
     watched.controller.gate.clear()
     await asyncio.sleep(0.03)
     before = len(watched.controller.requests)
     for _ in range(3000):
-        watched.membership.heartbeat_soon()
+        watched.lifecycle.heartbeat_soon()
         await asyncio.sleep(0)
     assert len(watched.controller.requests) - before <= 1
     for _ in range(2 * EARLY_IN_FLIGHT_MAX):
-        watched.membership.heartbeat_soon()
+        watched.lifecycle.heartbeat_soon()
         await asyncio.sleep(0.01)
         watched.clock.advance(EARLY_S_MIN)
-        watched.membership.heartbeat_soon()
+        watched.lifecycle.heartbeat_soon()
         await asyncio.sleep(0.01)
-    assert EARLY_IN_FLIGHT_MAX - 1 <= watched.membership.in_flight <= EARLY_IN_FLIGHT_MAX
+    assert EARLY_IN_FLIGHT_MAX - 1 <= watched.lifecycle.in_flight <= EARLY_IN_FLIGHT_MAX
     watched.controller.gate.set()
     async with asyncio.timeout(10):
-        while watched.membership.in_flight:
+        while watched.lifecycle.in_flight:
             await asyncio.sleep(0.001)
     before = len(watched.controller.requests)
-    watched.membership.heartbeat_soon()
+    watched.lifecycle.heartbeat_soon()
     watched.clock.advance(EARLY_S_MIN)
-    watched.membership.heartbeat_soon()
+    watched.lifecycle.heartbeat_soon()
     await watched.beats(1)
 
 
@@ -337,7 +337,7 @@ class TestLeaving:
     """The controlled shutdown."""
 
     async def test_it_is_over_when_the_controller_says_so(self, watched: Watched) -> None:
-        leaving = asyncio.create_task(watched.membership.leave(30))
+        leaving = asyncio.create_task(watched.lifecycle.leave(30))
         await watched.beats(2)
         assert watched.controller.requests[-1].wants_shutdown
         assert not leaving.done()
@@ -346,7 +346,7 @@ class TestLeaving:
 
     async def test_it_gives_up_after_its_time(self, watched: Watched) -> None:
         watched.clock.advance(0)
-        leaving = asyncio.create_task(watched.membership.leave(0.05))
+        leaving = asyncio.create_task(watched.lifecycle.leave(0.05))
         await asyncio.sleep(0.02)
         watched.clock.advance(0.1)
         assert await asyncio.wait_for(leaving, 10) is False
@@ -354,8 +354,8 @@ class TestLeaving:
     async def test_a_controller_that_is_silent_for_a_session_is_not_waited_for(self, watched: Watched) -> None:
         watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "no quorum")
         await watched.beats()
-        watched.membership._lease.session_s = 0.05
-        leaving = asyncio.create_task(watched.membership.leave(3600))
+        watched.lifecycle._lease.session_s = 0.05
+        leaving = asyncio.create_task(watched.lifecycle.leave(3600))
         await asyncio.sleep(0.02)
         watched.clock.advance(1.0)
         assert await asyncio.wait_for(leaving, 10) is False
