@@ -1,6 +1,6 @@
-"""What applied metadata make this node do: open, delete and follow replicas, lead partitions, take up settings.
+"""Carries out applied metadata on this node: opens and deletes replicas, changes their roles, and changes settings.
 
-And the other way round: which replicas of this node cannot be served, as its heartbeats tell the controller.
+It also lists the replicas that this node cannot serve, for the heartbeats to the controller.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .settings.run_time_settings import RunTimeSettings
 
 log = logs.get(__name__)
 
-# Replicas that could not be opened (a full disk) are tried again, ever more rarely.
+# The pauses between attempts to open replicas that failed to open (a full disk); each is twice the last one.
 OPEN_PAUSE_FIRST_S: Final = 2.0
 OPEN_PAUSE_MAX_S: Final = 300.0
 
@@ -35,7 +35,7 @@ def _raise(error: BaseException) -> None:
 
 
 class MetadataApplication:
-    """`apply` is the metadata follower's callback.  `on_brokers_changed` and `on_settings` are told of what changed."""
+    """`apply` is the metadata follower's callback; it calls `on_brokers_changed` and `on_settings` after such a change."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class MetadataApplication:
         on_settings: Callable[[RunTimeSettings], None] = lambda _settings: None,
         on_failure: Callable[[BaseException], None] = _raise,
     ) -> None:
-        """`on_failure`: this node no longer does what the metadata say."""
+        """`on_failure(error)`: a defect, after which this node does not carry out the metadata any more."""
         self._cluster = cluster
         self._settings = settings
         self._lifecycle = lifecycle
@@ -67,9 +67,9 @@ class MetadataApplication:
         self._open_again_at_s = 0.0
 
     def apply(self, state: ClusterState, result: ApplyResult) -> None:
-        """Called once for every applied entry, in order.  Nothing is acted on before this life's own registration: older
-        metadata may name this node leader by what its former life had.  Raises UnknownLevel when the cluster has agreed on
-        what this version does not know."""
+        """Called once for every applied entry, in order.  Carries out nothing before this process's own registration: older
+        metadata may name this node leader although it lost records in an unclean stop.  Raises UnknownLevel when the cluster has
+        a feature level that this version does not know."""
         check_known(self._cluster.node_id, state.features)
         if result.changed_brokers or result.from_snapshot:
             self._on_brokers_changed()
@@ -79,7 +79,7 @@ class MetadataApplication:
         topics_inherit_anew = self._take_up_settings(state)
         if not self._cluster.serving:
             self._cluster.serving = True
-            self._groups.topics_changed()  # since a heartbeat that came before this node served
+            self._groups.topics_changed()  # a heartbeat before this may have seen older topics
             self._delete_what_is_not_ours(state)
             topics, node_id = state.topics.values(), self._cluster.node_id
             self._directory.expect((t.name, n) for t in topics for n, p in t.partitions.items() if node_id in p.replicas)
@@ -106,7 +106,7 @@ class MetadataApplication:
             self._replicas.brokers_changed(state.brokers if result.from_snapshot else result.changed_brokers)
 
     def stop(self) -> None:
-        """From now on nothing is applied here."""
+        """Stops applying inherited settings to replicas."""
         self._inherited.stop()
 
     def _held_here(self, topics: Iterable[TopicState]) -> Iterator[tuple[str, int]]:
@@ -119,7 +119,7 @@ class MetadataApplication:
         self._replicas.apply(self._assignments(self._cluster.state, (key,)))
 
     def _take_up_settings(self, state: ClusterState) -> bool:
-        """What was changed at run time; True when topics inherit something else from now on."""
+        """Applies dynamic broker settings; True when the settings that topics inherit have changed."""
         if not self._settings.update(state.node_configs):
             return False
         self._replicas.change_limits(self._settings.replication_limits())
@@ -132,7 +132,7 @@ class MetadataApplication:
             topic = state.topics.get(name)
             partition = topic.partitions.get(index) if topic else None
             if topic is None or partition is None:
-                continue  # deleted by a later entry of the same step
+                continue  # a later entry of the same step deleted it
             found.append(
                 Assignment(
                     topic=name,
@@ -151,7 +151,7 @@ class MetadataApplication:
         return found
 
     def replica_offline(self, topic: str, partition: int) -> None:
-        """A replica could not be opened, or its disk failed; only the former can be helped by trying again."""
+        """A replica did not open, or its disk failed.  `open_again` tries both again; only the former can succeed."""
         if not self._unopened:
             self._open_pause_s = OPEN_PAUSE_FIRST_S
             self._open_again_at_s = self._clock.monotonic() + self._open_pause_s
@@ -159,7 +159,7 @@ class MetadataApplication:
         self._lifecycle.heartbeat_soon()
 
     def offline_replicas(self) -> set[tuple[bytes, int]]:
-        """(topic id, partition) of what this node holds and cannot serve: the controller lets others lead."""
+        """(topic id, partition) of the replicas that this node has and cannot serve: the controller elects other leaders."""
         found = {(topic_id.bytes, partition) for topic_id, partition in self._replicas.offline_replicas()}
         for name, partition in self._unopened:
             topic = self._cluster.state.topics.get(name)
@@ -168,12 +168,12 @@ class MetadataApplication:
         return found
 
     def damaged_replicas(self) -> set[tuple[bytes, int]]:
-        """Of the offline ones, those whose flushed records are not what they were, or nobody knows whose they are."""
+        """The offline replicas that have lost flushed records, or whose log does not say which topic it belongs to."""
         found = set()
         for (name, partition), topic_id in self._directory.damaged.items():
             topic = self._cluster.state.topics.get(name)
             if topic_id is None and topic is not None and partition in topic.partitions:
-                topic_id = topic.topic_id  # the one that cannot be served from here
+                topic_id = topic.topic_id  # a log without identity: the topic that has its name now
             if topic_id is not None:
                 found.add((topic_id.bytes, partition))
         return found
@@ -185,7 +185,7 @@ class MetadataApplication:
             return False
 
     def open_again(self) -> None:
-        """Called from time to time: takes up what the metadata gives this node and what it could not open so far."""
+        """Called from time to time: tries again to open the replicas that did not open."""
         if not self._unopened or self._clock.monotonic() < self._open_again_at_s:
             return
         wanted, self._unopened = self._unopened, set()
@@ -196,7 +196,7 @@ class MetadataApplication:
             self._open_again_at_s = self._clock.monotonic() + pause_s
 
     def _delete_what_is_not_ours(self, state: ClusterState) -> None:
-        """Logs of topics that were deleted, and of partitions that moved away, while this node was down."""
+        """Deletes the logs of topics that were deleted, and of partitions that moved away, while this node was down."""
         for (name, partition), topic_id in list(self._directory.topic_ids.items()):
             topic = state.topics.get(name)
             if topic is None or topic.topic_id != topic_id:

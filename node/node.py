@@ -1,11 +1,11 @@
-"""One node: puts the rooms together, starts them in order, and stops them in the reverse order.
+"""One node: makes its parts, starts them in order, and stops them in the reverse order.
 
 Start: data folder (locked, recovered) -> gRPC and the metadata quorum -> registration -> metadata applied up to it -> Kafka
 listener -> unfenced by heartbeats -> ready.
 
 Stop (SIGTERM): leaderships handed over -> listener closed -> coordinators -> replicas flushed and closed, clean-shutdown mark
-with the broker epoch -> quorum.  A node that cannot go on safely does not stop cleanly: it ends at once (exit code 70), so that
-its successor treats the shutdown as what it is.
+with the broker epoch -> quorum.  After a defect the node does not stop cleanly: the process exits at once (exit code 70), without
+the mark, so that the next start recovers the logs.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Node:
     # --- putting together -------------------------------------------------------------------------------------------------
 
     async def _open_logs(self) -> None:
-        """How far that is can be asked meanwhile (`log_recovery.py`)."""
+        """Opens and recovers the logs, while HTTP pages show the progress (`log_recovery.py`)."""
         configuration = self._configuration
         self._directory = DataFolders(
             self._disk,
@@ -183,7 +183,7 @@ class Node:
             await self._parts.metadata.start(self._parts.application.apply)
             return
         await asyncio.to_thread(self._codecs.load_newest)
-        # Bound before registering, so that a taken port is told at once; it serves when the metadata is applied.
+        # Bound before the registration, so that a port in use fails the start early; it serves when the metadata are applied.
         with _opening("listeners.kafka", configuration.kafka):
             self._listener = await listen(broker, HANDLERS)
         broker.transactions.start()
@@ -209,7 +209,8 @@ class Node:
         await self._until_stopped(broker.lifecycle.unfenced.wait())
 
     def _bind_folders(self, metadata_id: str) -> None:
-        """Before any metadata is followed: what it does not know is removed."""
+        """Binds the data folders to the cluster's metadata, before the node applies any: applying deletes logs of unknown
+        topics."""
         if not metadata_id:
             return
         try:
@@ -218,7 +219,7 @@ class Node:
             raise StartError(str(refused)) from refused
 
     async def _housekeep(self) -> None:
-        """Takes up what a full disk left undone, and removes or forgets what is old, a little at a time."""
+        """Retries what failed on a full disk (reserves, flush notes, replicas), and removes expired data, a little at a time."""
         expire_at_s = self._clock.monotonic() + HOUSEKEEPING_S
         while True:
             await self._clock.sleep(RETRY_INTERVAL_S)
@@ -237,7 +238,7 @@ class Node:
                 await asyncio.sleep(0)
 
     def _housekeeping_ended(self, task: asyncio.Task[None]) -> None:
-        """By a defect: replicas that it was to open would stay closed, and a disk that was full once would stay refused."""
+        """The task failed by a defect: without it replicas that did not open would stay offline, also when the disk has room."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail_stop(error)
 
@@ -259,7 +260,7 @@ class Node:
                 folder.disk_failed(error)
 
     async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of `work`, or None when the node was told to stop meanwhile."""
+        """The result of `work`, or None when a stop signal came first."""
         task = asyncio.ensure_future(work)
         stop = asyncio.ensure_future(self._stop_wanted.wait())
         try:
@@ -353,7 +354,7 @@ class Node:
         return clean
 
     async def _wait_for_other_brokers(self) -> None:
-        """When all nodes are stopped at once the active controller goes last: without it the others could hand nothing over."""
+        """When all nodes stop at once the active controller waits for the others: they need it to hand over their leaderships."""
         deadline = self._clock.monotonic() + OTHER_BROKERS_WAIT_S
         own_id = self._configuration.node_id
         while self._controller_active and self._clock.monotonic() < deadline:
@@ -382,9 +383,9 @@ class Node:
             await self._pages.close()
 
     async def _abandon(self) -> None:
-        """The start failed: closes what was opened, so that the reason is the last that is said, and the process ends.
+        """The start failed: closes what was opened, so that the reason is the last line and the process ends.
 
-        A broker that was not registered wrote nothing: what a clean stop left is as clean as it was.
+        A broker that was not registered has written nothing, so the clean mark of its last stop stays valid.
         """
         self._state = "failed"
         broker, previous_epoch = self._broker, self._directory.previous_broker_epoch
@@ -407,7 +408,7 @@ class Node:
         await self._close_network()
 
     def _fail_stop(self, error: BaseException) -> None:
-        """Going on could give a wrong answer: end at once, without the marks of a clean shutdown."""
+        """A defect, after which answers could be wrong: the process exits at once, without the mark of a clean shutdown."""
         log.error("node_fail_stop", error=error)
         os._exit(FAIL_STOP_EXIT_CODE)
 
@@ -415,8 +416,8 @@ class Node:
 
     @property
     def _ready(self) -> bool:
-        """A rolling restart goes on to the next node when this one is ready: so not before it has caught up once, or two
-        replicas of a partition would be out of sync at a time."""
+        """Ready only after the node was in every ISR once: a rolling restart stops the next node when this one is ready, and two
+        replicas of a partition must not be out of sync at a time."""
         if self._state != "running" or not self._configuration.is_broker:
             return self._state == "running"
         if not self._caught_up:
@@ -449,7 +450,8 @@ class Node:
         return Page(404, "text/plain", b"there are /metrics, /livez and /readyz\n")
 
     def _readiness(self) -> Page:
-        """A full disk counts: a rolling restart must not go on, and whoever looks must see it.  Clients are not turned away."""
+        """503 also while a disk is full, so that a rolling restart stops and the operator sees it.  The node still serves
+        clients."""
         if not self._ready:
             return Page(503, "text/plain", f"{self._state}\n".encode())
         full = full_folders(self._disk, self._configuration.data_dirs, self._reserves)
@@ -480,7 +482,7 @@ _READY = Page(200, "text/plain", b"ready\n")
 
 @contextmanager
 def _opening(key: str, address: Address) -> Iterator[None]:
-    """Whoever reads that a listener could not be opened learns which setting to change."""
+    """Turns an OSError into a StartError that names the listener's setting."""
     try:
         yield
     except OSError as error:

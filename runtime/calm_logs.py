@@ -1,11 +1,11 @@
-"""A calm log: what happens a thousand times is counted, and only what lasts is a warning.
+"""Limits for the log: one line counts events that come a thousand times, and only an outage that lasts is a WARNING.
 
-A node that is killed is seen by all others at once, in everything that they do with it, and is back before an operator has read
-the first line.  So an `Outage` (of a connection, of answers) is a line at INFO when it begins and when it is over, and a WARNING
-only when it has lasted for `PATIENCE_S`; then again after twice that time, and so on.  What comes for every partition
-(`RateLimitedLines`) has `LINES_MAX` lines in `WINDOW_S`, and one that counts the others.  At DEBUG every single one is there.
+When a node is killed all others see errors in everything that they do with it, and it is back before an operator has read the
+first line.  So an `Outage` (of a connection, of answers) has a line at INFO when it begins and when it is over, and a WARNING
+only when it has lasted for `PATIENCE_S`; then again after twice that time, and so on.  An event that comes for every partition
+(`RateLimitedLines`) has `LINES_MAX` lines in `WINDOW_S`, and one line that counts the others.  At DEBUG every event has its line.
 
-Neither has a clock or a timer: who uses them says what time it is, and calls `summarize` from time to time.
+Neither has a clock or a timer: the caller gives the time, and calls `summarize` from time to time.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Outage:
 
     @property
     def lasts(self) -> bool:
-        """It has failed, and not worked since."""
+        """True from the first failure until `over`."""
         return self._since_s is not None
 
     def failed(self, now_s: float, /, *, news: object = None, **fields: object) -> None:
-        """It failed (again).  `news`: where this is another than the last time, the line comes also within the outage."""
+        """It failed (again).  When `news` differs from the last failure's, there is a line also within the outage."""
         if self._since_s is None:
             self._since_s, self._warn_at_s, self._news = now_s, now_s + PATIENCE_S, news
             say = self._log.info
@@ -55,7 +55,7 @@ class Outage:
         say(self._event, **fields)
 
     def over(self, now_s: float, /, **fields: object) -> None:
-        """It works.  A no-op when it did before."""
+        """It works again; no effect when there was no outage."""
         if self._since_s is None:
             return
         lasted_s, self._since_s = now_s - self._since_s, None
@@ -64,12 +64,12 @@ class Outage:
 
 
 class RateLimitedLines:
-    """The lines of one event at INFO."""
+    """At most `LINES_MAX` lines at INFO of one event in `WINDOW_S`."""
 
     __slots__ = ("_begin_s", "_event", "_log", "_lines", "_summary", "_suppressed")
 
     def __init__(self, log: EventLogger, event: str, summary: str) -> None:
-        """`summary` is the event of the line that counts, by kind, those that had no line."""
+        """`summary` is the event of the line that counts, by kind, the events without a line."""
         self._log = log
         self._event = event
         self._summary = summary
@@ -78,7 +78,7 @@ class RateLimitedLines:
         self._suppressed: Counter[str] = Counter()
 
     def line(self, now_s: float, kind: str, /, **fields: object) -> None:
-        """It happened."""
+        """The event happened: writes its line, or counts it for the summary."""
         self.summarize(now_s)
         if self._lines < LINES_MAX:
             self._lines += 1
@@ -88,7 +88,7 @@ class RateLimitedLines:
             self._log.debug(self._event, **fields)
 
     def summarize(self, now_s: float, *, at_once: bool = False) -> None:
-        """Counts what had no line, when the window is over or, with `at_once`, now."""
+        """Writes the summary when the window is over or, with `at_once`, now."""
         if not at_once and now_s - self._begin_s < WINDOW_S:
             return
         if now_s - self._begin_s >= WINDOW_S:

@@ -1,12 +1,12 @@
-"""The memory of frames: a bound on it over all connections, its buffers, and who holds a frame's bytes how long.
+"""The memory of frames: a limit over all connections, the buffers, and leases on a frame's bytes.
 
-`ByteBudget` is given out in steps as a frame's bytes really arrive: who only announces a large frame holds little.  Steps bring a
-danger with them, that all of the budget is held by unfinished frames, each of which waits for the rest.  Therefore frames under
-way come before new ones, and when nothing is left *one* of them at a time may go beyond the limit until it is whole.  So the
-bytes in flight never exceed the limit by more than one frame, and some frame can always be finished.
+A frame takes bytes of the `ByteBudget` in steps, as its bytes arrive: a client that only announces a large frame takes few.  With
+steps all of the budget could be taken by incomplete frames, each waiting for more.  Therefore incomplete frames come before new
+ones, and when nothing is left *one* of them at a time may exceed the limit until it is complete.  So the bytes in flight
+exceed the limit by at most one frame, and some frame can always complete.
 
-`BufferPool` keeps buffers that were let go, because a new one costs zeroing it (a tenth of the time of produce requests of
-100 KB).  A buffer is used again only when nobody has a view of it any more: a bytearray with views refuses to grow, and says so.
+`BufferPool` keeps buffers for reuse, because a new one must be zeroed (a tenth of the time of produce requests of 100 KB).  It
+reuses a buffer only when there is no view of it any more: a bytearray with views raises when it is resized.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _POOLED_BUFFER_BYTES_MAX: Final = 4 << 20
 
 
 class ByteBudget:
-    """Bytes of frames in flight over all connections that share it; who does not fit waits in order of arrival.
+    """Bytes of frames in flight over all connections that share it; frames that do not fit wait in order of arrival.
 
-    A first step larger than the whole budget is let through when nothing else is in flight: it waits long, but not forever.
+    A first step larger than the whole budget is granted when no other frame is in flight: it waits long, but not forever.
     """
 
     __slots__ = ("_beyond", "_growing", "_waiting", "limit_bytes", "used_bytes")
@@ -34,7 +34,7 @@ class ByteBudget:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # new frames
-        self._growing: deque[tuple[int, Callable[[], None]]] = deque()  # frames under way
+        self._growing: deque[tuple[int, Callable[[], None]]] = deque()  # incomplete frames
         self._beyond: Callable[[], None] | None = None  # the one frame that may go beyond the limit
 
     @property
@@ -62,7 +62,7 @@ class ByteBudget:
         self._grant()
 
     def whole(self, on_granted: Callable[[], None]) -> None:
-        """The frame wants no more: it is whole, or its connection is gone.  Another one may go beyond the limit."""
+        """The frame needs no more: it is complete, or its connection is closed.  Another one may exceed the limit."""
         if self._beyond is not None and self._beyond == on_granted:
             self._beyond = None
             self._grant()

@@ -1,17 +1,17 @@
-"""One loop's time, shared fairly by many who want it.
+"""Shares the time of one event loop fairly among accounts (connections).
 
-The unit is a *turn*: one round of the event loop.  Work of all those who share a `LoopTurns` may take `TURN_S` of a turn, however
-many they are; who comes when that is used up waits for a later turn, and between two turns the loop does all else that is due:
-sockets are read, timers fire, flushes are answered.  Where the time suffices nobody waits, and nothing is queued.  However long
-the loop was busy with all else, or the process stood still, one of those who were woken goes on in each turn.
+The unit is a *turn*: one round of the event loop.  The work of all accounts of a `LoopTurns` may take `TURN_S` of a turn; work
+that comes later waits for a later turn, and between two turns the loop does everything else that is due: it reads sockets,
+runs timers and answers flushes.  While the time suffices no work waits, and nothing is queued.  However long the loop was busy
+with other things, or the process was paused, at least one waiting piece of work begins in each turn.
 
-Who waits is served in the order of Start-time Fair Queueing (Goyal, Vin, Cheng, SIGCOMM 1996).  Every `Account` (a connection)
-pays for the CPU time that its work took; work that waits in between (`metered`) pays for each of its steps on the loop.  The
-virtual time is the start tag of who was served last; a start tag is the virtual time at arrival, or the end of what the account
-has used when that is later; the least tag goes first, the longest waiting among equals.  So each of n accounts gets an n-th of
-the time or more, and small work does not wait behind an account's large work.  An account that uses less than its part may be up
-to `CREDIT_S` behind the virtual time, and goes before all others meanwhile; a new one has no such credit, or a crowd of new
-connections would spend that of each first.
+Waiting work begins in the order of Start-time Fair Queueing (Goyal, Vin, Cheng, SIGCOMM 1996).  Every `Account` pays for the CPU
+time of its work; work that awaits something (`metered`) pays for each of its steps on the loop.  The virtual time is the start
+tag of the work that began last; a start tag is the virtual time at arrival, or the end of what the account has used when that is
+later; the least tag goes first, and the earliest arrival among equal tags.  So each of n accounts gets an n-th of the time or
+more, and small work does not wait behind another account's large work.  An account that uses less than its share may be up to
+`CREDIT_S` behind the virtual time, and goes before all others meanwhile; a new account has no such credit, or many new
+connections would together go before all others.
 
 `FairQueue` is the order, without clock and loop; `LoopTurns` is the shell.
 """
@@ -27,7 +27,7 @@ from types import coroutine
 from typing import Any, Final, TypeVar
 
 TURN_S: Final = 0.004
-"""Of a turn.  A single piece of work may take longer: then it is the only one."""
+"""The time for work in a turn.  A single piece of work may take longer: then it is the only one of its turn."""
 WOKEN_MAX: Final = 64
 CREDIT_S: Final = 0.02
 _MEAN_WEIGHT: Final = 0.1
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Account:
-    """One that shares the time, and the virtual time up to which what it has used is paid for."""
+    """One sharer of the time, with the virtual end of the time that it has used."""
 
     __slots__ = ("paid_until",)
 
@@ -46,7 +46,7 @@ class Account:
 
 
 class Turn:
-    """One piece of work that begins when it is the account's turn: `async with`, within what is `metered`."""
+    """One piece of work, which begins when it is the account's turn: `async with`, within `metered` work."""
 
     __slots__ = ("_account", "_turns")
 
@@ -63,7 +63,7 @@ class Turn:
 
 
 class FairQueue:
-    """See the module's text.  `tag` once for each wait, then `push`; who was not served is pushed again with the same tag."""
+    """See the module's docstring.  `tag` once for each wait, then `push`; work that did not begin is pushed with the same tag."""
 
     __slots__ = ("_arrivals", "_heap", "virtual_time")
 
@@ -101,7 +101,7 @@ class LoopTurns:
         if not turns.admits():
             await turns.wait(account)
         begun = turns.begin()
-        ...  # one piece of work, that waits for nothing
+        ...  # one piece of work, which awaits nothing
         turns.end(account, begun)
 
     or `await turns.metered(account, work)`, where the work may wait.
@@ -112,15 +112,15 @@ class LoopTurns:
     def __init__(
         self, now: Callable[[], float], turn_s: float = TURN_S, *, cpu: Callable[[], float] = time.thread_time
     ) -> None:
-        """`now` bounds a turn, for what else is due then waits for it; `cpu` is what accounts pay: on a crowded machine the
-        process may stand still in the middle of a request, which is not its sender's doing."""
+        """`now` limits a turn, because everything else on the loop waits for its end; accounts pay by `cpu`: the kernel may pause
+        the process in the middle of a request, which is not the client's fault."""
         self._now = now
         self._cpu = cpu
         self._turn_s = turn_s
         self._queue = FairQueue()
         self._began = 0.0
         self._is_open = False
-        self._is_free = False  # none of those who were woken last has begun yet: the first may, whatever time it is
+        self._is_free = False  # no admitted work has begun in this turn: the first may begin, however late it is
         self._mean_s = turn_s
         self.number = 0
 
@@ -132,14 +132,14 @@ class LoopTurns:
         return len(self._queue)
 
     def admits(self) -> bool:
-        """Whether a piece of work may begin now, in this turn, and before all who wait (there are none)."""
+        """Whether a piece of work may begin now, in this turn: there is time, and no other work waits."""
         if not self._is_open:
             self._open()
             return True
         return not self._queue and self.has_time()
 
     def has_time(self) -> bool:
-        """Whether who was let into this turn may go on in it."""
+        """Whether work that began in this turn may go on in it."""
         return self._now() - self._began < self._turn_s
 
     def when_admitted(self, account: Account, callback: Callback) -> None:
@@ -155,7 +155,7 @@ class LoopTurns:
             await admitted
             if self._is_free or self.has_time():
                 self._is_free = False
-                return  # otherwise the turn is over already: it waits on, in its old place
+                return  # otherwise the turn is over already: the work keeps its place in the queue
 
     def begin(self) -> float:
         return self._cpu()
@@ -171,24 +171,24 @@ class LoopTurns:
         """Awaits the work, and charges the account for every step of it on the loop.  Not for work within metered work: that
         would pay twice."""
         resume: Callable[[Any], Any] = work.send
-        told: Any = None
+        sent: Any = None
         while True:
             begun = self._cpu()
             try:
-                awaited = resume(told)
+                awaited = resume(sent)
             except StopIteration as returned:
                 result: T = returned.value
                 return result
             finally:
                 self.end(account, begun)
             try:
-                told = yield awaited
+                sent = yield awaited
                 resume = work.send
             except GeneratorExit:
                 work.close()
                 raise
             except BaseException as error:
-                told, resume = error, work.throw
+                sent, resume = error, work.throw
 
     def _push(self, tag: tuple[float, int], callback: Callback) -> None:
         self._queue.push(tag, callback)
@@ -201,7 +201,7 @@ class LoopTurns:
         asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        """A turn is over, and the next one begins; it lets in as many of those who wait as will probably fit."""
+        """Ends a turn and begins the next one, with as many pieces of waiting work as will probably fit."""
         self.number += 1
         if not self._queue:
             self._is_open = False

@@ -1,6 +1,6 @@
-"""The cluster as this broker has applied its metadata: what all other parts of a node ask about topics, leaders and brokers.
+"""The cluster by the metadata that this broker has applied: topics, leaders and brokers, for all other parts of the node.
 
-The broker acts only on metadata that it has applied itself, in order.  Everything here is read on the node's loop.
+The broker acts only on metadata that it has applied itself, in order.  All methods are called on the node's loop.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ...replication.partition.assignment import Eligibility
 from ...runtime.clock import Clock
 from ...wire.errors import ErrorCode, KafkaError
 
-# How long a coordinator waits to hear of the state topic whose creation sent the client here.
+# How long a coordinator waits until it has applied the creation of its state topic.
 STATE_TOPIC_WAIT_S: Final = 1.0
 
 
 class ClusterView:
-    """`serving`: the metadata was applied up to this life's registration; older metadata may name this node leader by what its
-    former life had."""
+    """`serving`: this node has applied the metadata up to its own registration.  Older metadata may name it leader although it
+    lost records in an unclean stop."""
 
     def __init__(self, node_id: int, metadata: MetadataFollower, controller: ControllerClient, clock: Clock) -> None:
         self.node_id = node_id
@@ -40,18 +40,18 @@ class ClusterView:
         return self._metadata.applied_index
 
     async def wait_for_index(self, index: int, timeout_s: float) -> None:
-        """Until the metadata are applied so far.  Raises TimeoutError."""
+        """Returns when the metadata are applied up to `index`.  Raises TimeoutError."""
         await self._metadata.wait_for_index(index, timeout_s)
 
     @property
     def controller_id(self) -> int:
-        """The active controller, -1 when this broker knows none."""
+        """The active controller's node id, -1 when this broker does not know it."""
         return -1 if self._controller.active_id is None else self._controller.active_id
 
     # --- brokers ------------------------------------------------------------------------------------------------------------
 
     def rack_of(self, node_id: int) -> str:
-        """The rack of a broker that is up; empty when it has none."""
+        """The rack of a broker; empty when it has none or is fenced."""
         broker = self.state.brokers.get(node_id)
         return "" if broker is None or broker.fenced else broker.rack
 
@@ -67,7 +67,7 @@ class ClusterView:
         return found.kafka_host, found.kafka_port
 
     def isr_eligibility(self, topic_id: UUID, partition: int, node_id: int, broker_epoch: int) -> Eligibility:
-        """As the controller judges a follower that is to join an ISR, in the metadata that this node has."""
+        """Whether the controller would accept this follower as an ISR member, by the metadata that this node has applied."""
         follower = self.state.brokers.get(node_id)
         if follower is None:
             return Eligibility.NOT_NOW
@@ -75,7 +75,7 @@ class ClusterView:
             return Eligibility.NEVER
         if broker_epoch > follower.broker_epoch:
             return Eligibility.NOT_NOW
-        if follower.shutting_down:  # which stays so for the rest of this life
+        if follower.shutting_down:  # the controller does not take this back in this broker epoch
             return Eligibility.NEVER
         offline = (topic_id.bytes, partition) in follower.offline_replicas
         return Eligibility.NOT_NOW if follower.fenced or offline else Eligibility.YES
@@ -92,8 +92,8 @@ class ClusterView:
         return len(found.partitions) if found else 0
 
     async def state_partitions(self, topic: str) -> int:
-        """How many partitions a state topic has.  Raises COORDINATOR_NOT_AVAILABLE when this node does not come to know it: the
-        client that asks here was sent by a node that does, and metadata are on their way."""
+        """The number of partitions of a state topic.  Waits a moment for the topic's creation, because another node that has
+        applied it may have sent the client here; then raises COORDINATOR_NOT_AVAILABLE."""
         deadline_s = self._clock.monotonic() + STATE_TOPIC_WAIT_S
         while (count := self.partition_count(topic)) == 0:
             try:
@@ -103,14 +103,14 @@ class ClusterView:
         return count
 
     def leads(self, topic: str, partition: int) -> bool:
-        """By the metadata as applied here, which may be ahead of the logs that are being made."""
+        """Whether this node leads the partition by the applied metadata.  Its log may not be open yet."""
         found = self.state.topics.get(topic)
         place = found.partitions.get(partition) if found is not None and self.serving else None
         return place is not None and place.leader == self.node_id
 
     def in_sync_everywhere(self) -> bool:
-        """Every partition that is kept here and has a leader counts this node among its in-sync replicas.  One that only moves
-        here does not count: that may take long, and nothing relies on this node yet."""
+        """True when this node is in the ISR of each of its partitions that has a leader.  A partition that a reassignment moves
+        here does not count: the move may take long, and no other replica has been removed yet."""
         return all(
             self.node_id in partition.isr
             for topic in self.state.topics.values()

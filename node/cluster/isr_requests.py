@@ -1,4 +1,4 @@
-"""The ISR changes that the leaders on this node ask of the controller (AlterPartition)."""
+"""Sends the ISR changes of the leaders on this node to the controller (AlterPartition)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .topic_creation import TOPIC_WAIT_S
 
 
 class IsrRequests:
-    """`broker_epoch`: of this life of the broker."""
+    """`broker_epoch()` is the epoch of the broker's registration."""
 
     def __init__(self, cluster: ClusterView, controller: ControllerClient, broker_epoch: Callable[[], int]) -> None:
         self._cluster = cluster
@@ -22,11 +22,10 @@ class IsrRequests:
         self._broker_epoch = broker_epoch
 
     async def alter_partitions(self, changes: list[IsrChange]) -> AsyncIterator[Sequence[IsrResult]]:
-        """Answers as they may count, refusals first.
+        """Yields the rejections at once, and the other results when this node has applied the metadata that the controller had.
 
-        An answer is given only when this node has applied all that the controller had: an ISR must not count together with an
-        older min.insync.replicas, or this leader would acknowledge what an eligible successor lacks (KIP-966).  A refusal leaves
-        the leader with the ISR that it counted with before it asked, and waits for nothing.
+        A leader must not use a new ISR with an older min.insync.replicas, or it would acknowledge records that an eligible leader
+        (KIP-966) does not have.  A rejection leaves the leader with the ISR that it had, so it need not wait.
         """
         request = pb.AlterPartitionsRequest(node_id=self._cluster.node_id, broker_epoch=self._broker_epoch())
         for change in changes:
@@ -54,5 +53,5 @@ class IsrRequests:
         yield [result for result in results if result.error in REFUSED]
         others = [result for result in results if result.error not in REFUSED]
         if others:
-            await self._cluster.wait_for_index(reply.metadata_index, TOPIC_WAIT_S)  # TimeoutError: asked again
+            await self._cluster.wait_for_index(reply.metadata_index, TOPIC_WAIT_S)  # after a TimeoutError `IsrChanges` asks again
             yield others

@@ -1,8 +1,8 @@
 """Requests from this broker to others over the framed Kafka protocol: fetches, transaction markers, enlistments.
 
-One connection a peer and purpose, made on first use and again after a failure.  Many requests may be under way on it; answers
-come in order.  A request that gets no answer raises NETWORK_EXCEPTION or REQUEST_TIMED_OUT: whether the peer acted on it is
-unknown, and every message sent this way may be repeated.
+There is one connection for each peer and purpose, made on first use and again after a failure.  It carries many requests at a
+time; responses come in order.  A request without a response raises NETWORK_EXCEPTION or REQUEST_TIMED_OUT: the caller cannot know
+whether the peer executed it, and may repeat every request that is sent this way.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Peer:
             finally:
                 timer.cancel()
         except TimeoutError as error:
-            # Answers come in order, so a request that is given up poisons the connection for those behind it.
+            # Responses come in order, so after a request that timed out the connection is of no use for the later ones.
             self.close()
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"node {self.node_id} did not answer in {timeout_s:g} s") from error
         except OSError as error:
@@ -113,7 +113,7 @@ class Peer:
         except KafkaError as error:
             future.set_exception(error)
         except Exception as error:
-            # An answer that cannot be read must reach the caller, not the event loop.
+            # An error in decoding the response must reach the caller, not the event loop.
             future.set_exception(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"answer of node {self.node_id}: {error!r}"))
 
     def _on_close(self, reason: str) -> None:
@@ -134,7 +134,8 @@ class Peer:
 
 
 class Peers:
-    """Connections for coordination, one a broker; replication has its own (a large fetch must not hold up a marker)."""
+    """Connections for coordination, one for each broker; replication has its own, so that a large fetch does not delay a
+    marker."""
 
     def __init__(self, resolve: Resolve, *, client_id: str, max_frame_bytes: int) -> None:
         self._resolve = resolve
@@ -174,7 +175,7 @@ class PeerFetchTransport:
 
 
 async def ask_who_it_is(broker: BrokerState, client_id: str, max_frame_bytes: int, timeout_s: float) -> bool:
-    """By a connection of its own.  False: another one answers there.  Raises KafkaError."""
+    """Asks over a connection of its own; False when another broker answers at the address.  Raises KafkaError."""
     address = broker.kafka_host, broker.kafka_port
     peer = Peer(broker.node_id, lambda _: address, client_id=client_id, max_frame_bytes=max_frame_bytes)
     try:

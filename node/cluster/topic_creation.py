@@ -1,5 +1,5 @@
-"""Topics that this broker has the controller create: for CreateTopics, for a client that names one that is missing, and the state
-topics at their first use."""
+"""Asks the controller to create topics: for CreateTopics, for a client that names a missing topic, and for the state topics at
+their first use."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .cluster_view import ClusterView
 
 log = logs.get(__name__)
 
-# How long a request waits for a topic that it just caused to be created to become known here.
+# How long a request waits until this node has applied the creation of its topic.
 TOPIC_WAIT_S: Final = 5.0
 
 
 class TopicCreation:
-    """`logs_made(timeout_s)` returns when this node's logs of what the metadata gave it are made; it raises TimeoutError."""
+    """`logs_made(timeout_s)` returns when this node has created the logs of its new partitions; it raises TimeoutError."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class TopicCreation:
         self._creating: dict[str, asyncio.Task[TopicState]] = {}
 
     async def wait_for_metadata(self, index: int) -> None:
-        """So that a client that changed the metadata through this node can read the change from it, and write to what was
-        created."""
+        """Returns when this node has applied the change and created its logs, so that the client can read the change from it and
+        write to the new partitions."""
         try:
             await self._cluster.wait_for_index(index, TOPIC_WAIT_S)
             await self._logs_made(TOPIC_WAIT_S)
@@ -48,14 +48,14 @@ class TopicCreation:
             log.warning("metadata_lags", wanted=index, applied=self._cluster.metadata_index)
 
     async def create(self, request: pb.CreateTopicsRequest, timeout_s: float) -> pb.CreateTopicsReply:
-        """Creates topics and waits until this node knows them."""
+        """Creates topics and waits until this node has applied them."""
         reply = await self._controller.create_topics(request, timeout_s)
         if not request.validate_only:
             await self.wait_for_metadata(reply.metadata_index)
         return reply
 
     async def auto_create(self, name: str) -> ErrorCode:
-        """A client asked for a topic that does not exist; creates it when that is configured."""
+        """Creates a topic that a client named and that does not exist, when the settings allow it."""
         if name in internal_topics.INTERNAL_TOPICS or not self._configuration.flag("auto.create.topics.enable"):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:

@@ -1,21 +1,22 @@
 """The gRPC data service: bulk reads of committed records for Spark, answered by partition leaders.
 
-Every call about a partition first makes sure that this node leads it in the epoch the caller believes in, and that the name still
-means the topic the caller means.  A stream makes sure that its range is settled, pins what it found (the replica, the leader
-epoch), and repeats, chunk by chunk:
+Every call for a partition first checks that this node leads it in the leader epoch that the caller names, and that the topic
+still has the caller's topic id.  A stream checks that its range is settled, pins the replica and the leader epoch, and repeats,
+chunk by chunk:
 
 1. find the place on the loop and read whole batches in a thread (a bulk read must never hold up the node's loop; `bulk_read` says
    why that is safe);
-2. back on the loop, look again: still the leader of the pinned epoch, and the log not cut above the position meanwhile?
-3. only then send what was read; gRPC's flow control holds the stream until the reader takes it.
+2. back on the loop, check again that this node leads in the pinned epoch, and that the log was not truncated below the position;
+3. only then send the chunk; gRPC's flow control holds the stream until the reader takes it.
 
-More streams than the node serves at once wait in a fair queue (`range_turns`), and readers who know how are told that they wait.
+So a reader gets no records that were read while this node lost the leadership.  The first chunk carries the aborted
+transactions of the *whole* range: the list cannot change later, since the range ends at or below the last stable offset.
 
-A count of a range is made in the same three steps, piece by piece: what a piece has found out about the segments stays known, so
-a caller who gives up and asks again does not begin anew.
+Streams beyond those that the node serves at once wait in a fair queue (`range_turns`); a reader of a newer version gets a message
+while it waits.
 
-So a reader gets nothing that was read while this node ceased to lead.  The aborted transactions of the *whole* range go with the
-first chunk: the list cannot change later, since the range ends at or below the last stable offset.
+A count of a range takes the same three steps, piece by piece.  The log keeps what a piece has counted, so a caller that times out
+and asks again does not start from the beginning.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ CHUNK_BYTES_DEFAULT: Final = 1 << 20
 CHUNK_BYTES_MAX: Final = 8 << 20  # but one batch may be larger, and is then sent alone
 TARGET_BYTES_MIN: Final = 1 << 10
 READ_THREADS: Final = 2
-PARK_AFTER_S: Final = 2.0  # a reader who leaves a chunk for so long lets others read meanwhile
-WAITING_NOTE_S: Final = 5.0  # how often a reader in the queue hears of the node
-QUEUE_STALL_S: Final = 60.0  # a queue in which nothing moves for so long is given up
+PARK_AFTER_S: Final = 2.0  # a stream whose reader leaves a chunk for so long loses its turn
+WAITING_NOTE_S: Final = 5.0  # how often a stream in the queue sends its reader a message
+QUEUE_STALL_S: Final = 60.0  # when no stream makes progress for so long, waiting ones fail
 SAMPLE_BYTES_MAX: Final = 16 << 20  # of the one batch by which compression is judged
 PARTITIONS_MAX: Final = 10_000  # of one request
 COUNT_ATTEMPTS: Final = 5  # the cleaner or a truncation may change the log while it is counted
@@ -81,7 +82,7 @@ _STATUS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """What a stream found at its start and insists on until its end."""
+    """The replica and leader epoch of a stream, checked for every chunk."""
 
     replica: Replica
     leader_epoch: int
@@ -109,7 +110,7 @@ class DataService(data_pb2_grpc.DataServicer):
         self._counts_turn = asyncio.Lock()
 
     def close(self) -> None:
-        """Lets go of the threads; streams in progress fail."""
+        """Shuts the threads down; streams in progress fail."""
         for pool in (self._pool, self._counts):
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -278,12 +279,12 @@ class DataService(data_pb2_grpc.DataServicer):
             counting = begin_count(pinned.replica.log, start, end, committed=request.isolation == pb.READ_COMMITTED)
             try:
                 await asyncio.get_running_loop().run_in_executor(self._counts, counting.run)
-            finally:  # as with reads: what happened meanwhile is the better answer
+            finally:  # as with reads: a lost leadership is the better answer
                 self._require_still_pinned(request, pinned, start)
                 counting.require_unchanged()
             records = counting.finish()
         if pinned.replica.log.flush_due:
-            self._request_flush(pinned.replica.log)  # what was found out is kept
+            self._request_flush(pinned.replica.log)  # writes the counts to the disk
         return records
 
     async def _chunks(
@@ -306,10 +307,10 @@ class DataService(data_pb2_grpc.DataServicer):
                 records, next_offset = await asyncio.get_running_loop().run_in_executor(self._pool, read.run)
             except OSError as error:
                 self._require_still_pinned(request, pinned, position)
-                if error.errno == errno.EIO:  # nothing that happened to the log explains it
+                if error.errno == errno.EIO:  # a disk error, which no truncation or deletion explains
                     replica.log.go_offline(unreadable(error, replica.log.directory, position))
                 raise
-            finally:  # a read beside a truncation or a deletion may fail in any way: what happened meanwhile is the better answer
+            finally:  # a truncation or deletion may make a read fail in any way: then that is the better answer
                 self._require_still_pinned(request, pinned, position)
             chunk = pb.RangeChunk(records=records, start_offset=position, next_offset=next_offset)
             for transaction in aborted:
@@ -335,7 +336,7 @@ class DataService(data_pb2_grpc.DataServicer):
     async def _until_active(
         self, request: pb.ReadRangeRequest, turn: Turn, granted: asyncio.Event, position: int
     ) -> AsyncIterator[pb.RangeChunk]:
-        """Waits for the turn; yields a sign of life from time to time.  Gives up only when the whole node stands still."""
+        """Waits for the turn and yields a message from time to time.  Fails only when no stream of the node makes progress."""
         loop = asyncio.get_running_loop()
         while not turn.is_active:
             try:
@@ -381,7 +382,7 @@ class DataService(data_pb2_grpc.DataServicer):
         if start < replica.log.log_start_offset:
             raise _out_of_range(replica, start, end)
         if end > bound:
-            # The caller learnt this end from a leader.  A new leader may need a moment to know that it is settled.
+            # The caller has this end from a leader.  A new leader's high watermark may need a moment to reach it.
             raise KafkaError(
                 ErrorCode.OFFSET_NOT_AVAILABLE,
                 f"{replica.topic}-{replica.partition}: {end} is above {bound}, up to which records are settled",
@@ -420,7 +421,7 @@ class DataService(data_pb2_grpc.DataServicer):
     async def _abort(
         self, context: grpc.aio.ServicerContext[Any, Any], topic: str, partition: int, error: KafkaError | OSError
     ) -> NoReturn:
-        """Ends the call with the error code and who leads now."""
+        """Ends the call with the error code and the partition's present leader."""
         error, log_start_offset = self._judged(error, topic, partition)
         detail = pb.ErrorDetail(error_code=error.code, message=error.message, log_start_offset=log_start_offset)
         detail.leader.CopyFrom(self._leader_hint(topic, partition))

@@ -1,16 +1,16 @@
-"""Which range reads of a node go on now: so many at once, the others in the order in which they came.
+"""Which range reads of a node run now: a fixed number at once, the others in the order in which they came.
 
-A read is one of these, and moves between them:
+A read is in one of these states:
 
 - *active*: it has a turn, and reads and sends chunks;
-- *waiting*: it stands in the queue; whoever is active and ends, parks or yields lets the first of the queue go on;
+- *waiting*: it is in the queue; when an active read ends, parks or yields, the first read of the queue becomes active;
 - *parked*: its reader has not taken a chunk for a while, so that it holds a chunk in memory and needs no turn; when the reader
   takes the chunk, the read queues again.  Parked chunks are bounded in bytes: where they reach the bound, a read keeps its turn.
 
-A read that has sent `turn_bytes` while others wait goes to the end of the queue: a long range does not hold up the short ones.
+A read that has sent `turn_bytes` while others wait goes to the end of the queue: a long range does not delay the short ones.
 
-Pure: the time is handed in.  `progress_at` is when the node last got on with any read: a queue is only too slow when *that* is
-long ago, however long it is.
+Pure: the caller gives the time.  `progress_at` is the last time that any read made progress: a waiting read fails only when that
+is long ago, however long the queue is.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class RangeTurns:
         return turn
 
     def leave(self, turn: Turn, now: float) -> None:
-        """The read is over, wherever it stood."""
+        """The read is over, in whatever state it was."""
         if turn.is_active:
             self._end_turn(turn, now)
         elif turn.parked_bytes:
@@ -89,7 +89,7 @@ class RangeTurns:
             self._waiting.remove(turn)
 
     def park(self, turn: Turn, held_bytes: int, now: float) -> None:
-        """The reader does not take what was sent: the turn goes to another read, unless too much is parked already."""
+        """The reader does not take the chunk: the turn goes to another read, unless the parked chunks reach their bound."""
         held_bytes = max(1, held_bytes)
         if turn.is_active and self._parked_bytes + held_bytes <= self._parked_bytes_max:
             turn.parked_bytes = held_bytes

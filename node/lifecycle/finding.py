@@ -1,4 +1,4 @@
-"""What a node does for being found by the others, and for finding them: see `reachability`."""
+"""Whether the other brokers can connect to this one, and this one to them: the tasks and callbacks around `reachability`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .reachability import TIMEOUT_S, Ask, Asked, Prober, Question, ReachedBy
 log = logs.get(__name__)
 
 FOUND_S_MAX: Final = 120.0
-"""Others that have not found a broker by then are cut off from it, or have another address for it: that is not its start."""
+"""A broker that has not connected by then has no network path, or an old address: this broker's start does not wait longer."""
 
 
 def ask_over_kafka(frame_bytes_max: int) -> Ask:
-    """Each question by a connection of its own, at the address with which the other broker is registered."""
+    """Asks over a new connection each time, at the address that the other broker has registered."""
 
     async def ask(other: BrokerState, question: Question) -> bool:
         return await ask_who_it_is(other, question.client_id, frame_bytes_max, TIMEOUT_S)
@@ -30,8 +30,8 @@ def ask_over_kafka(frame_bytes_max: int) -> Ask:
 
 
 class Finding:
-    """The prober of one broker, and whether the others have found it.  `reached_by` is what its heartbeats tell; `ask` asks
-    another broker (`ask_over_kafka`)."""
+    """The prober of one broker, and whether the other brokers have connected to it.  Its heartbeats send `reached_by` to the
+    controller; `ask` asks another broker (`ask_over_kafka`)."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Finding:
         return self._cluster.node_id, self._lifecycle.broker_epoch
 
     def asked_who_this_is(self, question: Question) -> bool:
-        """Another broker has found this one, if it is the one that was meant."""
+        """Another broker has connected; False when it meant another broker or another epoch of this one."""
         asked = self._reached_by.asked(question, self._own_life(), self._cluster.is_registered)
         if asked is Asked.NOTED and question.asker[0] in self._lifecycle.not_reached_by:
             self._lifecycle.heartbeat_soon()
@@ -64,7 +64,8 @@ class Finding:
 
     @property
     def is_found(self) -> bool:
-        """Where names lag behind addresses, a rolling restart waits for the names, though not for ever."""
+        """True when every running broker has connected to this one, or after a bounded wait.  Where DNS lags behind new
+        addresses a rolling restart waits for it here."""
         waits_for = self._lifecycle.not_reached_by
         if not self._found:
             self._found = not waits_for or self._clock.monotonic() - self._started_at > FOUND_S_MAX

@@ -1,22 +1,22 @@
-"""The lease on leadership, as the broker counts it from the answers to its heartbeats.  Pure: times are given.
+"""The lease on leadership, as the broker computes it from the answers to its heartbeats.  Pure: the caller gives the times.
 
-A heartbeat that was sent at `sent_at` and answered, however late, is good for one session from `sent_at`: the controller counts
-from when it arrived, which is no earlier.  Several are under way at a time and answers come in any order, so each kind of news
-has an order of its own, and what is older never undoes what is newer:
+A heartbeat sent at `sent_at` and answered, however late, extends the lease to one session after `sent_at`: the controller counts
+the session from the heartbeat's arrival, which is not earlier.  Several heartbeats are in flight and answers come in any
+order, so each fact has an order of its own, and an older answer never replaces a newer one:
 
-* The lease goes by the latest `sent_at` that was answered.
-* Whether the broker is fenced goes by the metadata index that the controller had applied when it answered: one index, one state.
-* An answer from an earlier controller epoch than one heard of counts for nothing.
+* The lease counts from the latest `sent_at` whose heartbeat was answered.
+* The answer with the highest metadata index says whether the broker is fenced: at one index the metadata have one state.
+* The broker ignores an answer with an earlier controller epoch than one it has seen.
 
-An answer alone does not renew.  The controller may have fenced this broker, and had others elected, before it heard of it
-(again): in its silence, or while a deposed controller still answered.  Those elections are in the metadata that the controller
-had at its answer (it waits for a fencing that is under way), so the broker first applies the metadata up to `known_index`.  That
-is taken from the first answer of a controller epoch, and again from the first one after a whole session for which no answer of
-that controller is good.  In between it cannot have fenced this broker for its silence, so the index stays, and a broker that is
-always a little behind the controller still renews.
+An answer alone does not renew the lease.  The controller may have fenced this broker and elected other leaders before the
+heartbeat arrived: while the broker was silent, or while a deposed controller still answered.  Those elections are in the metadata
+that the controller had when it answered (it waits for a fencing in progress), so the broker first applies the metadata up to
+`known_index`.  The broker takes that index from the first answer of a controller epoch, and again from the first answer after a
+whole session without one that renews.  In between the controller cannot have fenced this broker for silence, so the index stays,
+and a broker that is always a little behind the controller still renews.
 
-Controllers may have different session timeouts, by their files, so each answer names that of its controller.  A shorter one
-shortens at once what an earlier controller granted; a longer one, up to what the registration allowed, comes only with a
+Controllers may have different session timeouts in their files, so each answer names that of its controller.  A shorter timeout
+shortens at once the lease that an earlier controller granted; a longer one, at most that of the registration, counts only from a
 heartbeat that this controller has answered and that renews.
 """
 
@@ -28,25 +28,25 @@ from enum import Enum, auto
 
 @dataclass(slots=True, frozen=True)
 class HeartbeatAnswer:
-    """What one answered heartbeat tells."""
+    """The content of one answered heartbeat."""
 
     sent_at: float
     controller_epoch: int
     metadata_index: int
     fenced: bool
     session_s: float = 0.0
-    """The controller's session; 0: it does not say."""
+    """The controller's session timeout; 0: a controller of an older version, which does not send it."""
 
 
 class Change(Enum):
-    """What became of the session."""
+    """How the session changed."""
 
     LOST = auto()
     REGAINED = auto()
 
 
 class Lease:
-    """See the module's text.  `session_s` is at most the broker's own and that of the registration."""
+    """See the module's docstring.  `session_s` is at most the broker's own session timeout and that of the registration."""
 
     __slots__ = (
         "_controller_epoch", "_fenced_index", "_granted_s", "_heard_sent_at", "_held", "_known_index", "_session_s_max",
@@ -76,19 +76,19 @@ class Lease:
 
     @property
     def is_lost(self) -> bool:
-        """As far as it was noticed, by `end_when_over`."""
+        """Whether `end_when_over` has found the session over, and none was regained since."""
         return not self._held
 
     def end_when_over(self, now: float) -> Change | None:
-        """To be called before the lease is renewed, too: this process may have slept, and its timers are still to run."""
+        """Called by a timer, and before each renewal: after a pause of the process its timers may run later than the answers."""
         if self.left_s(now) > 0 or not self._held:
             return None
         self._held = False
         return Change.LOST
 
     def shorten(self, answer: HeartbeatAnswer) -> bool:
-        """Before `end_when_over` and `answered`: by the session of this controller the lease may be over already.  True: it ends
-        earlier than before."""
+        """Called before `end_when_over` and `answered`, because by this controller's session timeout the lease may be over
+        already. True when the lease ends earlier than before."""
         if answer.controller_epoch < self._controller_epoch or answer.session_s <= 0:
             return False
         self._granted_s = min(self._session_s_max, answer.session_s)
@@ -98,7 +98,7 @@ class Lease:
         return True
 
     def answered(self, answer: HeartbeatAnswer, applied_index: int, now: float) -> Change | None:
-        """Takes in an answer that arrives `now`, when the metadata is applied up to `applied_index`; after `end_when_over`."""
+        """An answer arrives at `now`, with the metadata applied up to `applied_index`; called after `end_when_over`."""
         if answer.controller_epoch < self._controller_epoch:
             return None
         self._note_heard(answer, now)

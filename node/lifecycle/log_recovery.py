@@ -1,7 +1,7 @@
-"""The node's start, until its logs are open: the event loop goes on, and whoever asks is told how far that is.
+"""The node's start, until its logs are open: threads open them, and the event loop serves the pages that show the progress.
 
-`/readyz` says `recovering: 1200 of 3000 logs are open`, the log has a line every few seconds, and two metrics count.  A signal to
-stop is obeyed after the logs that are being opened at the moment.
+`/readyz` says `recovering: 1200 of 3000 logs are open`, the log has a line every few seconds, and two metrics count.  After a
+stop signal the node finishes the logs that it is opening, and stops.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECOVERING: Final = "recovering"
 
 
 class RecoveryCollector:
-    """Two gauges, also when all logs are open."""
+    """Two gauges with the progress; they stay when all logs are open."""
 
     def __init__(self, directory: DataFolders) -> None:
         self._progress = directory.progress
@@ -59,7 +59,7 @@ async def open_logs(directory: DataFolders, clock: Clock, stop_wanted: Awaitable
 
 
 def page_while_opening(directory: DataFolders, path: str) -> Page:
-    """What is answered before there is anything else to tell."""
+    """The HTTP pages before the node's parts exist."""
     if path == "/livez":
         return Page(200, "text/plain", b"ok\n")
     if path == "/readyz":

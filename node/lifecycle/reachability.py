@@ -1,9 +1,10 @@
-"""Whether the other brokers find this one, and whether this one finds them: asked once in the life of each.
+"""Whether the other brokers can connect to this one, and this one to them: each pair tests it once per broker epoch.
 
-A broker connects to every other that is up, at the address that this one is registered with, by a connection of its own and the
-name looked up anew, until it was answered.  It asks by an ApiVersions request, which every version of a node answers; whom it
-means stands in the client id.  The one that is asked notes who reached it, and tells the controller
-(`controller/state/reachability.py`).  One that is not the one meant says so: an address may be another's by now.
+A broker connects to every other running broker, at the address that the other one has registered, over a new connection and with
+a new DNS lookup, and repeats that until the other one has answered.  The question is an ApiVersions request, which every
+version of a node answers; its client id names both brokers with their epochs.  The broker that is asked notes which brokers
+reached it, and its heartbeats send them to the controller (`controller/state/reachability.py`).  It answers an error when the
+question means another broker: an address may belong to another broker now.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ REACHED_BY_MAX: Final = 1000
 
 @dataclass(slots=True, frozen=True)
 class Question:
-    """Asks whether `target` is there."""
+    """The question of one broker whether `target` answers at its address."""
 
     asker: Life
     target: Life
@@ -41,7 +42,7 @@ class Question:
 
 
 def parse(client_id: str) -> Question | None:
-    """None for the client id of anything else."""
+    """None for any other client id."""
     parts = client_id.split("/")
     if len(parts) != 5 or parts[0] != PREFIX:
         return None
@@ -49,28 +50,29 @@ def parse(client_id: str) -> Question | None:
         return None
     numbers = [int(part) for part in parts[1:]]
     if max(numbers[0], numbers[2]) >= 1 << 31 or max(numbers[1], numbers[3]) >= 1 << 63:
-        return None  # what no node has: a heartbeat could not carry it either
+        return None  # no node has such numbers, and a heartbeat could not carry them
     return Question((numbers[0], numbers[1]), (numbers[2], numbers[3]))
 
 
 class Asked(Enum):
-    """What came of a question."""
+    """The result of a question, at the broker that is asked."""
 
     REFUSED = auto()
-    """Another broker, or another life of this one, is meant; or the asker is not known here (yet).  It asks again."""
+    """The question means another broker, or another epoch of this one; or the asker's registration is not applied here.  The
+    asker asks again."""
     NOTED = auto()
     KNOWN = auto()
 
 
 class ReachedBy:
-    """Who has reached this life of this broker."""
+    """The brokers, with their epochs, that have reached this broker in its present epoch."""
 
     def __init__(self) -> None:
         self._lives: dict[int, int] = {}  # node id: broker epoch
 
     def asked(self, question: Question, own_life: Life, is_registered: Callable[[Life], bool]) -> Asked:
-        """Notes who asks.  Any client can ask in the name of a broker, so only a life that is registered counts: what this says
-        of others is theirs to read in the metadata, and no invented epoch hides the real one."""
+        """Notes the asker.  Any client can send a question in the name of a broker, so only a registered broker epoch counts: an
+        invented one must not replace the real one."""
         if question.target != own_life or not is_registered(question.asker):
             return Asked.REFUSED
         node_id, epoch = question.asker
@@ -90,7 +92,8 @@ Ask = Callable[[BrokerState, Question], Awaitable[bool]]
 
 
 class Prober:
-    """Asks the others.  `ask` connects anew; it returns whether the one that is meant answered, or raises KafkaError."""
+    """Asks the other brokers.  `ask` makes a new connection; it returns whether the broker that is meant answered, or raises
+    KafkaError."""
 
     def __init__(
         self,
@@ -100,14 +103,14 @@ class Prober:
         clock: Clock,
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`on_failure(error)`: by a defect no broker is asked any more."""
+        """`on_failure(error)`: a defect ended the task that asks."""
         self._own_life = own_life
         self._brokers = brokers
         self._ask = ask
         self._clock = clock
         self._on_failure = on_failure
         self._reached: dict[int, int] = {}
-        self._failed: dict[int, int] = {}  # like `_reached`: of these lives an unforeseen failure was logged
+        self._failed: dict[int, int] = {}  # like `_reached`: the broker epochs with an unexpected failure in the log
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -154,7 +157,7 @@ class Prober:
         except (KafkaError, TimeoutError, OSError) as error:
             log.debug("broker_not_reached", broker=broker.node_id, address=str(broker.kafka), error=error)
             return
-        except Exception as error:  # of this one broker: the others are asked all the same, and it is asked again
+        except Exception as error:  # with this broker only: it is asked again, like the others
             if self._failed.get(broker.node_id) != broker.broker_epoch:
                 self._failed[broker.node_id] = broker.broker_epoch
                 log.error("asking_broker_failed", broker=broker.node_id, address=str(broker.kafka), error=error)

@@ -1,18 +1,19 @@
-"""The Kafka listener: from a connection's frames to handlers, and their answers back in order.
+"""The Kafka listener: passes the frames of a connection to the request handlers, and sends their responses in order.
 
-All connections share the loop's time (`runtime/turns.py`): a request begins when it is its connection's turn.  However many
-requests others have sent, a connection that has used little goes first, and the loop comes round every few milliseconds.
+All connections share the loop's time (`runtime/turns.py`): a request begins when its connection has its turn.  However many
+requests other clients have sent, a connection that has used little time goes first, and every few milliseconds the loop reads
+sockets and runs timers.
 
-Per connection: frames are taken one after the other; a handler runs to its end before the next frame is looked at, unless it
-returns a `Deferred`, whose answer is awaited aside, or is `Staged`: then others of its kind ask their questions meanwhile, and do
-their work when it has done its own.  Answers leave in the order of their requests, as every client expects.
-What a connection may have in work is bounded: above `REQUESTS_IN_WORK_MAX` reading pauses.
+Per connection the listener handles one frame after another; a handler returns before the next frame begins, with two exceptions.
+After a `Deferred` the next request begins while a task awaits the answer.  `Staged` requests verify at the same time, and execute
+in their order.  Responses leave in the order of their requests, as every client expects.  A connection has at most
+`REQUESTS_IN_WORK_MAX` requests in work: above, the listener stops reading from it.
 
-When a connection is gone, what it had asked is dropped and what waits for it is cancelled: no one is there to be answered.  Only
-what asks for no answer, a produce with acks=0, is still done: a client may send that and close.
+When a connection closes, the listener drops its frames and cancels its requests, because the client cannot get a response. 
+Only a produce with acks=0, which has no response, is still executed: a client may send it and close.
 
-A frame that is no request of this protocol (garbage, an unknown key, a version that is not served) closes its connection with
-one log line that says why; nothing else is touched.
+A frame that is not a request of this protocol (garbage, an unknown key, a version that is not supported) closes its connection
+with one log line that says why; other connections are not affected.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 REQUESTS_IN_WORK_MAX: Final = 64
-# Requests of lost connections that ask for no answer and are still done, over all of them.
+# Requests with acks=0 of closed connections that are still to be executed, over all connections.
 UNANSWERED_MAX: Final = 1000
-# A request that was not answered for this long when its connection closed is worth a line in the log.
+# A request that has waited for this long when its connection closes gets a line in the log.
 SLOW_S: Final = 1.0
 _NAMES: Final = {int(key): key.name.lower() for key in ApiKey}
-# They wait for records, or for the other members of a group, by design: that a client goes meanwhile says nothing.
+# These requests wait by design, for records or for other members of a group: no line when the client closes meanwhile.
 _LONG_POLLS: Final = frozenset(_NAMES[key] for key in (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
 # Smaller frames are copied: that costs less than giving the connection a new buffer.
 COPY_BYTES_MAX: Final = 16 * 1024
@@ -73,18 +74,18 @@ class Handlers:
 
 @dataclass(slots=True)
 class Shared:
-    """What the connections of a listener have in common."""
+    """The state that all connections of a listener share."""
 
     limiter: LogLimiter
     turns: LoopTurns
     abandoned: RateLimitedLines
-    """How long its requests may take is the client's business."""
+    """The client decides how long these requests wait."""
     unanswered: int = 0
-    """Requests of lost connections that are still to be done."""
+    """Requests of closed connections that are still to be executed."""
 
 
 class _Slot:
-    """The place of one answer in the connection's order."""
+    """The place of one response in the connection's order."""
 
     __slots__ = ("buffers", "done", "lease", "name", "started")
 
@@ -112,10 +113,10 @@ class ClientConnection:
         self._slots: deque[_Slot] = deque()
         self._arrived = asyncio.Event()
         self._aside: set[asyncio.Task[None]] = set()
-        self._unanswered = False  # the request in work asks for no answer
+        self._unanswered = False  # the request in work has no response
         self._is_lost = False
         self._last_turn: Order | None = None
-        """Done when every staged request so far has done its work; None when there is none under way."""
+        """Done when every staged request so far is executed; None when there is none."""
         self._host, _, port = connection.peer.rpartition(":")
         self._client = ClientSoftware(port=int(port) if port.isdigit() else 0)
         self._worker = asyncio.create_task(self._work(), name=f"connection {connection.peer}")
@@ -196,7 +197,7 @@ class ClientConnection:
         return Turn(self._turns, self._account)
 
     async def _yield_loop(self) -> None:
-        """Within a long request: goes on when it is the connection's turn again."""
+        """Awaited within a long request: returns when it is the connection's turn again."""
         await self._turns.wait(self._account)
 
     def _failed(self, error: Exception, lease: FrameLease | None) -> None:
@@ -204,7 +205,7 @@ class ClientConnection:
             too_large = isinstance(error, RequestTooLarge)
             self._refuse("request_too_large" if too_large else error.code.name.lower(), str(error), lease)
         else:
-            # A defect of ours: this client learns it by the closed connection, the others go on.
+            # A defect of the node: it closes this connection, and the others are not affected.
             log.error("request_failed", peer=self._connection.peer, exc_info=error)
             self._refuse("internal_error", "internal error", lease)
 
@@ -217,12 +218,12 @@ class ClientConnection:
             return
         who = header.client_id or "", self._host, self._yield_loop, self._turn, self._client
         context = RequestContext(header.api_key, header.api_version, header.correlation_id, *who)
-        if not self._is_lost:  # the slots are those of answers
+        if not self._is_lost:  # a closed connection sends no responses
             self._slots.append(slot)
         staged = self._handlers.staged.get(header.api_key)
         if staged is not None:
             request = staged(self._broker, context, frame[position:])
-            if self._is_lost:  # one after the other, here: those that had a turn are cancelled, and will not say that it is over
+            if self._is_lost:  # executed here, in order: the tasks of earlier staged requests are cancelled and set no `mine`
                 if request.verify is not None:
                     await request.verify()
             elif request.verify is not None or self._last_turn is not None:
@@ -271,7 +272,7 @@ class ClientConnection:
                 outcome = await request.execute()
         except Exception as error:
             self._failed(error, None)  # the slot has the lease
-            return  # and nobody may do its work after this one: the connection closes
+            return  # `mine` stays open: no later request executes, and the connection closes
         mine.set_result(None)
         if self._last_turn is mine:
             self._last_turn = None
@@ -305,7 +306,7 @@ class ClientConnection:
         self._flush()
 
     def _flush(self) -> None:
-        """Sends what is ready at the head of the order."""
+        """Sends the responses that are ready, up to the first that is not."""
         while self._slots and self._slots[0].done:
             slot = self._slots.popleft()
             _release(slot.lease)
@@ -317,7 +318,8 @@ class ClientConnection:
             self._connection.resume()
 
     def _unsupported(self, header: RequestHeader, slot: _Slot, frame: memoryview, position: int) -> None:
-        """The two requests that say in an answer that they are not served; all others close the connection."""
+        """Answers UNSUPPORTED_VERSION to the two requests whose clients understand it; any other request closes the
+        connection."""
         answer: bytes | None = None
         if header.api_key == ApiKey.API_VERSIONS:
             answer = codec.unsupported_api_versions(header.correlation_id, self._broker.announced_keys)

@@ -2,14 +2,16 @@
 
 Clients see what is committed: below the high watermark, or, when read_committed, below the last stable offset and with the
 aborted transactions of the range.  A fetch waits until `min_bytes` are there, a partition has an error or a divergence, or
-`max_wait_ms` is over; after a wait every partition is looked at again: another leader, a deletion, a truncation is found out.
-A partition that is not known is answered so, and ends no wait for the others: a client that asks for it would ask without end.
+`max_wait_ms` is over; after a wait the leader looks at every partition again, because its leadership may be lost, or the
+partition deleted or truncated.  An unknown partition gets an error but does not end the wait for the others, or its client
+would send fetches without a pause.
 
-The byte budget is given out from another partition on each time, and the first partition that has records always gets one whole
-batch, however large: nobody starves.  Within a session (`client_sessions`) the partitions that had records go to the end instead.
+Each fetch spends its byte budget from another partition on, and the first partition that has records always gets one whole batch,
+however large, so every partition gets its records.  Within a session (`client_sessions`) the partitions that had records go to
+the end instead.
 
-A client that names its rack is sent to a replica there, and served by a follower, when the node has them do so (`nearby`).
-A debugging consumer is served by whichever replica it asks.
+With `fetch.from.closest.replica` the leader sends a client that names its rack to a replica in that rack, and followers serve
+clients (`nearby`).  Every replica serves a debugging consumer.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from .nearby import NONE, RackOf, nearby_replica
 
 READ_COMMITTED = 1
 DEBUGGING_CONSUMER_ID = -2
-"""The `replica_id` of a tool that compares replicas: each serves it what it holds of what is committed."""
+"""The `replica_id` of a tool that compares replicas: each replica serves it the committed records that it has."""
 WAITING_FETCHES_MAX = 10_000
 
 
@@ -48,7 +50,7 @@ class ClientFetches:
         topic_name_of: TopicNameOf = lambda _topic_id: None,
         sessions_max: int = SESSIONS_MAX,
     ) -> None:
-        """Without `rack_of`, leaders alone serve clients; `topic_name_of(topic_id)` is None for a topic that is not known."""
+        """Without `rack_of` only leaders serve clients; `topic_name_of(topic_id)` is None for an unknown topic."""
         self._clock = clock
         self._lookup = lookup
         self._on_storage_failure = on_storage_failure
@@ -127,7 +129,8 @@ class ClientFetches:
         """The answer as of now, and whether it should go out without (further) waiting.  `unknown` gets, on arrival, the answers
         of the partitions for which nothing is waited."""
         answers: dict[int, FetchResponsePartition] = dict(unknown)
-        enough = min(request.min_bytes, request.max_bytes)  # more than it may be given nobody can wait for; with 0 nobody waits
+        # the wait must end by `max_bytes` at the latest; with 0 the fetch does not wait
+        enough = min(request.min_bytes, request.max_bytes)
         total, ready = 0, request.max_wait_ms <= 0
         first = 0
         if session.session_id == 0 and parts:

@@ -1,15 +1,16 @@
-"""Fetch sessions of clients (KIP-227): a client names only the partitions that changed, and is answered only what is new to it.
+"""Fetch sessions of clients (KIP-227): a client names only the partitions that it changes, and gets only those with news.
 
-A session begins with a full fetch (epoch 0) and lives on with epochs 1, 2, ..; a fetch with epoch -1 ends it.  A number out of
-its order is INVALID_FETCH_SESSION_EPOCH, a session that is not known FETCH_SESSION_ID_NOT_FOUND, and one that began with names
-and goes on with ids, or the other way round, FETCH_SESSION_TOPIC_ID_ERROR (KIP-516); a client begins anew after each of them.
+A session begins with a full fetch (epoch 0) and lives on with epochs 1, 2, ..; a fetch with epoch -1 ends it.  The errors
+are INVALID_FETCH_SESSION_EPOCH for another epoch than the next one, FETCH_SESSION_ID_NOT_FOUND for an unknown session, and
+FETCH_SESSION_TOPIC_ID_ERROR (KIP-516) for a session that began with topic names and goes on with ids, or the other way round; the
+client begins another session after each of them.
 
 The cache is bounded, by sessions and by the partitions in all of them.  When it is full a new session takes the place of another,
 as in Kafka: of one that was not used for two minutes, or else of the smallest of those that are older than two minutes, if the
-new one has more partitions.  Who is given no session (id 0) names all its partitions each time, as before; so does a client that
-asks for what cannot be a topic's name: such a text may be as long as a request, and a session would keep it.
+new one has more partitions.  A client that gets no session (id 0) names all its partitions in each fetch.  So does a client that
+names a topic with an invalid name: such a text may be as long as a request, and a session would keep it.
 
-Sessions of followers are another matter: see `fetch_session.py`.
+The sessions of followers are in `fetch_session.py`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ID_MAX = 0x7FFFFFFF
 
 
 class FetchPart:
-    """A partition that a client asks for, and what it was told of it."""
+    """A partition in a client's session, and what the answers have sent of it."""
 
     __slots__ = ("high_watermark", "key", "log_start_offset", "spec", "topic")
 
@@ -49,7 +50,7 @@ class FetchPart:
         self.log_start_offset = -1
 
     def takes(self, answer: FetchResponsePartition) -> bool:
-        """Notes what the client is told; False when nothing of it is new, and the partition is left out of the answer."""
+        """Notes what the answer sends; False when it has no news, and the response leaves the partition out."""
         news = (
             len(answer.records) > 0
             or answer.high_watermark != self.high_watermark
@@ -58,13 +59,13 @@ class FetchPart:
         )
         self.high_watermark, self.log_start_offset = answer.high_watermark, answer.log_start_offset
         if answer.error is not ErrorCode.NONE or answer.diverging_epoch is not None:
-            self.high_watermark = -1  # so that it is told again when the trouble is over
+            self.high_watermark = -1  # so that the first answer without an error counts as news
             return True
         return news
 
 
 class ClientSession:
-    """What one client asks for again and again.  Id 0: of one request only."""
+    """The partitions that one client fetches.  Id 0: a session of one request."""
 
     __slots__ = ("by_id", "created_s", "epoch", "may_be_kept", "parts", "session_id", "used_s")
 
@@ -95,7 +96,7 @@ class ClientSession:
                     part.topic = _name(part.key, name_of)
 
     def answered(self, part: FetchPart, answer: FetchResponsePartition) -> bool:
-        """Whether the answer goes out.  A partition that had records goes behind all others: each gets its turn."""
+        """Whether the response has this answer.  A partition with records goes behind all others, so that each gets its turn."""
         if not part.takes(answer):
             return False
         if len(answer.records) and part.key in self.parts:
@@ -104,7 +105,7 @@ class ClientSession:
 
 
 class ClientSessions:
-    """The cache."""
+    """The cache of sessions."""
 
     def __init__(
         self, random: Callable[[], float], sessions_max: int = SESSIONS_MAX, *, partitions_max: int = PARTITIONS_MAX
@@ -126,7 +127,7 @@ class ClientSessions:
         return self._partitions
 
     def open(self, request: FetchRequest, by_id: bool, name_of: TopicNameOf, now_s: float) -> ClientSession | ErrorCode:
-        """What the request asks for, with the session that it belongs to; ErrorCode: the whole request is refused."""
+        """The request's session, changed as the request says; ErrorCode: the whole request is rejected."""
         if request.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
             self._remove(request.session_id)
             session = ClientSession(by_id, now_s)
@@ -145,7 +146,7 @@ class ClientSessions:
         self._partitions -= len(found.parts)
         found.update(request, name_of)
         if not found.parts or not found.may_be_kept:
-            found.session_id = 0  # the client hears that the session is over, and is answered all the same
+            found.session_id = 0  # the response ends the session, and still answers the fetch
             return found
         if self._partitions + len(found.parts) > self._partitions_max:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -156,7 +157,7 @@ class ClientSessions:
         return found
 
     def is_current(self, session: ClientSession, asked_epoch: int) -> bool:
-        """False when another request of the session was taken up since the one with `asked_epoch`."""
+        """False when a later request of the session than that with `asked_epoch` has come."""
         return session.session_id == 0 or asked_epoch <= FULL_EPOCH or session.epoch == next_epoch(asked_epoch)
 
     def _keep(self, session: ClientSession, now_s: float) -> None:

@@ -1,13 +1,13 @@
-"""What a leader remembers of one follower's fetching, so that a fetch names only the partitions that changed (KIP-227).
+"""The leader's state of one follower's fetch session, within which a fetch names only the partitions that changed (KIP-227).
 
-A follower that follows thousands of partitions would list all of them several hundred times a second.  Within a session it lists
-a partition when its own position moved (or after an error), and the leader answers only partitions with news.  Partitions
-announce their changes themselves (`FetchWatchers`), so an idle fetch costs nothing per partition on either side.
+A follower of thousands of partitions would list all of them several hundred times a second.  Within a session it lists a
+partition when its own position has moved (or after an error), and the leader answers only partitions with news.  A partition
+tells the session of each change (`FetchWatchers`), so an idle fetch costs nothing per partition on either side.
 
-* One session a follower; a new one replaces it.  `session_epoch` counts the requests; a gap or a repetition ends the session, and
-  the follower begins again with a full list.
-* A partition answered with an error leaves the session: the follower lists it again when it believes it can be served.
-* A fetch outside a session is a session of one request.
+* A follower has one session; a new one replaces it.  `session_epoch` counts the requests; a gap or a repetition ends the session,
+  and the follower begins another one with a full list.
+* A partition leaves the session when its answer is an error; the follower lists it again after a pause or newer metadata.
+* A fetch outside a session has a session of its own, for one request.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ FULL_EPOCH = 0
 NO_SESSION_EPOCH = -1
 SESSIONS_MAX = 1_000
 WITHOUT_SESSION_MAX = 1_000
-"""Of so many followers beyond those it is known what they were told; the rest never wait."""
+"""For so many followers without a session the table has what it sent them; the fetches of further ones never wait."""
 
 
 Facts = tuple[object, int, int]
-"""What a follower is told of a partition beside its records: one leadership, its high watermark and the log's start."""
+"""What an answer says of a partition besides its records: the leader's core, its high watermark and the log start."""
 
 
 class News(Enum):
-    """How much a follower's fetch has to say of a partition."""
+    """How urgent the news of a partition is for the follower."""
 
     NONE = 0
     WATERMARK = 1
-    """Only that the high watermark is higher: it may wait for other news (`WATERMARK_NEWS_S`)."""
+    """Only the high watermark has moved: the answer may wait for other news (`WATERMARK_NEWS_S`)."""
     NOW = 2
 
 
 class FollowerSession:
     """The partitions that one follower listed, and which of them changed since they were last answered."""
 
-    __slots__ = ("_told", "_watched", "closed", "dirty", "next_epoch", "node_id", "parts", "session_id", "waiter")
+    __slots__ = ("_sent", "_watched", "closed", "dirty", "next_epoch", "node_id", "parts", "session_id", "waiter")
 
-    def __init__(self, node_id: int, session_id: int = 0, told: dict[Key, Facts] | None = None) -> None:
-        """`told`: what the follower was told of partitions before."""
+    def __init__(self, node_id: int, session_id: int = 0, sent: dict[Key, Facts] | None = None) -> None:
+        """`sent`: the facts that earlier answers sent to the follower, by partition."""
         self.node_id = node_id
         self.session_id = session_id  # 0: of one request only
         self.next_epoch = 1
@@ -55,33 +55,33 @@ class FollowerSession:
         self.closed = False
         self.waiter: FetchWaiter | None = None
         self._watched: dict[Key, FetchWatchers] = {}
-        self._told: dict[Key, Facts] = {} if told is None else told
+        self._sent: dict[Key, Facts] = {} if sent is None else sent
 
     def news(self, key: Key, facts: Facts) -> News:
-        """What `facts` are within this session.  What an earlier session told may have been lost with it."""
-        told = self._told.get(key)
-        if told is None or told[0] is not facts[0] or told[2] < facts[2]:
+        """Compares `facts` with what this session has sent; the answers of an earlier session may have been lost."""
+        sent = self._sent.get(key)
+        if sent is None or sent[0] is not facts[0] or sent[2] < facts[2]:
             return News.NOW
-        return News.NONE if told[1] >= facts[1] else News.WATERMARK
+        return News.NONE if sent[1] >= facts[1] else News.WATERMARK
 
-    def tell(self, key: Key, facts: Facts) -> None:
-        """Notes what the follower is told now."""
-        self._told[key] = facts
+    def record_sent(self, key: Key, facts: Facts) -> None:
+        """Notes the facts that the present answer sends."""
+        self._sent[key] = facts
 
     def changed(self, key: Key) -> None:
-        """A partition announces that it has something new."""
+        """The partition's: it has records, or its state has changed."""
         self.dirty[key] = None
         if self.waiter is not None:
             self.waiter.wake()
 
     def watermark_moved(self, key: Key) -> None:
-        """As `changed`, but this news may wait for other news for a moment."""
+        """The partition's: its high watermark has moved, which may wait a moment for other news."""
         self.dirty[key] = None
         if self.waiter is not None:
             self.waiter.wake_within(WATERMARK_NEWS_S)
 
     def watch(self, key: Key, watchers: FetchWatchers) -> None:
-        """Follows the changes of a partition; a deleted and created one is followed anew."""
+        """Subscribes to a partition's changes, once; again after the partition was deleted and created."""
         before = self._watched.get(key)
         if before is not watchers and not self.closed:
             if before is not None:
@@ -92,13 +92,13 @@ class FollowerSession:
     def drop(self, key: Key) -> None:
         self.parts.pop(key, None)
         self.dirty.pop(key, None)
-        self._told.pop(key, None)
+        self._sent.pop(key, None)
         watchers = self._watched.pop(key, None)
         if watchers is not None:
             watchers.unsubscribe(self)
 
     def close(self) -> None:
-        """Ends the session: no partition knows it any longer, and a fetch that waits in it is answered."""
+        """Ends the session: unsubscribes from every partition, and wakes the fetch that waits in it."""
         self.closed = True
         for watchers in self._watched.values():
             watchers.unsubscribe(self)
@@ -110,13 +110,13 @@ class FollowerSession:
 class SessionTable:
     """The sessions of all followers of this node."""
 
-    __slots__ = ("_next_id", "_sessions", "_told")
+    __slots__ = ("_next_id", "_sessions", "_sent")
 
     def __init__(self, first_id: int = 1) -> None:
         """`first_id` should differ between starts of the process, so that an old session is not taken for a new one."""
         self._next_id = first_id
         self._sessions: dict[int, FollowerSession] = {}
-        self._told: dict[int, dict[Key, Facts]] = {}  # those that are given no session, or would never wait
+        self._sent: dict[int, dict[Key, Facts]] = {}  # of followers without a session; without it their fetches would never wait
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -131,7 +131,8 @@ class SessionTable:
         return listed is not None and listed.current_leader_epoch == spec.current_leader_epoch
 
     def open(self, request: FetchRequest) -> FollowerSession | ErrorCode:
-        """The session that a follower's request belongs to, with the request's changes to it made."""
+        """The session of a follower's request, with the partitions that the request adds and removes; ErrorCode: the whole
+        request is rejected."""
         if request.session_epoch == NO_SESSION_EPOCH:
             session = FollowerSession(request.replica_id)
         elif request.session_epoch == FULL_EPOCH:
@@ -157,8 +158,8 @@ class SessionTable:
         if before is not None:
             before.close()
         if len(self._sessions) >= SESSIONS_MAX:
-            known = node_id in self._told or len(self._told) < WITHOUT_SESSION_MAX
-            return FollowerSession(node_id, told=self._told.setdefault(node_id, {}) if known else None)
+            known = node_id in self._sent or len(self._sent) < WITHOUT_SESSION_MAX
+            return FollowerSession(node_id, sent=self._sent.setdefault(node_id, {}) if known else None)
         session = FollowerSession(node_id, self._next_id)
         self._next_id = self._next_id % 0x7FFFFFFF + 1
         self._sessions[node_id] = session

@@ -1,15 +1,16 @@
 """The follower's side of replication: one task per leader broker, all partitions of that leader in one fetch.
 
-Order, for every answer: re-check that the partition is still followed in the epoch of the question; let the core decide; carry it
-out on the log; flush the logs that got data (one group commit for all of them) *before* the next fetch, because a fetch offset is
-the promise that everything below it is durable here.
+Order, for every answer: check that this node still follows the partition in the leader epoch of the fetch; let the core decide;
+change the log as it says; flush the logs that got records (one group commit for all of them) *before* the next fetch, because the
+fetch offset tells the leader that everything below it is durable here.
 
 Within a fetch session (KIP-227, `fetch_session`) a fetch lists only the partitions in `_due`: newly assigned ones, those whose
-log an answer changed, those that rested after an error.  A fetch that fails in any way ends the session; the next one lists all,
-`FetcherLimits.listed_max` at a time: a request of more entries than the wire allows would be refused for ever.
+log an answer changed, those whose pause after an error is over.  A fetch that fails in any way ends the session; the next ones
+list all partitions, `FetcherLimits.listed_max` at a time, because the leader rejects a request with more entries than the wire
+allows.
 
-Bounded: one fetch in flight per leader, plus at most one for partitions that were assigned while it waits; pauses after errors
-grow to a limit; a partition with an error rests alone, the others go on.
+Bounds: one fetch in flight per leader, plus at most one for partitions that were assigned while it waits; pauses after errors
+grow to a limit; a partition with an error pauses alone, and the fetcher goes on with the others.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ TransportFactory = Callable[[int], FetchTransport]
 
 @dataclass(slots=True, frozen=True)
 class FetcherLimits:
-    """What one fetch may ask for, and how long things may take."""
+    """The limits of one fetch, its timeout and the pauses after errors."""
 
     wait_max_ms: int = 500
     response_max_bytes: int = 10 * 1024 * 1024
@@ -96,8 +97,8 @@ class LeaderFetcher:
         require_room: Callable[[Replica], None],
         throttle: CatchUpThrottle,
     ) -> None:
-        """`flush(replicas)` makes their logs durable (a failure takes the replica offline); `on_failed` takes one offline;
-        `require_room` raises KAFKA_STORAGE_ERROR where nothing more may be appended.  `throttle` is that of all fetchers."""
+        """`flush(replicas)` makes their logs durable (a failure takes the replica offline); `on_failed` takes a replica offline;
+        `require_room` raises KAFKA_STORAGE_ERROR when the disk takes no more records.  All fetchers share `throttle`."""
         self.leader_id = leader_id
         self._node_id = node_id
         self._clock = clock
@@ -108,15 +109,15 @@ class LeaderFetcher:
         self._on_failed = on_failed
         self._require_room = require_room
         self._throttle = throttle
-        self._held_back: set[Key] = set()  # the leader is to send no more of them until they are listed again
+        self._held_back: set[Key] = set()  # throttled: the leader sends none of their records until a fetch lists them again
         self._followed: dict[Key, _Followed] = {}
         self._due: dict[Key, None] = {}  # to be listed in the next fetch
-        self._positions: dict[Key, tuple[_Followed, FetchPosition]] = {}  # as the leader knows them in the present session
+        self._positions: dict[Key, tuple[_Followed, FetchPosition]] = {}  # as the session has them at the leader
         self._session_id = 0
         self._session_epoch = FULL_EPOCH
         self._wake = asyncio.Event()
-        self._unheard: set[Key] = set()  # the leader believes to have told something, and it was not taken
-        self._fresh: set[Key] = set()  # assigned while a fetch was waiting at the leader
+        self._unused_answers: set[Key] = set()  # this node did not use the leader's answer, and the session counts it as sent
+        self._newly_assigned: set[Key] = set()  # assigned while a fetch was waiting at the leader
         self._waiting = False
         self._extra: asyncio.Task[None] | None = None
         self._main: asyncio.Task[None] | None = None
@@ -139,24 +140,25 @@ class LeaderFetcher:
         self._transport.close()
 
     def assign(self, replica: Replica) -> None:
-        """Follows `replica` in its present leader epoch, replacing what was followed of it before."""
+        """Follows `replica` in its present leader epoch, instead of an earlier one."""
         if replica.follower is None or replica.follower.leader != self.leader_id:
             raise ValueError(f"{replica.topic}-{replica.partition} does not follow node {self.leader_id}")
         self._followed[replica.key] = _Followed(replica, replica.follower)
         self._due[replica.key] = None
         self._wake.set()
         if self._waiting:
-            self._fresh.add(replica.key)
+            self._newly_assigned.add(replica.key)
             if self._extra is None:
-                self._extra = asyncio.get_running_loop().create_task(self._fetch_fresh(), name=f"fetch-aside-{self.leader_id}")
+                self._extra = asyncio.get_running_loop().create_task(self._fetch_newly_assigned(),
+                name=f"fetch-aside-{self.leader_id}")
 
     def remove(self, key: Key) -> None:
-        """No longer follows it; the leader finds out by itself, or answers once more for nothing."""
+        """Stops following the partition.  The session still has it; the fetcher ignores an answer for it."""
         self._followed.pop(key, None)
         self._positions.pop(key, None)
         self._due.pop(key, None)
-        self._fresh.discard(key)
-        self._unheard.discard(key)
+        self._newly_assigned.discard(key)
+        self._unused_answers.discard(key)
         self._held_back.discard(key)
 
     # -- the loop ------------------------------------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ class LeaderFetcher:
             try:
                 answered = await self._step()
             except Exception:
-                # A defect or an answer that makes no sense: replication of the other partitions must not end with it.
+                # A defect, or an answer that cannot be read: the fetcher must go on with the other partitions.
                 _log.exception("fetcher_step_failed", leader=self.leader_id)
                 answered = self._restart_session(None)
             failures = 0 if answered else failures + 1
@@ -175,7 +177,7 @@ class LeaderFetcher:
                 await self._clock.sleep(self._backoff_s(failures))
 
     async def _step(self) -> bool:
-        """One fetch of what is due; False when the leader could not be asked."""
+        """One fetch of the partitions that are due; False when it failed."""
         self._wake.clear()
         if not self._followed:
             await self._wake.wait()
@@ -188,7 +190,7 @@ class LeaderFetcher:
             return True
         positions = await self._positions_to_send(chosen)
         self._positions.update(positions)
-        # A resting partition shortens the wait at the leader, so that its next turn is not late.
+        # The fetch waits at the leader at most until the next pause of a partition is over.
         request = self._request(positions, max(1, int(rest_s * 1000)))
         request.session_id, request.session_epoch = self._session_id, self._session_epoch
         request.forgotten_topics = self._forgotten(positions)
@@ -205,7 +207,7 @@ class LeaderFetcher:
         return True
 
     def _take_due(self) -> tuple[list[_Followed], float]:
-        """What is to be listed now, and for how long the next that rests is still to rest."""
+        """The partitions that the next fetch lists, and the seconds until the first of the others may be listed."""
         now_s, rest_s = self._clock.monotonic(), self._limits.wait_max_ms / 1000
         chosen: list[_Followed] = []
         for key in tuple(self._due):
@@ -222,15 +224,16 @@ class LeaderFetcher:
         return chosen, rest_s
 
     def _forgotten(self, positions: Positions) -> list[tuple[str, list[int]]]:
-        """Of those that are listed now, the leader forgets what it has told of them, if that was not taken, and tells it again;
-        of those that are held back it forgets everything until they are listed again."""
-        gone = (self._unheard & positions.keys()) | (self._held_back - positions.keys())
-        self._unheard -= gone
+        """The partitions that the leader removes from the session.  One that this fetch lists again gets a full answer, because
+        this node did not use the last one; a throttled one gets no records until a later fetch lists it."""
+        gone = (self._unused_answers & positions.keys()) | (self._held_back - positions.keys())
+        self._unused_answers -= gone
         self._held_back.clear()
         return [(topic, [partition]) for topic, partition in sorted(gone)]
 
     def _restart_session(self, response: FetchResponse | None) -> bool:
-        """The session is over: the next fetch lists everything.  A leader that merely forgot it is asked again at once."""
+        """Ends the session: the next fetch lists all partitions.  True when the leader had only lost the session, so that the
+        next fetch needs no pause."""
         forgotten = response is not None and response.error in SESSION_ERRORS and self._session_epoch != FULL_EPOCH
         if response is not None and not forgotten:
             _log.warning("fetch_refused", leader=self.leader_id, error=response.error.name)
@@ -240,20 +243,20 @@ class LeaderFetcher:
         return forgotten
 
     async def _pause(self, rest_s: float) -> None:
-        """Until something is assigned, or a partition has rested."""
+        """Returns when a partition is assigned, or after `rest_s`."""
         timer = self._clock.call_later(rest_s, self._wake.set)
         try:
             await self._wake.wait()
         finally:
             timer.cancel()
 
-    async def _fetch_fresh(self) -> None:
-        """Fetches newly assigned partitions at once, beside the fetch that waits; its arrival ends that wait at the leader."""
+    async def _fetch_newly_assigned(self) -> None:
+        """Fetches newly assigned partitions at once, while another fetch waits at the leader, which then answers that one."""
         try:
             await asyncio.sleep(0)  # metadata is applied in one go: take all that it assigns
-            while self._fresh:
-                keys = set(itertools.islice(self._fresh, self._limits.listed_max))
-                self._fresh -= keys
+            while self._newly_assigned:
+                keys = set(itertools.islice(self._newly_assigned, self._limits.listed_max))
+                self._newly_assigned -= keys
                 chosen = [self._followed[key] for key in keys if key in self._followed]
                 positions = await self._positions_to_send(chosen)
                 response = await self._ask(self._request(positions, 0)) if positions else None
@@ -272,7 +275,7 @@ class LeaderFetcher:
 
     async def _positions_to_send(self, chosen: Sequence[_Followed]) -> Positions:
         unflushed = [each.replica for each in chosen if each.replica.needs_flush or each.replica.log.start_note.is_due]
-        if unflushed:  # for example the tail of an earlier leadership: the fetch offset may not vouch for it yet
+        if unflushed:  # for example records of an own leadership: a fetch offset may name only flushed ones
             await self._flush(unflushed)
         positions: Positions = {}
         for followed in chosen:
@@ -282,13 +285,13 @@ class LeaderFetcher:
                 self._due[followed.replica.key] = None
             else:
                 positions[followed.replica.key] = (followed, followed.core.next_fetch(followed.replica.log))
-                if followed.replica.log.start_note.is_due:  # a full disk: the leader hears of the old one, and has no more to say
+                if followed.replica.log.start_note.is_due:  # a full disk: this fetch still sends the old log start
                     self._due[followed.replica.key] = None
                     self._rest(followed, ErrorCode.KAFKA_STORAGE_ERROR, "the log start could not be noted")
         return positions
 
     async def _ask(self, request: FetchRequest) -> FetchResponse | None:
-        """The leader's answer, None when there is none: then the connection is given up."""
+        """The leader's answer; None after an error or a timeout, which also close the connection."""
         try:
             async with asyncio.timeout(self._limits.answer_timeout_s + request.max_wait_ms / 1000):
                 return await self._transport.fetch(request)
@@ -336,11 +339,11 @@ class LeaderFetcher:
             await self._flush(appended)
 
     def _on_answer(self, followed: _Followed, position: FetchPosition, part: FetchResponsePartition) -> bool:
-        """Carries out what the core decides; True when records were appended."""
+        """Lets the core decide on the answer and changes the log; True when the log must be flushed before the next fetch."""
         replica = followed.replica
         moved = part.log_start_offset > position.log_start_offset
         if moved or part.records or part.diverging_epoch is not None or part.error is not ErrorCode.NONE:
-            self._due[replica.key] = None  # whatever comes of it, the leader has to hear where we stand
+            self._due[replica.key] = None  # the next fetch sends the leader this log's position, also after an error
         answer = Answer(
             part.error, part.high_watermark, part.log_start_offset, part.diverging_epoch, part.records, part.may_have_offset_gaps
         )
@@ -351,7 +354,7 @@ class LeaderFetcher:
                     if records:
                         self._require_room(replica)
                     appended = replica.carry_out(action)
-                    followed.failures = 0  # not before: a full disk refuses it each time, and the pauses must grow
+                    followed.failures = 0  # only after the append: on a full disk the pauses must grow
                     if records and replica.is_follower_throttled:
                         self._hold_back(followed, len(records))
                     return appended
@@ -363,23 +366,23 @@ class LeaderFetcher:
                 case Fail(reason):
                     self._on_failed(replica, reason)
                 case Ignore.STALE:
-                    self._tell_again(replica.key)
+                    self._list_again(replica.key)
         except KafkaError as error:
             if replica.log.is_offline:
                 self._on_failed(replica, str(error))
-            else:  # a batch damaged on its way, a full disk: ask again
+            else:  # a batch damaged on the network, a full disk: fetch it again
                 followed.core.on_refused()
                 self._rest(followed, error.code, error.message)
-        except Exception as error:  # the leader believes that the rest of its answer was taken, so it has to be
+        except Exception as error:  # the session counts the whole answer as sent, so the other partitions must use theirs
             if not followed.failures:
                 _log.exception("partition_fetch_failed", topic=replica.topic, partition=replica.partition, leader=self.leader_id)
             followed.core.on_refused()
-            self._tell_again(replica.key)
+            self._list_again(replica.key)
             self._rest(followed, ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))
         return False
 
     def _hold_back(self, followed: _Followed, size: int) -> None:
-        """A throttled replica that catches up has fetched `size` bytes: when that was all that it may, it rests."""
+        """A throttled replica has fetched `size` bytes: when the throttle's quota is used up, it pauses."""
         now_s = self._clock.monotonic()
         self._throttle.sent(size)
         delay_s = self._throttle.delay_s(now_s)
@@ -388,18 +391,18 @@ class LeaderFetcher:
             self._held_back.add(followed.replica.key)
             self._positions.pop(followed.replica.key, None)
 
-    def _tell_again(self, key: Key) -> None:
-        """The leader forgets what it believes to have told of this partition."""
+    def _list_again(self, key: Key) -> None:
+        """This node did not use the last answer: the next fetch lists the partition and makes the session forget what it sent."""
         self._due[key] = None
-        self._unheard.add(key)
+        self._unused_answers.add(key)
 
     def _rest(self, followed: _Followed, error: ErrorCode, message: str) -> None:
-        """This partition alone asks again after a pause; newer metadata replaces it, and its pause, at once."""
+        """Pauses the fetching of this partition alone; newer metadata with another leader epoch ends the pause."""
         followed.failures += 1
         pause_s = self._backoff_s(followed.failures)
         followed.rests_until_s = self._clock.monotonic() + pause_s
         if followed.failures & (followed.failures - 1):
-            return  # said at the first, second, fourth, eighth time and so on
+            return  # a line at the first, second, fourth, eighth failure and so on
         self.lines.line(
             self._clock.monotonic(),
             error.name,
@@ -414,8 +417,8 @@ class LeaderFetcher:
         )
 
     def _log_truncation(self, replica: Replica, offset: int, part: FetchResponsePartition) -> None:
-        """A warning only where what this replica knew to be committed goes.  An uncommitted tail goes after every change of
-        leaders; and most followers then ask where to cut and have nothing to."""
+        """A WARNING only when the truncation removes records below this replica's high watermark.  After a change of leaders
+        it is normal that followers truncate uncommitted records, and most have none to remove."""
         log = replica.log
         say = _log.warning if offset < log.high_watermark else _log.info if offset < log.log_end_offset else _log.debug
         say(

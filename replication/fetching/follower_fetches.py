@@ -151,8 +151,8 @@ class FollowerFetches:
             if news is not News.NONE or everything:
                 by_topic.setdefault(key[0], []).append(answer)
         if most is News.NOW:
-            for key, told in facts.items():
-                session.tell(key, told)
+            for key, sent_facts in facts.items():
+                session.record_sent(key, sent_facts)
         else:
             session.dirty.update(dict.fromkeys(facts))  # not sent now: the next answer has it
         return list(by_topic.items()), most
@@ -209,8 +209,8 @@ class FollowerFetches:
                 throttle.sent(len(answer.records))
             if not answer.records:
                 session.dirty[key] = None  # the budget is used up: the next fetch reads it
-        told = leader, leader.high_watermark, log.log_start_offset
-        news = session.news(key, told)
+        news_facts = leader, leader.high_watermark, log.log_start_offset
+        news = session.news(key, news_facts)
         if news is not News.NONE:
-            facts[key] = told
+            facts[key] = news_facts
         return answer, News.NOW if answer.records else news

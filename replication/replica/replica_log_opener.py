@@ -1,15 +1,15 @@
-"""The logs of the replicas that this node should hold: found in the data folders, or made, many at a time.
+"""Opens the logs of this node's replicas: finds them in the data folders, or creates them, many at a time.
 
-To make a log is to wait for the disk several times.  `ready` picks from the metadata what can be taken up at once; of the rest
-the logs are made in a thread, and `apply` is called with them when that is over.  The world may change meanwhile:
+Creating a log waits for the disk several times.  `ready` returns the assignments whose logs exist; a thread creates the other
+logs, and then the opener calls `apply` with those assignments.  Meanwhile the metadata may change:
 
-    newer metadata of the partition    is noted, and is what `apply` gets
-    the topic is deleted               the log is removed as soon as it is made
-    ... and created again              its next log is made after that one
-    the data folder fails              the replica could not be opened, as when that happens at once
-    the node stops                     waits for the thread; the logs stay, and are found at the next start
+    newer metadata of the partition    `apply` gets the newest assignment
+    the topic is deleted               the opener removes the log after its creation
+    ... and created again              the opener creates the new topic's log after that
+    the data folder fails              the replica is offline, as when an existing log does not open
+    the node stops                     it waits for the thread; the logs stay for the next start
 
-While its log is made, a partition answers NOT_LEADER_OR_FOLLOWER: every client tries again.
+While its log is created a partition answers NOT_LEADER_OR_FOLLOWER, which every client retries.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SETTING_SHOWN_MAX = 200
 
 
 class ReplicaLogOpener:
-    """See the module's text.  Used on the loop's thread only."""
+    """See the module's docstring.  All methods run on the loop's thread."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ReplicaLogOpener:
         *,
         in_background: bool,
     ) -> None:
-        """Without `in_background`, `ready` waits for the disk itself."""
+        """Without `in_background`, `ready` creates the logs itself, before it returns."""
         self._node_id = node_id
         self._directory = directory
         self._clock = clock
@@ -59,15 +59,16 @@ class ReplicaLogOpener:
         self._apply = apply
         self._on_failed = on_failed
         self._in_background = in_background
-        self._failed: dict[Key, str] = {}  # replicas that this node should hold and could not open, and why
-        self._making: dict[Key, Assignment | None] = {}  # the newest metadata of what is being made; None when it was deleted
+        self._failed: dict[Key, str] = {}  # replicas whose logs did not open, with the reason
+        # the newest assignment of each log in creation; None: its topic was deleted
+        self._making: dict[Key, Assignment | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._known_config: tuple[Mapping[str, str], LogConfig] | None = None
         self._warned_of: set[str] = set()
         self._closing = False
 
     def log_config(self, assignment: Assignment) -> LogConfig:
-        """All partitions of a topic share one; a topic's configuration is never changed in place."""
+        """The log configuration of the assignment; partitions of a topic share one object."""
         known = self._known_config
         if known is None or known[0] is not assignment.config:
             config = LogConfig.from_topic_config(
@@ -86,13 +87,13 @@ class ReplicaLogOpener:
                 _log.warning("topic_setting_unknown", topic=assignment.topic, setting=name, value=text[:SETTING_SHOWN_MAX])
 
     def expire_producer_ids_after(self, expiration_ms: int) -> bool:
-        """From now on; False when that is no change."""
+        """Uses this expiration from now on; False when it is not a change."""
         changed, self._producer_id_expiration_ms = expiration_ms != self._producer_id_expiration_ms, expiration_ms
         self._known_config = None if changed else self._known_config
         return changed
 
     def require_possible(self, key: Key) -> None:
-        """Raises KAFKA_STORAGE_ERROR for a replica that could not be opened, NOT_LEADER_OR_FOLLOWER while its log is made."""
+        """Raises KAFKA_STORAGE_ERROR for a replica whose log did not open, NOT_LEADER_OR_FOLLOWER while a thread creates it."""
         if why := self._failed.get(key):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why)
         if self._making.get(key) is not None:
@@ -101,12 +102,12 @@ class ReplicaLogOpener:
     # ------------------------------------------------------------------------------------------------------ making many
 
     def ready(self, assignments: Iterable[Assignment]) -> list[Assignment]:
-        """Those that can be taken up now, in order.  Of the others the logs are made, and `apply` follows."""
+        """The assignments whose logs exist, in order.  The opener creates the other logs and then calls `apply`."""
         found: list[Assignment] = []
         missing: dict[Key, Assignment] = {}
         for assignment in assignments:
             key = (assignment.topic, assignment.partition)
-            self._failed.pop(key, None)  # it is tried again, or is no longer ours
+            self._failed.pop(key, None)  # the opener tries again, or the replica is not this node's any more
             if key in self._making:
                 self._making[key] = assignment
             elif self._is_missing(assignment):
@@ -122,7 +123,7 @@ class ReplicaLogOpener:
         return self._node_id in assignment.replicas and there != assignment.topic_id and not self.may_set_aside(assignment)
 
     def _make(self, missing: dict[Key, Assignment]) -> list[Assignment]:
-        """Those of `missing` that are made when this returns."""
+        """Creates the logs of `missing`, or lets a thread create them; returns the assignments whose logs exist now."""
         wanted = [NewLog(each.topic, each.topic_id, each.partition, self.log_config(each)) for each in missing.values()]
         try:
             creation = self._directory.begin_creation(wanted, now_ms=self._clock.wall_ms())
@@ -146,14 +147,14 @@ class ReplicaLogOpener:
             return
         try:
             self._apply(made)
-        except Exception as error:  # by a defect; what is told to be offline is tried again
+        except Exception as error:  # a defect: the replicas are offline, and `open_again` tries again
             _log.exception("replicas_not_taken_up", partitions=len(made))
             for each in made:
                 why = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"it could not be taken up: {error!r}")
                 self.failed((each.topic, each.partition), why)
 
     def _made(self, missing: dict[Key, Assignment], creation: AnyCreation) -> list[Assignment]:
-        """The newest metadata of what was made, or has to be tried again; see the module's text."""
+        """The newest assignments of the created logs, and of those to try again; see the table in the module's docstring."""
         made: list[Assignment] = []
         for key, result in creation.finish().items():
             newest = self._making.pop(key)
@@ -169,8 +170,8 @@ class ReplicaLogOpener:
     # -------------------------------------------------------------------------------------------------------- one by one
 
     def open(self, assignment: Assignment) -> Log | None:
-        """The log of a replica; a damaged one is set aside, and fetched again, when others can do without it.  None when it
-        cannot be opened."""
+        """The log of a replica; None when it does not open.  Sets a damaged log aside, and creates an empty one in its place,
+        when no committed record depends on it."""
         config = self.log_config(assignment)
         try:
             if self.may_set_aside(assignment):
@@ -181,11 +182,12 @@ class ReplicaLogOpener:
         except KafkaError as error:
             self.failed((assignment.topic, assignment.partition), error)
             return None
-        opened.update_config(config)  # one that was there was opened with what was known at the start
+        opened.update_config(config)  # an existing log was opened with the configuration known at the start
         return opened
 
     def may_set_aside(self, assignment: Assignment) -> bool:
-        """A damaged log, or one without identity, is fetched again once another replica leads and nobody counts on this one."""
+        """True for a damaged log, or one without a topic id, when another replica leads and this one is neither in the ISR nor an
+        eligible leader."""
         key, damaged = (assignment.topic, assignment.partition), self._directory.damaged
         is_damaged = key in damaged and damaged[key] in (None, assignment.topic_id)
         return is_damaged and assignment.does_without(self._node_id)
@@ -196,7 +198,8 @@ class ReplicaLogOpener:
         self._on_failed(key[0], key[1], str(error))
 
     def forget(self, key: Key, topic_id: UUID | None) -> None:
-        """The partition is gone, or no longer ours (`topic_id`: if it is this topic's): what is being made for it is not used."""
+        """The partition was deleted or moved away: a log that a thread creates for it (with `topic_id`: for that topic) is
+        removed after its creation."""
         making = self._making.get(key)
         if making is not None and topic_id in (None, making.topic_id):
             self._making[key] = None
@@ -210,13 +213,13 @@ class ReplicaLogOpener:
             _log.error("partition_not_deleted", topic=key[0], partition=key[1], error=str(error))
 
     async def settled(self, timeout_s: float) -> None:
-        """Until what is being made now is made, or cannot be.  Raises TimeoutError."""
+        """Returns when the creations in progress have ended.  Raises TimeoutError."""
         if self._tasks:
             _done, late = await asyncio.wait(tuple(self._tasks), timeout=timeout_s)
             if late:
                 raise TimeoutError(f"logs are still being made after {timeout_s} s")
 
     async def close(self) -> None:
-        """Waits for logs that are being made; nothing is begun any more."""
+        """Waits for the creations in progress, and begins no more."""
         self._closing = True
         await asyncio.gather(*self._tasks, return_exceptions=True)
