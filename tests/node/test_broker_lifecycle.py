@@ -109,7 +109,7 @@ async def test_a_heartbeat_says_who_and_how_far(watched: Watched) -> None:
     assert (last.node_id, last.broker_epoch, last.applied_index, last.wants_shutdown) == (3, 7, 42, False)
 
 
-async def test_leadership_is_suspended_once_when_the_session_is_lost_and_resumed_with_the_next_answer(watched: Watched) -> None:
+async def test_a_lost_session_suspends_leadership_until_the_next_answer(watched: Watched) -> None:
     watched.controller.answer = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
     await watched.beats()
     await watched.pass_time(SESSION_S - 0.5)
@@ -180,7 +180,7 @@ def test_a_silent_metadata_stream_is_left_before_the_session_is_over() -> None:
         assert 3 * keep_alive_s(session_s) <= silence_s <= min(SILENCE_S_MAX, 0.75 * session_s)
 
 
-async def test_a_session_that_ends_again_before_leadership_came_back_asks_for_newer_metadata(watched: Watched) -> None:
+async def test_a_session_lost_again_needs_newer_metadata(watched: Watched) -> None:
     """There may have been elections again: what the controller had at the first answer does not count any more."""
     cut_off = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cut off")
     watched.controller.answer = cut_off
@@ -210,7 +210,7 @@ async def test_a_fenced_broker_does_not_get_its_leadership_back(watched: Watched
     assert watched.told == ["lost"] and not watched.lifecycle.unfenced.is_set()
 
 
-async def test_the_session_counts_from_when_a_heartbeat_was_sent_not_from_its_late_answer(
+async def test_the_session_counts_from_the_sending_of_the_heartbeat(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller's clock started no later than when it was sent."""

@@ -175,7 +175,7 @@ async def test_a_stop_between_two_steps_leaves_a_log_that_opens(halted: Halted) 
     folder.replicas.clear()
 
 
-async def test_a_configuration_that_changes_between_two_steps_holds_from_the_next_cleaning_on(halted: Halted) -> None:
+async def test_a_changed_configuration_counts_from_the_next_cleaning(halted: Halted) -> None:
     halted.log.update_config(replace(COMPACTED, cleanup_policy=frozenset({CleanupPolicy.DELETE})))
     assert await halted.ends()  # what was decided by the old one is as good as if it had been a moment faster
     halted.folder.fill(halted.replica, 40)

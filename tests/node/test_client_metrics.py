@@ -94,7 +94,7 @@ def number(value: float, **attributes: str) -> NumberDataPoint:
     return NumberDataPoint(as_double=value, attributes=pairs)
 
 
-def test_a_client_that_nothing_is_asked_of_pushes_nothing_and_asks_again_in_five_minutes() -> None:
+def test_a_client_without_a_subscription_asks_again_in_five_minutes() -> None:
     answer = ClientMetrics().subscriptions(ME, CLIENT, {}, 1_000_000)
     assert (answer.error, answer.subscription.metrics, answer.subscription.interval_ms) == (0, (), INTERVAL_MS_DEFAULT)
 

@@ -155,7 +155,7 @@ async def test_an_answer_waits_until_what_it_says_is_committed(hosted: Hosted) -
     assert await asyncio.wait_for(asked, 10) == "hello"
 
 
-async def test_a_list_is_of_all_that_is_served_here_and_never_a_part_that_looks_like_it(
+async def test_a_list_has_every_shard_or_fails(
     hosted: Hosted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One shard that failed does not make a cluster's lists impossible; one that is being loaded will be there in a moment."""
@@ -188,7 +188,7 @@ async def test_a_log_that_cannot_be_understood_is_never_served_as_if_it_were_emp
     assert hosted.log.log_end_offset == 3
 
 
-async def test_a_coordinator_without_a_session_answers_nothing_not_even_what_needs_no_append(hosted: Hosted) -> None:
+async def test_a_coordinator_without_a_session_rejects_every_event(hosted: Hosted) -> None:
     """Another node may coordinate by now.  An old answer ("being completed: ask again") would hold the client here for ever."""
     hosted.fill(b"good")
     hosted.host.on_elected(0, 1, hosted.log)
@@ -202,7 +202,7 @@ async def test_a_coordinator_without_a_session_answers_nothing_not_even_what_nee
     assert await hosted.host.ask_partition(0, "read") == [b"good"]
 
 
-async def test_who_waits_at_a_coordinator_that_loses_its_session_is_sent_elsewhere(hosted: Hosted) -> None:
+async def test_requests_waiting_at_a_coordinator_fail_when_its_session_ends(hosted: Hosted) -> None:
     """A JoinGroup waits for the other members, who are sent to the successor: here nobody comes any more for minutes."""
     hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
@@ -218,7 +218,7 @@ async def test_who_waits_at_a_coordinator_that_loses_its_session_is_sent_elsewhe
     assert await asyncio.wait_for(hosted.host.ask_partition(0, "read"), 10) == [b"written"]
 
 
-async def test_no_timer_runs_while_nobody_can_be_heard_and_the_shards_are_told_for_how_long(hosted: Hosted) -> None:
+async def test_timers_pause_without_a_session_and_resume_by_its_length(hosted: Hosted) -> None:
     hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
     (_, _, shard), *_ = hosted.runtime.shards()
@@ -310,7 +310,7 @@ async def test_timers_go_on_when_somebody_sets_the_clock(hosted: Hosted, monkeyp
     await host.stop()
 
 
-async def test_resigning_answers_everybody_who_waits(hosted: Hosted) -> None:
+async def test_resigning_fails_all_waiting_requests(hosted: Hosted) -> None:
     hosted.host.on_elected(0, 1, hosted.log)
     await hosted.until(Phase.ACTIVE)
     asked = asyncio.create_task(hosted.host.ask_partition(0, "hello"))
@@ -345,7 +345,7 @@ async def test_a_newer_election_during_the_load_begins_anew(hosted: Hosted, monk
     assert len(await hosted.host.ask_partition(0, "read")) == 100
 
 
-async def test_a_leader_whose_log_is_being_made_says_that_it_loads_and_not_that_it_is_no_coordinator(hosted: Hosted) -> None:
+async def test_a_leader_without_an_open_log_answers_load_in_progress(hosted: Hosted) -> None:
     """The first use of groups in a fresh cluster: whoever named this node had applied the same metadata."""
     assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.NOT_COORDINATOR
     hosted.leads = True
@@ -378,7 +378,7 @@ class Metadata:
 
 
 @pytest.mark.parametrize("entries", [0, 3])
-async def test_a_node_that_is_asked_before_it_knows_the_state_topic_waits_for_its_metadata(entries: int) -> None:
+async def test_a_request_waits_for_the_metadata_of_the_state_topic(entries: int) -> None:
     metadata = cast(Any, Metadata(SimpleNamespace(index=7, topics={}), entries))
     cluster = ClusterView(1, metadata, cast(Any, None), ManualClock())
     if entries:

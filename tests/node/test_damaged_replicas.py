@@ -11,7 +11,7 @@ from tidegate.node.metadata_application import MetadataApplication
 HERE, THERE = UUID(int=1), UUID(int=2)
 
 
-def test_a_log_of_which_nobody_knows_whose_it_is_counts_as_the_damaged_one_of_the_partition_of_that_name() -> None:
+def test_a_damaged_log_without_a_topic_id_counts_for_the_topic_of_its_name() -> None:
     """As merely offline it would stay eligible to lead, and could never be fetched again."""
     damaged = {("known", 0): HERE, ("nameless", 1): None, ("nameless", 7): None, ("deleted", 0): None}
     topics = {

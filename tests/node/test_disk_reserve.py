@@ -227,7 +227,7 @@ def test_a_deletion_on_a_full_disk_takes_its_row_of_the_checkpoint_with_it() -> 
     assert b"t 1" not in disk.read(B / PARTITION_CHECKPOINT)
 
 
-def test_ablation_without_a_reserve_of_its_own_the_second_folder_refuses_the_cut() -> None:
+def test_ablation_without_its_own_reserve_a_folder_cannot_truncate() -> None:
     disks, reserves, _folders, logs = two_folders()
     reserves._all[B].release()
     disk = disks.at(B)

@@ -113,7 +113,7 @@ async def test_a_request_is_of_one_producer() -> None:
     assert asked == [("tid", 7, 0, [("t", 0)])]
 
 
-async def test_a_produce_takes_its_guard_anew_before_every_question_and_appends_with_the_last() -> None:
+async def test_a_produce_takes_a_new_guard_before_each_question() -> None:
     """The marker of the previous transaction takes away a guard that was there before it."""
     appends = Appends()
     batch = memoryview(
@@ -158,7 +158,7 @@ async def test_a_leader_without_a_session_sends_transactions_to_its_successor_at
     assert len(asked) == (1 if lost == "meanwhile" else 0)
 
 
-def test_a_coordinator_that_resigns_or_is_elected_anew_stops_the_markers_of_before() -> None:
+def test_a_new_or_ended_leadership_cancels_the_markers_of_the_last() -> None:
     """docs/semantics.md T20: its successor finds them in the log; sent from here as well they may come after the next
     transaction."""
     calls: list[str] = []
@@ -212,7 +212,7 @@ async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None
     assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
 
 
-def test_the_group_coordinator_asks_the_metadata_which_topics_are_gone_and_hears_of_failed_shards() -> None:
+def test_the_group_coordinator_reads_topics_and_passes_on_failed_shards() -> None:
     configuration = SimpleNamespace(
         integer=lambda key: 1000, texts=lambda key: ("uniform",), text=lambda key: "bidirectional"
     )

@@ -31,7 +31,7 @@ def test_the_latest_heartbeat_that_was_answered_counts_in_any_order(order: Itera
     assert lease.left_s(4.0) == pytest.approx(3.0 + SESSION_S - 4.0)
 
 
-def test_an_answer_counts_from_when_its_heartbeat_was_sent_however_late_it_comes() -> None:
+def test_a_late_answer_counts_from_the_sending_of_its_heartbeat() -> None:
     lease = lease_with(answer(0.5), at=5.9)
     assert lease.left_s(5.9) == pytest.approx(0.6)
     assert not lease.holds(6.6)
@@ -74,7 +74,7 @@ def test_a_new_controller_renews_only_with_what_it_had_at_its_first_answer() -> 
     assert lease.left_s(3.1) == pytest.approx(3.0 + SESSION_S - 3.1)
 
 
-def test_a_controller_that_heard_nothing_for_a_session_renews_with_what_it_has_by_then() -> None:
+def test_after_a_silent_session_the_lease_needs_the_metadata_of_the_answer() -> None:
     """It may have fenced the broker meanwhile, also where another one still granted the lease."""
     lease = lease_with(answer(0.0, 10), applied=10)
     lease.answered(answer(1.0, 10), 10, 1.0)
@@ -141,7 +141,7 @@ def test_a_longer_session_brings_back_no_lease_that_is_over() -> None:
     assert lease.left_s(3.7) == pytest.approx(3.6 + 6.0 - 3.7)
 
 
-def test_a_longer_session_counts_only_from_a_heartbeat_that_its_controller_has_answered() -> None:
+def test_a_longer_session_counts_from_a_heartbeat_of_its_controller() -> None:
     lease = Lease(SESSION_S, 0.0)
     take(lease, granting(2.0, 2.0), 2.1)
     take(lease, granting(1.0, 6.0, epoch=2), 2.2)

@@ -333,7 +333,7 @@ async def test_what_is_no_request_that_is_served_ends_the_connection(served: Ser
     assert served.begun == []
 
 
-async def test_an_unknown_version_of_api_versions_is_answered_and_the_connection_stays(served: Served) -> None:
+async def test_an_unknown_api_versions_version_keeps_the_connection(served: Served) -> None:
     client = await served.client()
     client.send(5, ApiKey.API_VERSIONS, 77, body=b"\x00")
     correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, await client.answer())
@@ -482,7 +482,7 @@ async def used(served: Served, condition: Callable[[int], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_failed_produce_of_a_closed_connection_keeps_no_memory_of_those_behind_it(lending: Served) -> None:
+async def test_a_failed_produce_of_a_closed_connection_frees_later_frames(lending: Served) -> None:
     client = await lending.client()
     for number, records in enumerate((b"wait", b"fail", *[b"records"] * 6)):
         client.send(number, ApiKey.PRODUCE, 9, unanswered(records))
@@ -494,7 +494,7 @@ async def test_a_failed_produce_of_a_closed_connection_keeps_no_memory_of_those_
     await used(lending, lambda used_bytes: used_bytes == 0)
 
 
-async def test_a_produce_without_an_answer_behind_a_question_is_done_although_its_client_closes(lending: Served) -> None:
+async def test_a_produce_with_acks_0_behind_a_staged_one_survives_the_close(lending: Served) -> None:
     client = await lending.client()
     client.send(0, key=ApiKey.METADATA, version=4, body=b"?i")
     client.send(1, body=b"i")

@@ -100,7 +100,7 @@ async def world() -> AsyncIterator[World]:
     await found.sender.stop()
 
 
-async def test_each_leader_gets_its_partitions_and_the_shard_hears_when_all_have_answered(world: World) -> None:
+async def test_each_leader_gets_its_markers_and_the_shard_the_completion(world: World) -> None:
     identity = world.send(commit=False)
     await world.until(lambda: world.written)
     assert world.written == [(5, MarkersWritten(identity))]

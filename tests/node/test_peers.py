@@ -85,7 +85,7 @@ async def test_many_requests_share_one_connection_and_each_gets_its_own_answer(r
     assert len(remote.connections) == 1
 
 
-async def test_a_lost_connection_fails_all_that_wait_and_the_next_request_connects_again(remote: Remote, peer: Peer) -> None:
+async def test_a_lost_connection_fails_its_requests_and_the_next_reconnects(remote: Remote, peer: Peer) -> None:
     remote.script = lambda connection, number: connection.abort("gone") if number == 3 else None
     codes = await asyncio.gather(*(code_of(ask(peer)) for _ in range(3)))
     assert set(codes) == {ErrorCode.NETWORK_EXCEPTION}
@@ -94,7 +94,7 @@ async def test_a_lost_connection_fails_all_that_wait_and_the_next_request_connec
     assert len(remote.connections) == 2
 
 
-async def test_an_answer_out_of_order_fails_all_that_wait_instead_of_being_taken_for_another(remote: Remote, peer: Peer) -> None:
+async def test_a_response_out_of_order_fails_all_waiting_requests(remote: Remote, peer: Peer) -> None:
     remote.script = lambda connection, number: connection.send(struct.pack(">i", number + 1), b"wrong") and None
     assert await code_of(ask(peer)) is ErrorCode.NETWORK_EXCEPTION
     remote.script = remote.echo

@@ -10,7 +10,7 @@ P = Sender("flights", 0, producer_id=7, producer_epoch=1)
 MOVED, GAP = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_the_gap_behind_a_refused_batch_gets_its_error_until_that_batch_is_accepted() -> None:
+def test_later_sequences_get_the_rejected_batchs_error_until_it_succeeds() -> None:
     batches = RejectedSequences()
     assert batches.refused(P, 10, MOVED, 0.0) is MOVED
     assert batches.refused(P, 15, GAP, 0.1) is MOVED
@@ -37,7 +37,7 @@ def test_the_first_refused_batch_counts_also_past_the_end_of_the_sequences() -> 
     assert batches.refused(P, 0, GAP, 0.2) is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-def test_errors_that_a_client_does_not_repeat_are_not_remembered_and_the_memory_is_bounded() -> None:
+def test_only_retried_errors_are_remembered_and_not_without_bound() -> None:
     batches = RejectedSequences()
     batches.refused(P, 10, ErrorCode.INVALID_RECORD, 0.0)
     assert batches.refused(P, 15, GAP, 0.1) is GAP

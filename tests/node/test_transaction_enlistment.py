@@ -131,7 +131,7 @@ NEVER_TOLD = (RETRIED | {ErrorCode.OPERATION_NOT_ATTEMPTED}) - {ErrorCode.NOT_CO
 
 
 @pytest.mark.parametrize("code", sorted(NEVER_TOLD))
-async def test_trouble_that_stays_is_told_as_one_that_every_client_retries(code: ErrorCode) -> None:
+async def test_a_lasting_error_becomes_one_that_every_client_retries(code: ErrorCode) -> None:
     coordinator = Coordinator(code)
     assert await coordinator.enlist() is ErrorCode.NOT_ENOUGH_REPLICAS
     assert ErrorCode.NOT_ENOUGH_REPLICAS.retriable
@@ -149,7 +149,7 @@ async def test_a_topic_that_is_deleted_while_the_question_is_repeated_is_not_enl
     assert len(coordinator.asked) == asked
 
 
-async def test_nobody_to_ask_is_passing_trouble() -> None:
+async def test_a_missing_coordinator_is_retried() -> None:
     coordinator = Coordinator(ErrorCode.NONE)
     coordinator.topics[TRANSACTION_STATE].partitions[partition_for("tid", 4)].leader = -1
     assert await coordinator.enlist() is ErrorCode.NOT_ENOUGH_REPLICAS
@@ -198,7 +198,7 @@ async def test_questions_of_one_transaction_that_come_together_are_one(local: bo
     assert len(coordinator.asked) == 4
 
 
-async def test_a_question_whose_asker_is_gone_is_nobody_elses() -> None:
+async def test_a_question_without_askers_is_cancelled() -> None:
     coordinator = Coordinator(ErrorCode.NONE)
     gone = asyncio.create_task(coordinator.enlist())
     await asyncio.sleep(0)
@@ -293,7 +293,7 @@ async def test_before_the_first_transaction_ever_an_unknown_id_is_told_so(local:
     assert TRANSACTION_STATE in coordinator.topics
 
 
-async def test_at_the_coordinator_no_question_of_a_leader_waits_for_the_answer_to_another_one() -> None:
+async def test_enlistments_of_one_leader_do_not_wait_for_each_other() -> None:
     """All of a leader's questions come on one connection, and every answer waits for a commit."""
     asked: list[str] = []
     committed = asyncio.Event()

@@ -215,7 +215,7 @@ async def test_a_session_answers_only_what_changed(cluster: Cluster) -> None:
     assert topic == TOPIC_ID and part.partition == 1 and len(part.records) > 0
 
 
-async def test_a_waiting_fetch_of_a_session_is_woken_by_a_partition_that_it_did_not_name(cluster: Cluster) -> None:
+async def test_a_session_fetch_is_woken_by_a_partition_it_did_not_name(cluster: Cluster) -> None:
     cluster.create(partitions=2)
     begun = await fetched(cluster, of(session=(0, 0), topics=((TOPIC_ID, 0, 0), (TOPIC_ID, 1, 0))))
     waiting = asyncio.ensure_future(fetched(cluster, of(session=(begun.session_id, 1), wait_ms=60_000)))

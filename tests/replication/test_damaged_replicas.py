@@ -44,7 +44,7 @@ def spoil(tmp_path: Path, node: int, *, cut: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["changed", "cut"])
-async def test_damage_found_by_a_read_takes_the_replica_offline_and_it_is_fetched_again(tmp_path: Path, cut: bool) -> None:
+async def test_damage_found_by_a_read_takes_the_replica_offline(tmp_path: Path, cut: bool) -> None:
     cluster = await three_replicas(tmp_path)
     before = content_at(cluster, 1)
     path = spoil(tmp_path, 3, cut=cut)
@@ -86,7 +86,7 @@ async def test_a_damaged_log_stays_where_it_is_while_anybody_may_count_on_it(
     await cluster.stop_all()
 
 
-async def test_a_log_found_damaged_at_the_start_is_fetched_again_once_nobody_counts_on_it(tmp_path: Path) -> None:
+async def test_a_log_damaged_at_the_start_is_fetched_again_when_dispensable(tmp_path: Path) -> None:
     cluster = await three_replicas(tmp_path)
     before = content_at(cluster, 1)
     await cluster.stop(3, clean=False)
@@ -99,7 +99,7 @@ async def test_a_log_found_damaged_at_the_start_is_fetched_again_once_nobody_cou
 
 
 @pytest.mark.parametrize("content", [None, b"junk"], ids=["gone", "damaged"])
-async def test_a_log_without_identity_stays_while_anybody_counts_on_it_and_is_then_fetched_again(
+async def test_a_log_without_a_topic_id_is_fetched_again_when_it_is_dispensable(
     tmp_path: Path, content: bytes | None
 ) -> None:
     cluster = await three_replicas(tmp_path)

@@ -75,7 +75,7 @@ def first_refused_then(error: Exception) -> Answer:
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late")])
-async def test_a_refusal_counts_though_the_call_fails_and_only_the_rest_is_asked_again(error: Exception) -> None:
+async def test_a_rejection_counts_though_the_call_fails(error: Exception) -> None:
     shell = Shell(first_refused_then(error), accepted)
     shell.submit(0, 1, 2)
     await shell.until_asked(2)

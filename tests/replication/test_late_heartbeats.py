@@ -38,7 +38,7 @@ def test_no_session_is_lost_when_every_heartbeat_is_answered_late(weather: Weath
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_with_heartbeats_that_are_given_up_after_their_interval_each_node_loses_it(seed: int) -> None:
+def test_ablation_single_heartbeats_lose_every_session(seed: int) -> None:
     history = History(seed, starved(seed, single_heartbeats=True))
     with pytest.raises(Broken, match="no new record"):  # it does not come right: every answer is late for good
         history.run()

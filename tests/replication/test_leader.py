@@ -120,7 +120,7 @@ def test_a_replica_that_keeps_up_holds_the_high_watermark_until_it_can_join() ->
     assert leader.high_watermark == 20
 
 
-def test_a_replica_that_left_in_good_order_holds_the_high_watermark_only_for_a_moment() -> None:
+def test_a_replica_that_shut_down_holds_the_high_watermark_for_a_moment() -> None:
     """It was refused, went on fetching until its process ended, and its pause was over: only its silence tells."""
     leader = leader_of()
     fetch(leader, 2, 20, end=20)
@@ -249,7 +249,7 @@ def test_members_of_an_idle_partition_are_not_removed() -> None:
     assert leader.propose_removals(20, 1_000_000.0) is None
 
 
-def test_a_follower_that_has_what_there_was_at_its_previous_fetch_counts_as_caught_up_then() -> None:
+def test_a_follower_at_its_last_seen_log_end_was_caught_up_at_that_fetch() -> None:
     leader = leader_of()
     fetch(leader, 2, 20, end=30, now_s=5.0)
     fetch(leader, 2, 30, end=40, now_s=6.0)

@@ -156,7 +156,7 @@ async def test_suspended_leadership_appends_nothing(cluster: Cluster) -> None:
     assert await write(manager, "a") is ErrorCode.NONE
 
 
-async def test_who_asks_for_an_acknowledgement_while_leadership_is_suspended_is_sent_away_at_once(cluster: Cluster) -> None:
+async def test_acks_all_fails_at_once_while_leadership_is_suspended(cluster: Cluster) -> None:
     """Also for what is committed already, and for what was appended just before: nobody ends such a wait before its deadline."""
     cluster.create()
     manager = cluster.managers[1]
@@ -223,7 +223,7 @@ async def test_the_same_assignment_again_changes_nothing(cluster: Cluster) -> No
 # -- failover ------------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_new_leader_has_what_was_acknowledged_and_the_old_one_drops_what_was_not(cluster: Cluster) -> None:
+async def test_a_new_leader_keeps_acknowledged_records_and_the_old_one_truncates(cluster: Cluster) -> None:
     cluster.create()
     await write(cluster.managers[1], "kept")
     cluster.cut = {(2, 1), (3, 1)}
@@ -313,7 +313,7 @@ async def test_a_silent_follower_leaves_the_isr_and_writes_go_on(tmp_path: Path)
     await cluster.stop_all()
 
 
-async def test_a_defect_at_one_partition_keeps_no_silent_follower_in_the_isr_of_others(
+async def test_a_defect_at_one_partition_does_not_stop_isr_shrinks_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster(tmp_path, lag_max_ms=150, wait_max_ms=50)
@@ -533,7 +533,7 @@ def test_fetcher_limits_are_bounded() -> None:
     assert limits.backoff_first_s < limits.backoff_max_s <= 5
 
 
-async def test_of_many_role_changes_and_isr_changes_a_few_have_lines_and_one_counts_the_others(
+async def test_many_role_and_isr_changes_have_few_lines_and_a_count(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also when the metadata come in several small batches; ten thousand lines take longer than the changes do."""
@@ -557,7 +557,7 @@ async def test_of_many_role_changes_and_isr_changes_a_few_have_lines_and_one_cou
     assert len(said("isr_change_answered")) == 2 and len(said("isr_changes_answered")) == 1  # one node leads all
 
 
-async def test_what_was_written_before_the_topic_is_flushed_is_flushed_then_on_every_replica(tmp_path: Path) -> None:
+async def test_a_stricter_flush_policy_flushes_earlier_records_on_every_replica(tmp_path: Path) -> None:
     """From that setting on, the controller counts a replica as complete after an unclean stop (docs/semantics.md M14): one that
     kept an unflushed tail, because nothing more was written, could lead without it and cut the others."""
     cluster = Cluster(tmp_path)
@@ -576,7 +576,7 @@ async def test_what_was_written_before_the_topic_is_flushed_is_flushed_then_on_e
         await cluster.stop_all()
 
 
-async def test_an_isr_change_refused_by_a_controller_that_was_behind_is_asked_for_again(tmp_path: Path) -> None:
+async def test_an_isr_change_rejected_by_a_stale_controller_is_sent_again(tmp_path: Path) -> None:
     """A deposed controller that does not know it may not know the partition's epoch either: no metadata ends that change, and
     while it is pending the high watermark waits for the replica that was to leave (docs/semantics.md R1)."""
     cluster = Cluster(tmp_path, lag_max_ms=150, wait_max_ms=50)

@@ -171,7 +171,7 @@ async def test_a_limit_that_is_lifted_while_the_node_runs_holds_no_longer(slow: 
     assert await catch_up(slow) < 1.5
 
 
-async def test_without_the_exception_for_the_isr_its_members_would_wait_behind_the_copy(
+async def test_ablation_a_throttle_on_isr_members_delays_them(
     slow: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PartitionLeader, "is_catching_up", lambda *_: True)

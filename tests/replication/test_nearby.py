@@ -42,7 +42,7 @@ def leader(*, isr: tuple[int, ...] = (1, 2, 3, 4), ends: dict[int, int], starts:
     ],
     ids=["furthest", "the other", "just holds it", "behind", "never fetched", "the leader's rack", "no rack", "no such rack"],
 )
-def test_the_leader_names_the_furthest_replica_of_the_rack_that_holds_the_offset(
+def test_the_leader_names_the_rack_replica_with_the_highest_offset(
     rack: str, ends: dict[int, int], chosen: int
 ) -> None:
     assert nearby_replica(leader(ends=ends), rack, 40, lambda node: RACKS[node]) == chosen
@@ -86,7 +86,7 @@ async def test_a_consumer_is_sent_to_its_rack_and_served_there(cluster: Cluster)
     assert values_of(await fetch(cluster, 1, consume("rack-2"))) == ["a"], "its replica is down: the leader serves it"
 
 
-async def test_a_follower_serves_nobody_who_named_no_rack(cluster: Cluster) -> None:
+async def test_a_follower_does_not_serve_a_client_without_a_rack(cluster: Cluster) -> None:
     cluster.create()
     await write(cluster.managers[1], "a")
     await committed_everywhere(cluster, 1)

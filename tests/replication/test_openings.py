@@ -138,7 +138,7 @@ async def test_a_folder_that_fails_meanwhile_is_reported(node: Node) -> None:
     assert node.offline == [0] and node.says() is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_replicas_that_are_not_taken_up_by_a_defect_are_offline_and_tried_again(
+async def test_replicas_that_a_defect_left_unopened_are_tried_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The metadata says that this node leads them, and nobody would hear that it does not."""
@@ -168,7 +168,7 @@ async def test_a_stop_waits_for_the_thread_and_the_next_start_finds_the_logs(
     again.close(clean=True)
 
 
-async def test_a_log_that_is_there_is_taken_up_at_once(node: Node) -> None:
+async def test_an_existing_log_is_opened_at_once(node: Node) -> None:
     node.go_on.set()
     node.manager.apply([node.assignment()])
     await node.made()

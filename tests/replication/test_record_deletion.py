@@ -50,7 +50,7 @@ async def test_records_are_deleted_on_all_in_sync_replicas_before_the_answer(tmp
 
 
 @pytest.mark.parametrize("survivor", [1, 2, 3])
-async def test_deleted_records_do_not_return_after_all_nodes_crash_whoever_leads_then(tmp_path: Path, survivor: int) -> None:
+async def test_deleted_records_do_not_return_after_all_nodes_crash(tmp_path: Path, survivor: int) -> None:
     cluster = await cluster_with_records(tmp_path)
     await cluster.managers[1].delete_records("t", 0, 7, 5_000)
     for node in (1, 2, 3):
@@ -99,7 +99,7 @@ async def test_the_answer_waits_until_every_follower_has_noted_it_on_its_disk(
     await cluster.stop_all()
 
 
-async def test_a_leader_whose_disk_is_full_refuses_and_one_whose_disk_fails_goes_offline(
+async def test_deletion_fails_on_a_full_disk_and_a_failed_disk_goes_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = await cluster_with_records(tmp_path)
@@ -124,7 +124,7 @@ async def test_a_leader_whose_disk_is_full_refuses_and_one_whose_disk_fails_goes
     await cluster.stop_all()
 
 
-async def test_a_replica_joins_only_when_it_has_let_go_of_what_was_deleted_without_it(tmp_path: Path) -> None:
+async def test_a_replica_joins_only_after_it_deleted_the_deleted_records(tmp_path: Path) -> None:
     """It could be elected before it hears of the deletion."""
     cluster = await cluster_with_records(tmp_path)
     await cluster.stop(3)
@@ -177,7 +177,7 @@ async def test_a_compacted_topic_refuses(tmp_path: Path) -> None:
     await cluster.stop_all()
 
 
-async def test_under_min_insync_replicas_nobody_is_told_that_records_are_deleted(
+async def test_a_deletion_waits_while_the_isr_is_below_the_minimum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replica that left the ISR may be elected by then (KIP-966), and has the records still.  Ablation: the leader answers."""
@@ -209,7 +209,7 @@ async def test_a_deletion_that_waits_ends_with_the_leadership_and_with_its_deadl
 
 
 @pytest.mark.parametrize("who", ["controller", "leader"])
-async def test_a_deletion_is_answered_when_the_follower_that_it_waits_for_leaves_the_isr(tmp_path: Path, who: str) -> None:
+async def test_a_deletion_completes_when_its_last_follower_leaves_the_isr(tmp_path: Path, who: str) -> None:
     """It died; whoever may lead from then on has let go of the records."""
     cluster = await cluster_with_records(tmp_path, lag_max_ms=60_000 if who == "controller" else 500)
     await cluster.stop(3)
@@ -235,7 +235,7 @@ async def test_a_deletion_is_answered_when_the_follower_that_it_waits_for_leaves
 
 
 @pytest.mark.parametrize("insists", [True, False])
-async def test_who_cannot_note_what_was_deleted_does_not_join(
+async def test_a_follower_that_cannot_note_its_log_start_does_not_join(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, insists: bool
 ) -> None:
     """Ablation: it joins when it has the records, and brings the deleted ones back when it is elected after a crash of all."""
@@ -332,7 +332,7 @@ async def test_a_new_replica_takes_the_batch_that_was_deleted_up_to_its_middle(t
     await cluster.stop_all()
 
 
-async def test_a_replica_with_another_history_below_the_leaders_log_start_takes_that_batch_as_well(tmp_path: Path) -> None:
+async def test_a_diverged_replica_restarts_at_the_batch_with_the_leaders_log_start(tmp_path: Path) -> None:
     """Where the leader's log begins now it says that older epochs end there, and cannot say any more that they ended before."""
     cluster = Cluster(tmp_path, wait_max_ms=50)
     for node in (1, 2, 3):
@@ -352,7 +352,7 @@ async def test_a_replica_with_another_history_below_the_leaders_log_start_takes_
     await cluster.stop_all()
 
 
-async def test_a_replica_that_was_to_begin_within_a_batch_takes_it_from_a_leader_that_has_not_deleted_as_much(
+async def test_an_empty_replica_takes_a_batch_that_begins_below_its_log_start(
     tmp_path: Path,
 ) -> None:
     """A deletion reached the former leader alone, whose log start node 3 took over, and nothing of its records."""

@@ -111,19 +111,19 @@ async def late_fetch_beside_a_session(cluster: Cluster) -> tuple[int, bool]:
     return believed, any(part.high_watermark == 1 for _, parts in told.topics for part in parts)
 
 
-async def test_a_late_fetch_outside_the_session_does_not_take_back_what_the_session_said(cluster: Cluster) -> None:
+async def test_a_late_fetch_outside_the_session_does_not_move_the_offset_back(cluster: Cluster) -> None:
     """In a session an idle follower says nothing twice: it would stay outside the ISR until the next record."""
     assert await late_fetch_beside_a_session(cluster) == (1, True)
 
 
-async def test_ablation_a_late_fetch_outside_the_session_that_counts_leaves_the_follower_behind(
+async def test_ablation_a_late_fetch_outside_the_session_moves_the_offset_back(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SessionTable, "lists", lambda table, node_id, key, spec: False)
     assert (await late_fetch_beside_a_session(cluster))[0] == 0
 
 
-async def test_a_session_tells_what_the_answers_of_an_earlier_one_may_have_said_in_vain(cluster: Cluster) -> None:
+async def test_a_new_session_repeats_what_an_earlier_one_sent(cluster: Cluster) -> None:
     """The follower lists a partition late: it rested after an error.  Until it has heard of the log start it may not join."""
     cluster.broker_epochs[9] = 1
     cluster.create(partitions=2, replicas=(1, 9), isr=(1,), min_isr=1)
@@ -155,12 +155,12 @@ async def told_in_a_new_epoch(cluster: Cluster) -> list[int]:
     return [part.high_watermark for _, parts in again.topics for part in parts]
 
 
-async def test_what_was_told_under_one_leadership_is_told_again_under_the_next(cluster: Cluster) -> None:
+async def test_a_new_leadership_sends_its_state_again(cluster: Cluster) -> None:
     """The follower may have met the new epoch before the answer of the old one, and then has not taken it."""
     assert await told_in_a_new_epoch(cluster) == [1]
 
 
-async def test_ablation_what_was_told_under_any_leadership_is_told_once(
+async def test_ablation_a_new_leadership_does_not_send_its_state_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell, news, anyone = FollowerSession.tell, FollowerSession.news, object()
@@ -392,7 +392,7 @@ async def follower_that_could_not_take_an_answer(tmp_path: Path, monkeypatch: py
     return cluster
 
 
-async def test_what_an_ignored_answer_said_is_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_leader_repeats_an_answer_that_the_follower_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or an idle follower would keep the high watermark, and the log start, that it had."""
     cluster = await follower_that_could_not_take_an_answer(tmp_path, monkeypatch)
     await eventually(lambda: cluster.log(2).high_watermark == 1, "the follower knows the high watermark")

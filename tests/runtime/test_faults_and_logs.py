@@ -32,7 +32,7 @@ def test_a_point_that_is_not_armed_does_nothing(kills: list[int]) -> None:
     assert kills == []
 
 
-def test_an_armed_point_kills_after_the_skipped_passes_and_only_where_the_context_matches(kills: list[int]) -> None:
+def test_a_fault_point_kills_after_its_skips_where_the_context_matches(kills: list[int]) -> None:
     faults.arm("commit", "kill", skip=1, match={"partition": "3"})
     for partition in (3, 5, 5):
         faults.point("commit", partition=partition)

@@ -37,7 +37,7 @@ class Frame:
         self.budget.give_back(self.held)
 
 
-def test_frames_under_way_come_before_new_ones_and_one_of_them_may_go_beyond_the_limit() -> None:
+def test_incomplete_frames_come_first_and_one_may_exceed_the_limit() -> None:
     budget = ByteBudget(100)
     first, second = Frame(budget, 90, 50), Frame(budget, 90, 50)
     new = Frame(budget, 10)

@@ -210,7 +210,7 @@ async def test_a_grpc_client_on_a_port_of_frames_is_told_without_a_warning(caplo
         (struct.pack(">i", MAX + 1), f"0 to {MAX}"),
     ],
 )
-async def test_what_is_no_frame_closes_its_connection_with_one_line_and_hurts_no_other(
+async def test_an_invalid_frame_closes_only_its_connection_with_one_line(
     sent: bytes, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(echo) as served:
@@ -565,7 +565,7 @@ class Reverse(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(reverse)
 
 
-async def test_grpc_carries_messages_above_its_default_limit_and_refuses_a_port_in_use() -> None:
+async def test_grpc_carries_large_messages_and_rejects_a_port_in_use() -> None:
     server = network.grpc_server()
     server.add_generic_rpc_handlers((Reverse(),))
     port = network.bind_grpc(server, HOST, 0)

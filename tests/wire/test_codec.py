@@ -268,7 +268,7 @@ def test_a_frame_of_another_request_is_refused() -> None:
         codec.decode_request(ApiKey.HEARTBEAT, 3, frame)
 
 
-def test_api_versions_in_an_unknown_version_is_answered_in_version_0_with_the_key_list() -> None:
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
     frame = codec.unsupported_api_versions(31, [0, 18])
     correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, frame)
     assert (correlation_id, answer.error_code) == (31, 35)

@@ -176,7 +176,7 @@ def test_versions_that_are_not_served_are_refused(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_produce_of_the_time_before_record_batches_is_answered_with_an_error_for_every_partition(version: int) -> None:
+def test_a_produce_version_before_record_batches_fails_every_partition(version: int) -> None:
     """Layouts by hand: neither kio nor Kafka 4 know these versions any more."""
     request = struct.pack(">hi", 1, 5000) + struct.pack(">i", 1) + b"\0\1t" + struct.pack(">i", 2)
     request += struct.pack(">ii", 7, 3) + b"old" + struct.pack(">ii", 8, -1)
