@@ -332,7 +332,7 @@ async def test_a_new_replica_takes_the_batch_that_was_deleted_up_to_its_middle(t
     await cluster.stop_all()
 
 
-async def test_a_diverged_replica_restarts_at_the_batch_with_the_leaders_log_start(tmp_path: Path) -> None:
+async def test_a_diverged_replica_takes_the_batch_with_the_leaders_log_start(tmp_path: Path) -> None:
     """Where the leader's log begins now it says that older epochs end there, and cannot say any more that they ended before."""
     cluster = Cluster(tmp_path, wait_max_ms=50)
     for node in (1, 2, 3):

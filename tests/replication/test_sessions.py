@@ -163,8 +163,8 @@ async def test_a_new_leadership_sends_its_state_again(cluster: Cluster) -> None:
 async def test_ablation_a_new_leadership_does_not_send_its_state_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell, news, anyone = FollowerSession.tell, FollowerSession.news, object()
-    monkeypatch.setattr(FollowerSession, "tell", lambda self, key, facts: tell(self, key, (anyone, *facts[1:])))
+    tell, news, anyone = FollowerSession.record_sent, FollowerSession.news, object()
+    monkeypatch.setattr(FollowerSession, "record_sent", lambda self, key, facts: tell(self, key, (anyone, *facts[1:])))
     monkeypatch.setattr(FollowerSession, "news", lambda self, key, facts: news(self, key, (anyone, *facts[1:])))
     assert await told_in_a_new_epoch(cluster) == []
 

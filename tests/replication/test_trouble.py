@@ -95,7 +95,7 @@ async def test_a_defect_at_one_partition_does_not_hold_up_the_others_of_its_lead
     await abandon(cluster)
 
 
-async def test_a_high_watermark_that_the_follower_did_not_adopt_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_high_watermark_that_was_not_adopted_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else may happen at the partition for long, and consumers read from this follower (KIP-392)."""
     cluster, _ = started(tmp_path)
     cluster.create()
