@@ -112,7 +112,7 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
 
     def on_elected(self, partition: int, leader_epoch: int, replica_log: Log) -> None:
         """The replica manager's, through the coordination: this node leads the partition from now on.  The log's end at this
-        moment is the barrier (rule T20): the shard answers when the high watermark has passed it."""
+        moment is the barrier (docs/semantics.md T20): the shard answers when the high watermark has passed it."""
         self._logs[partition] = replica_log
         self._failures.pop(partition, None)
         self._start(partition, self._begin(partition, leader_epoch))
