@@ -99,7 +99,7 @@ class ManualClock:
     def __init__(self, *, start_wall_ms: int = 1_700_000_000_000, seed: int = 0) -> None:
         self._now = 0.0
         self._start_wall_ms = start_wall_ms
-        self.wall_step_ms = 0  # what somebody set the clock forward (or back) by
+        self.wall_step_ms = 0  # by how much the wall clock was set forward (or back)
         self._random = random.Random(seed)
         self._timers: list[_ManualTimer] = []
         self._order = 0

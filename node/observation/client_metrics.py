@@ -1,4 +1,4 @@
-"""Metrics that clients push (KIP-714): who is to push what, how often, and what of it Prometheus is told.
+"""Metrics that clients push (KIP-714): which client pushes what, how often, and which of it /metrics shows.
 
 `ClientMetrics` decides as Kafka's manager does: which subscriptions fit a client, whether a request comes too early, what is
 wrong with a push.  Nothing that a client can choose grows without bound: instances, series of one client, series of all, and the

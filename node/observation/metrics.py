@@ -24,7 +24,7 @@ SHARD_LABELS = ("topic", "partition")
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetrics:
-    """What is told of one partition that is hosted here."""
+    """The metrics of one partition with a replica on this node."""
 
     topic: str
     partition: int
@@ -40,7 +40,7 @@ class PartitionMetrics:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What is told of the node as a whole."""
+    """The metrics of the node as a whole."""
 
     partitions: list[PartitionMetrics]
     active_transactional_ids: int

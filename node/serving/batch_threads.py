@@ -32,12 +32,13 @@ class BatchThreads:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="batches")
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises, from a thread.  Who is cancelled while it is queued takes it along."""
+        """Runs `work` in a thread and returns or raises what it does.  A caller cancelled while `work` is queued removes it."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     async def ask(self, question: Callable[[LookedInto], T]) -> T:
-        """What `question` answers, which is asked again, of the world as it is by then, whenever a thread has decoded a batch for
-        it.  Raises as `question` does, and OFFSET_NOT_AVAILABLE, which clients retry, when it never comes to an end."""
+        """The answer of `question`.  When it needs a decoded batch a thread decodes it, and then `question` runs again, with the
+        state of that time.  Raises what `question` raises, and OFFSET_NOT_AVAILABLE, which clients retry, after `LOOKED_INTO_MAX`
+        batches."""
         looked_into = LookedInto()
         for _ in range(LOOKED_INTO_MAX):
             try:
@@ -47,6 +48,6 @@ class BatchThreads:
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{LOOKED_INTO_MAX} batches, and no answer: ask again")
 
     async def close(self) -> None:
-        """What is queued is dropped; what is under way is waited for."""
+        """Drops queued work, and waits for the work in threads."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._executor.shutdown)

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 def full_folders(disk: Disk, folders: Sequence[Path], reserves: DiskReserves) -> list[str]:
-    """What an operator is told of the data folders that cannot take records: one text for each of them."""
+    """One line for the operator for each data folder that cannot take records."""
     told: list[str] = []
     for folder in folders:
         if reserves.given_up_at(folder):

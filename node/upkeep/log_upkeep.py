@@ -73,7 +73,7 @@ class CannotClean(Exception):
 
 @dataclass(slots=True)
 class UpkeepView:
-    """What is told of retention and cleaner; from `cleanings` on, counters since the start of the node."""
+    """The metrics of retention and cleaner; from `cleanings` on, counters since the start of the node."""
 
     uncleanable_partitions: int = 0
     oldest_dirty_age_s: float = 0.0
@@ -321,7 +321,7 @@ class LogUpkeep:
             return cleaning.finish()
         except ConcurrentTruncation:
             raise
-        except Exception as error:  # whatever it is: this log is not touched again, and the node goes on
+        except Exception as error:  # any error: the node does not clean this log again, and cleans the others
             if cleaning.is_overtaken():
                 raise ConcurrentTruncation(f"the log changed: {error}") from error
             raise CannotClean(error) from error

@@ -31,7 +31,7 @@ class DelayedFlushes(Executor):
 
         def flush() -> None:
             if not told.set_running_or_notify_cancel():
-                return  # whoever wanted it has given up, and it is not begun any more, as in a pool of threads
+                return  # the caller has cancelled it before it began, as in a thread pool
             try:
                 fn(*args, **kwargs)
                 outcome.append(None)

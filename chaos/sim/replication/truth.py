@@ -1,21 +1,21 @@
-"""What is true of the cluster, and what must never be otherwise.  Looked at after every step of every process.
+"""The invariants of the simulated cluster, checked after every step of every process.
 
 * One leader an epoch (`leaders`).
 * A record is committed when a leader's high watermark has passed it; from then on it is in `committed`, for good: no leader is
   elected without it, no high watermark stands over another record, and every replica that may be elected without losing data
-  (the ISR and the eligible leaders in the controller's state) durably holds it, so that it survives a power cut of all nodes.
+  (the ISR and the eligible leaders in the controller's state) durably has it, so that it survives a power cut of all nodes.
 * At least `min.insync.replicas` nodes hold a record when it is committed.
 * An acks=all acknowledgement is for a committed record.
 * No record is accepted or acknowledged, for acks=all or acks=1, once the lease on leadership is over: a session after the last
   answered heartbeat was sent.  Nor once the controller has fenced the node for its silence, and let another lead: then at most a
   deposed controller may have kept the lease up, for `LEADER_FALLBACK_S`.
 * Consumers are given committed records only.
-* What a DeleteRecords was answered for stays away: no leader is elected that would show it again, and every replica that may be
-  elected without losing data has noted so, durably.  No log begins where nobody asked for it.
-* A move takes a replica away that is counted on only when min.insync.replicas of the others hold what is committed.
+* Records that an answered DeleteRecords removed do not return: no elected leader shows them, and every replica that may be
+  elected without losing data has durably noted its log start.  No log starts above the offset of every DeleteRecords.
+* After a reassignment at least min.insync.replicas of the remaining replicas have all committed records.
 * A node that is out of room takes no records.
-* No node is given a leadership by choice that none of its followers has found at its address; and in the end every leadership is
-  with its preferred replica again, where nodes ask for each other.
+* The controller moves a leadership by choice only to a node that one of its followers has reached at its address; and at the end
+  every leadership is with its preferred replica, where nodes ask for each other.
 * The controller's state holds its own invariants (`ClusterState.violations`: the leader is in the ISR, ...).
 
 An unclean election is a topic's choice to lose records.  It loses what its winner lacks (`_rebase`), once: from its leader
@@ -51,8 +51,8 @@ class PartitionTruth:
     name: str
     committed: list[Record] = field(default_factory=list)
     acknowledged: list[tuple[int, int]] = field(default_factory=list)  # next offset, batch id
-    deleted_below: int = 0  # somebody was told so
-    gone_below: int = 0  # somebody wished so
+    deleted_below: int = 0  # the highest offset of an answered DeleteRecords
+    gone_below: int = 0  # the highest offset of any DeleteRecords
     leaders: dict[int, int] = field(default_factory=dict)
     state: PartitionState | None = None
     flushed: bool = True
@@ -67,7 +67,7 @@ class PartitionTruth:
 
     @property
     def durable_length(self) -> int:
-        """How many of the committed records everybody must hold who may be elected without loss."""
+        """How many of the committed records every replica must have that may be elected without loss."""
         length = len(self.committed)
         return length if self.still_to_flush is None else min(length, self.still_to_flush[0])
 
@@ -184,7 +184,7 @@ class Truth:
             raise Broken(f"{truth.name}: a move has come to {where}, and only nodes {holders} hold {length} committed records")
 
     def _check_choice(self, truth: PartitionTruth, state: ClusterState, old: PartitionState, new: PartitionState) -> None:
-        """The former leader could have gone on: then somebody who is to follow has found the new one where it is now."""
+        """The controller moved the leadership by choice: a follower must have reached the new leader at its present address."""
         former = state.brokers.get(old.leader)
         by_choice = former is not None and former.active and old.leader in new.isr and old.leader != new.leader
         if self._names is None or self.by_administrator or not by_choice:
@@ -325,7 +325,7 @@ class Truth:
     # ---- who holds what -------------------------------------------------------------------------------------------------------
 
     def check_members(self, truth: PartitionTruth) -> None:
-        """Every replica that may be elected without loss holds what is committed."""
+        """Every replica that may be elected without loss has all committed records."""
         state = truth.state
         if state is None or truth.awaits_lossy_leader:
             return
@@ -397,7 +397,7 @@ class Truth:
         self.check_members(truth)
 
     def deleted_below(self, key: Key) -> int:
-        """Who asks for records below from now on, and asks the present leader, is given none."""
+        """From now on the present leader must not send records below this offset."""
         truth = self.partitions.get(key)
         return 0 if truth is None else truth.deleted_below
 

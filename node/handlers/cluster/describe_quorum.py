@@ -1,7 +1,7 @@
-"""DescribeQuorum (55): who votes on the metadata, who only follows them, and how far each is (KIP-595, KIP-836).
+"""DescribeQuorum (55): the voters and observers of the metadata quorum, with their log ends (KIP-595, KIP-836).
 
-Whichever broker is asked, the active controller's knowledge is told.  Offsets are Kafka's: the one behind the last entry.
-Observers are the brokers that are no voters, by what their heartbeats say.
+Every broker answers with the active controller's state.  Offsets are Kafka's: one above the last entry's.  Observers are the
+brokers that are not voters; their offsets come from their heartbeats.
 """
 
 from __future__ import annotations

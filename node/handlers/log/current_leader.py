@@ -1,4 +1,4 @@
-"""What an answer tells a client that asked the wrong node (KIP-951): who leads the partition, and at which address."""
+"""The leader of a partition and its address, for the answer to a client that sent its request to another node (KIP-951)."""
 
 from __future__ import annotations
 

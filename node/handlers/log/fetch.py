@@ -59,7 +59,7 @@ async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest)
 
 
 def _name_leaders(broker: Broker, result: FetchResponse) -> None:
-    """KIP-951: who leads now, and where it listens."""
+    """KIP-951: the present leader and its address."""
     leaders = set()
     for topic_id, parts in result.topics_by_id:
         name = broker.cluster.topic_name(topic_id)

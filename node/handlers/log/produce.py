@@ -184,7 +184,7 @@ def _enlist(broker: Broker, transactional_id: str, version: int, parts: list[_Pa
 
 
 def _for_producer(code: ErrorCode, version: int) -> ErrorCode:
-    """On the produce path a fenced producer is told INVALID_PRODUCER_EPOCH (docs/semantics.md T3)."""
+    """On the produce path the code for a fenced producer is INVALID_PRODUCER_EPOCH (docs/semantics.md T3)."""
     return for_version(code, fenced_known=False, abortable_known=version >= ABORTABLE_FROM)
 
 
@@ -193,7 +193,7 @@ async def _append(broker: Broker, acks: int, part: _Part) -> None:
         checked = None
         if part.header is not None and not (is_cheap(part.header) and _is_kept_as_it_is(broker, part, part.header)):
             checked = await _check_records(broker, part)
-        # From here on nothing is awaited: what is asked now still holds when the batch is written.
+        # No await from here to the append: every check still holds when the batch is written.
         replica = broker.replicas.replica(part.topic, part.partition)
         if part.topic_id is not None and part.topic_id != replica.topic_id:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{part.topic} is topic {replica.topic_id} now, not {part.topic_id}")

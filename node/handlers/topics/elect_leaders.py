@@ -1,6 +1,6 @@
-"""ElectLeaders (43): leadership goes back to the preferred replicas, or to whoever is left where the topic allows that (KIP-460).
+"""ElectLeaders (43): elects preferred replicas, or, where the topic allows an unclean election, a live one (KIP-460).
 
-Answers when this node knows the new leaders.
+The broker answers when it has applied the new leaders.
 """
 
 from __future__ import annotations
