@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parent / "cluster"))
 sys.path.append(str(Path(__file__).parent))
 
-from ground import make_topic, running
+from fixture import make_topic, running
 from tidegate.client.administration.admin import NewTopic
 from tidegate.processes.local_cluster import LocalNode
 

@@ -8,8 +8,8 @@
 
 Constructor arguments and errors are those of `tidegate.client`.  A producer may be shared by threads (its transactions may not);
 a consumer belongs to one thread at a time.  `send` returns a concurrent.futures.Future.  `close` may be called from any thread,
-and twice: what other threads do then ends with a result or an error, and later calls are refused.  Each call costs a hop between
-threads (some 50 us): for many records use `send_all`, and `poll` with a large `max_records`.
+and twice: calls of other threads then end with a result or an error, and later calls raise.  Each call costs a switch between
+threads (about 50 us): for many records use `send_all`, and `poll` with a large `max_records`.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ __all__ = ["Admin", "Consumer", "NewTopic", "Producer", "Send"]
 T = TypeVar("T")
 ITERATION_RECORDS: Final = 200
 SEND_CHUNK_RECORDS: Final = 500
-TASKS_END_S: Final = 5.0  # a cancelled task ends at once; one that does not must not keep close() for ever
+TASKS_END_S: Final = 5.0  # a cancelled task normally ends at once; close() does not wait longer than this for one that does not
 
 
 class _LoopThread:
     """An event loop in a daemon thread; `call` runs a coroutine there and waits for it.
 
-    Every call ends: those made before `close` with their own result, or an error when `close` ends them; those made after it are
-    refused.  In this order: refuse what is new, run the closing coroutine, cancel what is still running, stop the loop.
+    Every call ends: a call made before `close` with its own result, or an error when `close` cancels it; a later call raises.
+    `close` refuses new calls, runs the closing coroutine, cancels the tasks that still run, and stops the loop, in this order.
     """
 
     def __init__(self, name: str) -> None:
@@ -96,7 +96,7 @@ class _LoopThread:
         except CancelledError:  # the future's, not asyncio's: the loop was stopped
             raise RequestError(ErrorCode.INVALID_REQUEST, f"the {self._name} was closed during this call") from None
         except BaseException:
-            future.cancel()  # Ctrl-C while waiting: the work must not go on behind the caller's back
+            future.cancel()  # Ctrl-C while waiting: the task must not continue without its caller
             raise
 
     def run(self, function: Callable[[], T]) -> T:
@@ -163,7 +163,7 @@ class Producer:
             raise
 
     def close(self) -> None:
-        """As of the asyncio producer: sends what is left; then every future is done, also those of other threads."""
+        """As the asyncio producer's: sends the remaining records; then every future is done, also those of other threads."""
         self._thread.close(self._producer.close)
 
     def __enter__(self) -> Producer:
@@ -183,7 +183,7 @@ class Producer:
         headers: Headers | Mapping[str, bytes] = (),
         timestamp_ms: int | None = None,
     ) -> Future[RecordMetadata]:
-        """Hands a record over, once there is room for it; the future is the acknowledgement (it cannot be cancelled)."""
+        """Queues a record, after waiting for memory; the future is its acknowledgement (it cannot be cancelled)."""
 
         async def work() -> Future[RecordMetadata]:
             return _acknowledgement(
@@ -200,7 +200,7 @@ class Producer:
         return self.send(topic, value, key, **options).result()
 
     def send_all(self, topic: str, records: Iterable[Send]) -> list[Future[RecordMetadata]]:
-        """Many records with few hops between the threads."""
+        """Sends many records with few switches between the threads."""
         futures: list[Future[RecordMetadata]] = []
         chunk: list[Send] = []
 
@@ -286,7 +286,7 @@ class Consumer:
     def __init__(self, bootstrap: str, **settings: Any) -> None:
         self._consumer = AsyncConsumer(bootstrap, **settings)
         self._thread = _LoopThread("consumer")
-        self._undelivered: deque[ConsumerRecord] = deque()  # taken by an iteration, not yet handed out
+        self._undelivered: deque[ConsumerRecord] = deque()  # fetched by an iteration, not yet yielded
 
     def start(self) -> None:
         try:
@@ -332,7 +332,7 @@ class Consumer:
         return self._thread.call(self._consumer.poll(max_records, timeout_s))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records, one by one, for ever.  Fetched in groups, but a commit covers only what was handed out."""
+        """Yields records without end.  They are fetched in groups, but a commit covers only the yielded ones."""
         try:
             while True:
                 self._undelivered.extend(self._thread.call(self._consumer.poll(ITERATION_RECORDS, 60.0)))
@@ -342,7 +342,7 @@ class Consumer:
             self._rewind()
 
     def _rewind(self) -> None:
-        """Gives back what an iteration has taken and not handed out."""
+        """Returns the records that an iteration fetched and did not yield."""
         if self._undelivered:
             self._thread.run(self._seek_back)
 
@@ -374,7 +374,7 @@ class Consumer:
         return self._thread.call(self._consumer.position(partition))
 
     def positions(self) -> dict[tuple[str, int], int]:
-        """The next offset to hand out, per partition."""
+        """The offset of the next record to yield, per partition."""
         found = self._thread.run(self._consumer.positions)
         for record in reversed(self._undelivered):
             found[record.topic, record.partition] = record.offset

@@ -28,7 +28,7 @@ from ..runtime.logs import get
 from ..wire.errors import ErrorCode
 from .channels import Channels
 from .kafka_address import grpc_addresses
-from .patience import Patience, StallWatch
+from .retry import RetryBudget, StallWatchdog
 
 log = get(__name__)
 
@@ -39,7 +39,7 @@ ERROR_DETAIL_KEY = "tidegate-error-bin"
 CALL_TIMEOUT_S = 30.0
 DESCRIBE_TIMEOUT_S = 5.0  # any node can answer: one that is silent is passed over soon
 COUNT_TIMEOUT_S = 60.0  # the first count of a log that an older version has written takes its time, and goes on when asked again
-UNKNOWN_TOPIC_PATIENCE_S = 5.0  # a topic made a moment ago may be unknown to the node that is asked
+UNKNOWN_TOPIC_TIMEOUT_S = 5.0  # a topic made a moment ago may be unknown to the node that is asked
 STALL_TIMEOUT_MIN_S = 5.0
 STALL_TIMEOUT_S = 60.0  # how long a frozen leader is waited for; a stream that is cut then resumes
 PLANNED_AT_ONCE = 1_000  # partitions of one PlanManyRanges
@@ -173,8 +173,8 @@ class DataClient:
         for endpoint in self._unreachable:
             self._channels.drop(endpoint)  # what is kept from task to task must not try to connect for ever
 
-    def patience(self) -> Patience:
-        return Patience(self._clock, self._retry_timeout_s, UNKNOWN_TOPIC_PATIENCE_S)
+    def retry_budget(self) -> RetryBudget:
+        return RetryBudget(self._clock, self._retry_timeout_s, UNKNOWN_TOPIC_TIMEOUT_S)
 
     def known_leader(self, topic: str, partition: int) -> LeaderView | None:
         """The leader that was asked last, for a task to start from."""
@@ -188,12 +188,12 @@ class DataClient:
 
     def describe(self, names: Sequence[str] = ()) -> dict[str, TopicView]:
         """The named topics, or all; raises ReadError when one does not exist."""
-        patience = self.patience()
+        budget = self.retry_budget()
         while True:
             found, problem = self._describe_once(names)
             if problem is None:
                 return found
-            if not problem.curable or not patience.wait(topic_unknown=problem.topic_unknown):
+            if not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown):
                 raise problem.error()
 
     def _describe_once(self, names: Sequence[str]) -> tuple[dict[str, TopicView], _Problem | None]:
@@ -242,11 +242,11 @@ class DataClient:
         """Asks the leaders of the partitions; every query's partition is in the answer."""
         left = {query.partition: query for query in queries}
         answers: dict[int, OffsetAnswer] = {}
-        patience = self.patience()
+        budget = self.retry_budget()
         while left:
             problem = self._offsets_once(topic, left, answers, read_committed)
             if left and problem is not None and (
-                not problem.curable or not patience.wait(topic_unknown=problem.topic_unknown)
+                not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown)
             ):
                 raise problem.error()
         return answers
@@ -321,13 +321,13 @@ class DataClient:
             for key, (start, end) in wanted.items()
         }
         found: dict[Key, list[SplitRange]] = {}
-        patience = self.patience()
+        budget = self.retry_budget()
         while left:
             before = len(left)
             problem = self._plan_once(topics, left, found, estimate_decompressed)
             if len(left) < before:
-                patience.renew()
-            elif problem is not None and (not problem.curable or not patience.wait(topic_unknown=problem.topic_unknown)):
+                budget.renew()
+            elif problem is not None and (not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown)):
                 raise problem.error()
         return {key: found[key] for key in wanted}
 
@@ -409,7 +409,7 @@ class DataClient:
 
     def _of_leader(self, topic: str, partition: int, ask: Callable[[data_pb2_grpc.DataStub, int], Reply]) -> Reply:
         """The answer of the partition's leader to a call that can be repeated."""
-        patience = self.patience()
+        budget = self.retry_budget()
         while True:
             leader, problem = self._leader(topic, partition)
             if leader is not None:
@@ -418,7 +418,7 @@ class DataClient:
                 except grpc.RpcError as failure:
                     problem = self._problem_of(failure, leader.endpoint)
                     self._forget(topic, partition, problem)
-            if problem is not None and (not problem.curable or not patience.wait(topic_unknown=problem.topic_unknown)):
+            if problem is not None and (not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown)):
                 raise problem.error()
 
     def open_stream(
@@ -442,7 +442,7 @@ class DataClient:
             accepts_waiting=True,
         )
         call = self._stub(leader.endpoint).ReadRange(request)
-        watch = StallWatch(self._clock, self._stall_timeout_s, call.cancel)
+        watch = StallWatchdog(self._clock, self._stall_timeout_s, call.cancel)
         try:
             while True:
                 with watch:

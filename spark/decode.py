@@ -26,8 +26,8 @@ import pyarrow as pa
 
 from ..wire.errors import ErrorCode, KafkaError
 from ..wire.records import BatchHeader
+from .decompression import Budget, Malformed, Section, decompress_pieces
 from .schema import ARROW_HEADERS_TYPE, COLUMNS, arrow_schema
-from .unfold import Budget, Malformed, Section, unfold
 
 MEMORY_DEFAULT = 256 << 20
 TIMESTAMP_MS_MAX = ((1 << 63) - 1) // 1000  # Spark counts microseconds in 64 bits
@@ -59,7 +59,7 @@ def decode_batches(
     last = batches[-1][1].last_offset if batches else 0
     floor = -1
     try:
-        for data, sections in unfold(chunk, batches, limits):
+        for data, sections in decompress_pieces(chunk, batches, limits):
             first, last = sections[0].header.base_offset, sections[-1].header.last_offset
             group = _Group(target, data, sections, floor)
             batch = group.to_arrow()

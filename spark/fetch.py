@@ -58,8 +58,8 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
     Only the time in which this side waits for a node counts against its patience, however long the consumer takes for a chunk.
     """
     position = request.start
-    patience = client.patience()
-    is_told = False  # of the interruption that goes on
+    budget = client.retry_budget()
+    is_logged = False  # of the interruption that goes on
     while position < request.end:
         lost: StreamLost | None = None
         try:
@@ -70,16 +70,16 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
             with closing(stream):
                 for chunk in stream:
                     if chunk.waiting:
-                        patience.renew()  # the node is there and gets on with other reads
+                        budget.renew()  # the node is there and gets on with other reads
                         continue
                     if visibility is None:
                         aborted = chunk.aborted_transactions if request.read_committed else ()
                         visibility = VisibilityFilter((entry.producer_id, entry.first_offset) for entry in aborted)
                     fetched = check_chunk(request, chunk, position, visibility)
                     position = chunk.next_offset
-                    is_told = False
+                    is_logged = False
                     yield fetched
-                    patience.renew()  # not before: the consumer has taken its time
+                    budget.renew()  # not before: the consumer has taken its time
         except StreamLost as problem:
             lost = problem
         except ReadError as problem:
@@ -92,13 +92,13 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
         lost = lost or StreamLost(
             ReadError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the stream ended at {position}, before {request.end}")
         )
-        if not is_told:
+        if not is_logged:
             log.warning(
                 "range_read_interrupted",
                 topic=request.topic, partition=request.partition, position=position, reason=lost.error,
             )  # fmt: skip
-            is_told = True
-        if not patience.wait(topic_unknown=lost.topic_unknown):
+            is_logged = True
+        if not budget.wait(topic_unknown=lost.topic_unknown):
             if deletion_is_accepted(request, position, lost.error):
                 return
             raise lost.error

@@ -96,7 +96,7 @@ class Partitions:
 
 
 @dataclass(frozen=True, slots=True)
-class Everywhere:
+class EveryPartition:
     """One bound for all partitions: EARLIEST or LATEST."""
 
     offset: int
@@ -124,7 +124,7 @@ class AtTimestamps:
 
 
 Selection = Topics | Pattern | Partitions
-Bound = Everywhere | AtOffsets | AtTimestamp | AtTimestamps
+Bound = EveryPartition | AtOffsets | AtTimestamp | AtTimestamps
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,8 @@ class ReadOptions:
 
     bootstrap: tuple[str, ...]
     selection: Selection
-    starting: Bound = Everywhere(EARLIEST)
-    ending: Bound = Everywhere(LATEST)
+    starting: Bound = EveryPartition(EARLIEST)
+    ending: Bound = EveryPartition(LATEST)
     starting_after_last_is_error: bool = True  # startingOffsetsByTimestampStrategy: error (else latest)
     read_committed: bool = True
     partitions_min: int | None = None
@@ -250,7 +250,7 @@ def _bound(given: Mapping[str, str], side: str) -> Bound:
     if len(names) > 1:
         raise OptionError(f"{' and '.join(map(repr, names))} both say where the read is {side}: keep one")
     if not names:
-        return Everywhere(EARLIEST if side == "starting" else LATEST)
+        return EveryPartition(EARLIEST if side == "starting" else LATEST)
     name, value = names[0], given[names[0]].strip()
     if name.endswith("ByTimestamp"):
         return AtTimestamps(_per_partition(name, value, '{"flights": {"0": 1700000000000}}', least=0))
@@ -259,7 +259,7 @@ def _bound(given: Mapping[str, str], side: str) -> Bound:
     useless = LATEST if side == "starting" else EARLIEST
     word = {EARLIEST: "earliest", LATEST: "latest"}
     if value.lower() in ("earliest", "latest"):
-        bound = Everywhere(EARLIEST if value.lower() == "earliest" else LATEST)
+        bound = EveryPartition(EARLIEST if value.lower() == "earliest" else LATEST)
         if bound.offset == useless:
             raise OptionError(
                 f"{name} {value!r}: a batch read would be empty; write {word[EARLIEST + LATEST - useless]!r} or offsets"

@@ -1,12 +1,12 @@
 """Turns the options into frozen ranges: which offsets of which partitions a read covers, and how they split into tasks.
 
 `partitions()` runs once per load(), at the first action.  "Latest" is frozen there, so every later action on the same DataFrame
-reads the same records.  The order: choose the partitions, ask their leaders for the limits of the logs (and for the offsets of
-timestamps), settle each [start, end), then split by stored bytes at batch boundaries.  Ranges are divided further, by offsets,
-where that gives tasks with too much when decompressed (`maxDecompressedBytesPerPartition`) or too many offsets
-(`maxRecordsPerPartition`), or too few tasks (`minPartitions`).
+reads the same records.  The driver chooses the partitions, asks their leaders for the limits of the logs (and for the offsets of
+timestamps), freezes each [start, end), and splits it by stored bytes at batch boundaries.  It divides a range further, by
+offsets, when a task would have too many decompressed bytes (`maxDecompressedBytesPerPartition`) or too many offsets
+(`maxRecordsPerPartition`), or when there would be too few tasks (`minPartitions`).
 
-Everything but `plan` itself is pure.
+All functions but `plan` are pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .options import (
     AtTimestamp,
     AtTimestamps,
     Bound,
-    Everywhere,
+    EveryPartition,
     OptionError,
     Partitions,
     Pattern,
@@ -44,7 +44,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """What one task reads, and whom it asks first."""
+    """The range that one task reads, and the leader that it asks first."""
 
     topic: str
     topic_id: bytes
@@ -56,7 +56,7 @@ class PlannedRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class FrozenRange:
     """The frozen range of one partition."""
 
     start: int
@@ -64,14 +64,14 @@ class Settled:
 
 
 def plan(client: DataClient, options: ReadOptions, *, reads_data: bool = True) -> list[PlannedRange]:
-    """The ranges of one load(); none for partitions without records in theirs.  Without `reads_data` they are only counted."""
+    """The ranges of one load(), without empty ones.  Without `reads_data` the leaders only count their records."""
     topics, keys = choose_partitions(options.selection, client.describe(topics_to_describe(options.selection)))
     for side, bound in (("starting", options.starting), ("ending", options.ending)):
         require_all_named(side, bound, keys)
     limits = _ask(client, topics, keys, None, options)
     starts = _ask(client, topics, keys, options.starting, options)
     ends = _ask(client, topics, keys, options.ending, options)
-    settled = {key: settle(key, options, limits[key], starts.get(key), ends.get(key)) for key in keys}
+    settled = {key: freeze_range(key, options, limits[key], starts.get(key), ends.get(key)) for key in keys}
     _warn_of_open_transactions(options, limits)
     wanted = {key: (part.start, part.end) for key, part in settled.items() if part.start < part.end}
     return _split(client, topics, wanted, options, reads_data=reads_data)
@@ -124,8 +124,10 @@ def require_all_named(side: str, bound: Bound, keys: Iterable[Key]) -> None:
         raise OptionError(f"{name} names {_list(named - wanted)}, which is not read")
 
 
-def settle(key: Key, options: ReadOptions, limits: OffsetAnswer, start: OffsetAnswer | None, end: OffsetAnswer | None) -> Settled:
-    """One partition's [start, end).  `start` and `end` are the answers to timestamp queries, where such were asked."""
+def freeze_range(
+    key: Key, options: ReadOptions, limits: OffsetAnswer, start: OffsetAnswer | None, end: OffsetAnswer | None
+) -> FrozenRange:
+    """One partition's [start, end).  `start` and `end` answer the timestamp queries, for bounds that are timestamps."""
     place = f"{key[0]}-{key[1]}"
     visible_end = limits.last_stable_offset if options.read_committed else limits.high_watermark
     first = _settle_start(place, options, limits, visible_end, start, _explicit(options.starting, key))
@@ -143,7 +145,7 @@ def settle(key: Key, options: ReadOptions, limits: OffsetAnswer, start: OffsetAn
             raise ReadError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{problem}; set failOnDataLoss=false to read what there is")
         log.warning("range_cut", reason=problem)
         last = visible_end
-    return Settled(first, max(first, last))
+    return FrozenRange(first, max(first, last))
 
 
 def _settle_start(
@@ -175,12 +177,12 @@ def limit_records(ranges: Iterable[SplitRange], records_max: int | None) -> list
     if records_max is None:
         return list(ranges)
     shares = [(whole, -(-(whole.end - whole.start) // records_max)) for whole in ranges]
-    require_bearable("maxRecordsPerPartition", sum(share for _, share in shares))
+    require_task_limit("maxRecordsPerPartition", sum(share for _, share in shares))
     return [part for whole, share in shares for part in divide(whole, share)]
 
 
 def limit_decompressed(ranges: Iterable[SplitRange], bytes_max: int) -> list[SplitRange]:
-    """Ranges whose records are about so many bytes when decompressed, as far as that is known."""
+    """Ranges whose records have at most about so many bytes when decompressed, where the leaders estimated it."""
     return [
         part
         for whole in ranges
@@ -188,10 +190,10 @@ def limit_decompressed(ranges: Iterable[SplitRange], bytes_max: int) -> list[Spl
     ]
 
 
-def reach_count(splits: Mapping[Key, Sequence[SplitRange]], count_min: int | None) -> dict[Key, list[SplitRange]]:
+def reach_task_min(splits: Mapping[Key, Sequence[SplitRange]], count_min: int | None) -> dict[Key, list[SplitRange]]:
     """Divides the largest ranges until there are `count_min` exactly; fewer only when there are fewer offsets."""
     ranges = [(key, part) for key, parts in splits.items() for part in parts]
-    require_bearable("minPartitions", min(count_min or 0, sum(part.end - part.start for _, part in ranges)))
+    require_task_limit("minPartitions", min(count_min or 0, sum(part.end - part.start for _, part in ranges)))
     shares = [1] * len(ranges)
     # The range whose tasks are the largest is divided into one more; by offsets where no bytes are known.
     heap = [(-float(max(1, part.bytes_estimated)), at) for at, (_, part) in enumerate(ranges) if part.end - part.start > 1]
@@ -212,14 +214,14 @@ def reach_count(splits: Mapping[Key, Sequence[SplitRange]], count_min: int | Non
     return divided
 
 
-def require_bearable(option: str, tasks: int) -> None:
-    """No driver lives through so many tasks; raises OptionError."""
+def require_task_limit(option: str, tasks: int) -> None:
+    """Raises OptionError for a number of tasks that would exhaust the driver."""
     if tasks > TASKS_MAX:
         raise OptionError(f"{option} would make {tasks} tasks: choose it so that there are at most {TASKS_MAX}")
 
 
 def divide(whole: SplitRange, parts: int) -> list[SplitRange]:
-    """[start, end) in so many parts of as many offsets each as can be; a batch that is cut is read for both parts."""
+    """[start, end) in so many parts of about equal offsets; both parts read a batch that spans their boundary."""
     offsets = whole.end - whole.start
     edges = [whole.start + offsets * part // parts for part in range(parts + 1)]
     size, decompressed = whole.bytes_estimated // parts, whole.decompressed_estimated // parts
@@ -228,7 +230,7 @@ def divide(whole: SplitRange, parts: int) -> list[SplitRange]:
 
 def _explicit(bound: Bound, key: Key) -> int | None:
     match bound:
-        case Everywhere(offset):
+        case EveryPartition(offset):
             return offset
         case AtOffsets(by_partition):
             return by_partition[key]
@@ -271,7 +273,7 @@ def _split(
         key: limit_records(limit_decompressed(parts, options.partition_decompressed_max), options.partition_records_max)
         for key, parts in found.items()
     }
-    splits = reach_count(limited, options.partitions_min)
+    splits = reach_task_min(limited, options.partitions_min)
     return [
         PlannedRange(
             topic=name,
@@ -288,7 +290,7 @@ def _split(
 
 
 def _warn_of_open_transactions(options: ReadOptions, limits: Mapping[Key, OffsetAnswer]) -> None:
-    """Committed records above an open transaction are not read: say so, since nothing else would."""
+    """Warns that the read leaves out committed records above an open transaction; nothing else would show it."""
     behind = {key: answer for key, answer in limits.items() if answer.last_stable_offset < answer.high_watermark}
     if options.read_committed and behind:
         log.warning("open_transactions_end_the_read_early", partitions=_list(behind))

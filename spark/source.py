@@ -25,11 +25,11 @@ from .channels import Channels
 from .connection import DataClient
 from .counting import count_range
 from .decode import Target, decode_batches
+from .decompression import Budget
 from .fetch import RangeRequest, fetch_range
 from .options import ReadOptions, parse_options
 from .planning import PlannedRange, plan
 from .schema import projected_columns, spark_schema
-from .unfold import Budget
 
 log = get(__name__)
 

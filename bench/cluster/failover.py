@@ -16,9 +16,9 @@ import statistics
 import time
 from pathlib import Path
 
-from ground import NodeLogs, connect, leaders_of, make_topic, next_write, number_in, running
+from fixture import NodeLogs, connect, leaders_of, make_topic, next_write, number_in, running
 from metadata import BROKER_ID, client_of, register
-from storage.ground import batch_of
+from storage.fixture import batch_of
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.processes.local_cluster import LocalCluster, LocalNode
 from tidegate.proto import controller_pb2 as pb

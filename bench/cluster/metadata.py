@@ -11,8 +11,8 @@ import statistics
 import time
 from pathlib import Path
 
-from ground import RawFile, running
-from storage.ground import percentile
+from fixture import RawFile, running
+from storage.fixture import percentile
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.state.features import SUPPORTED, as_messages
 from tidegate.processes.local_cluster import LocalCluster

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ground import READY_S, NodeLogs, connect, make_topic, number_in, running, statuses
+from fixture import READY_S, NodeLogs, connect, make_topic, number_in, running, statuses
 from process_cost import cpu_seconds, resident_mib
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.processes.local_cluster import LocalCluster, LocalNode

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from ground import READY_S, make_topic, statuses
+from fixture import READY_S, make_topic, statuses
 from partitions import Phase, say
 from tidegate.chaos.machine.cpu_quota import SharedCpuQuota
 from tidegate.chaos.run.node_logs import count_logs, loud

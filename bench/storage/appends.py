@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from uuid import UUID
 
-from ground import CONFIG, SIZES, Turns, append, batch_of, batch_of_records, open_log, percentile
+from fixture import CONFIG, SIZES, Turns, append, batch_of, batch_of_records, open_log, percentile
 from tidegate.runtime.disk import RealDisk
 from tidegate.storage.directory.log_directory import LogDirectory
 from tidegate.storage.log.group_commit import GroupCommit

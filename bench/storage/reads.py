@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from time import perf_counter
 
-from ground import SIZES, Turns, append, batch_of, open_log
+from fixture import SIZES, Turns, append, batch_of, open_log
 from tidegate.storage.log.log import Log
 
 READ_SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20}

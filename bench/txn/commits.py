@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 from confluent_kafka import Producer
-from ground import RawFile, make_topic, running
+from fixture import RawFile, make_topic, running
 from process_cost import cpu_seconds
-from storage.ground import percentile
+from storage.fixture import percentile
 from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.consuming.consumer import Consumer
@@ -88,7 +88,7 @@ async def bench_commits(root: Path, nodes: int, seconds: float) -> None:
         await make_topic(cluster, NewTopic("bench", PARTITIONS_MAX, nodes))
         total = 0
         for number, (records, partitions, producers) in enumerate(ROWS):
-            ground = [raw.append(b"r" * 512, sync=True) for _ in range(50)]
+            raw_s = [raw.append(b"r" * 512, sync=True) for _ in range(50)]
             pids = [node.pid for node in cluster.nodes if node.pid is not None]
             before = cpu_seconds(pids)
             workers = await asyncio.to_thread(_run, cluster, number, records, partitions, producers, seconds)
@@ -99,7 +99,7 @@ async def bench_commits(root: Path, nodes: int, seconds: float) -> None:
             total += count * records
             print(f"{records:8} {partitions:11} {producers:10} {rate:10.1f} {rate * records:10.0f} "
                   f"{percentile(commits, 0.5) * 1e3:8.1f} {percentile(commits, 0.99) * 1e3:8.1f} {cpu / count * 1e3:12.2f} "
-                  f"{percentile(ground, 0.5) * 1e3:11.2f}", flush=True)  # fmt: skip
+                  f"{percentile(raw_s, 0.5) * 1e3:11.2f}", flush=True)  # fmt: skip
         await _check(cluster, total)
     raw.close()
 

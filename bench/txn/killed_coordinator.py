@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from failover import READY_S, SESSION_MS, SETTINGS
-from ground import NodeLogs, make_topic, number_in, running
+from fixture import NodeLogs, make_topic, number_in, running
 from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.producing.producer import Producer

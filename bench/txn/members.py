@@ -12,7 +12,7 @@ import statistics
 import time
 from pathlib import Path
 
-from ground import make_topic, running
+from fixture import make_topic, running
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.consuming.consumer import Consumer
 

@@ -25,7 +25,7 @@ from ...processes.local_cluster import LocalCluster, LocalNode
 from ...runtime import logs
 from ...runtime.clock import Clock, SystemClock
 from ...runtime.disk import RealDisk
-from ..run.timed_kills import AimedKill, kill_active_controller, kill_coordinator_mid_commit, wait_completed
+from ..run.timed_kills import InjectedFault, kill_active_controller, kill_coordinator_mid_commit, wait_completed
 from .backfill import Backfill, run_backfill
 from .checks import Check, check_all
 from .flights import Flight, load_flights
@@ -166,7 +166,7 @@ class Demo:
             self._load_moved.clear()
             await self._load_moved.wait()
 
-    async def _recovery(self, what: str, journal: Journal, kill: AimedKill, producer: int | None) -> Recovery:
+    async def _recovery(self, what: str, journal: Journal, kill: InjectedFault, producer: int | None) -> Recovery:
         """Waits for the next commits after the kill; with a producer given, for one of that producer, else for one of each."""
         deadline = self._clock.monotonic() + RECOVERY_TIMEOUT_S
         producers = [producer] if producer is not None else sorted({t.producer for t in journal.committed})

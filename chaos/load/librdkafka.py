@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...runtime import logs
 from ..checks.history import OpenOp, Partition
-from .outcomes import Ending, Settled
+from .outcomes import Ending, TransactionOutcome
 from .processes import PAUSE_AFTER_FAILURE_S, POLL_S, WorkloadContext
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ def available() -> bool:
     return importlib.util.find_spec("confluent_kafka") is not None
 
 
-def _settings(ground: WorkloadContext, process: str, **settings: object) -> dict[str, Any]:
+def _settings(context: WorkloadContext, process: str, **settings: object) -> dict[str, Any]:
     return {
-        "bootstrap.servers": ground.bootstrap,
+        "bootstrap.servers": context.bootstrap,
         "client.id": process,
-        "socket.timeout.ms": int(ground.plan.request_timeout_s * 1000),
+        "socket.timeout.ms": int(context.plan.request_timeout_s * 1000),
         "reconnect.backoff.max.ms": 1000,
         "log_level": 0,
         **{key.replace("_", "."): value for key, value in settings.items()},
@@ -51,14 +51,14 @@ def _settings(ground: WorkloadContext, process: str, **settings: object) -> dict
 class LibrdkafkaProducer:
     """What both producers have in common: records go out, and their delivery reports come back."""
 
-    def __init__(self, ground: WorkloadContext, process: str, **settings: object) -> None:
+    def __init__(self, context: WorkloadContext, process: str, **settings: object) -> None:
         from confluent_kafka import Producer
 
-        self._ground = ground
-        timeout_ms = int(ground.plan.delivery_timeout_s * 1000)
+        self._context = context
+        timeout_ms = int(context.plan.delivery_timeout_s * 1000)
         self.producer: Producer = Producer(
             _settings(
-                ground, process, acks="all", enable_idempotence=True, linger_ms=2, message_timeout_ms=timeout_ms, **settings
+                context, process, acks="all", enable_idempotence=True, linger_ms=2, message_timeout_ms=timeout_ms, **settings
             )
         )
         self._reports: Sent = []
@@ -73,7 +73,7 @@ class LibrdkafkaProducer:
 
     async def flush(self, op: OpenOp) -> list[str]:
         """Waits for all delivery reports and notes the offsets; what was not delivered, in words."""
-        left = await asyncio.to_thread(self.producer.flush, self._ground.plan.delivery_timeout_s + 5)
+        left = await asyncio.to_thread(self.producer.flush, self._context.plan.delivery_timeout_s + 5)
         reports, self._reports = self._reports, []
         for number, message, error in reports:
             offset = message.offset() if error is None and message is not None else None
@@ -96,47 +96,49 @@ class LibrdkafkaProducer:
 class LibrdkafkaWriter:
     """One transactional id; values are `<process>.<count>`."""
 
-    def __init__(self, ground: WorkloadContext, transactional_id: str, seed: str) -> None:
-        self._ground = ground
+    def __init__(self, context: WorkloadContext, transactional_id: str, seed: str) -> None:
+        self._context = context
         self._transactional_id = transactional_id
         self._chance = random.Random(seed)
         self._count = 0
 
     async def live(self, process: str) -> None:
-        ground = self._ground
-        timeout_ms = ground.plan.transaction_timeout_ms
-        client = LibrdkafkaProducer(ground, process, transactional_id=self._transactional_id, transaction_timeout_ms=timeout_ms)
+        context = self._context
+        timeout_ms = context.plan.transaction_timeout_ms
+        client = LibrdkafkaProducer(context, process, transactional_id=self._transactional_id, transaction_timeout_ms=timeout_ms)
         try:
-            with ground.history.begin(process, transactional_id=self._transactional_id) as op:
+            with context.history.begin(process, transactional_id=self._transactional_id) as op:
                 error = await self._call(client.producer.init_transactions)
                 if error is not None:
                     op.info(error.why)
-                    ground.progress.disturbance(f"{process} could not start: {error.why}")
+                    context.progress.disturbance(f"{process} could not start: {error.why}")
                     return
                 op.ok()
-            while not ground.stopping.is_set():
-                with ground.history.begin(process, transactional_id=self._transactional_id) as op:
+            while not context.stopping.is_set():
+                with context.history.begin(process, transactional_id=self._transactional_id) as op:
                     settled, partitions = await self._transaction(op, process, client)
                 if settled.ending is Ending.COMMITTED:
-                    ground.note_commit(op, partitions)
+                    context.note_commit(op, partitions)
                 elif settled.why:
-                    ground.progress.disturbance(f"transaction {op.index} of {process}: {settled.why}")
+                    context.progress.disturbance(f"transaction {op.index} of {process}: {settled.why}")
                 if settled.ending is Ending.OVER:
                     return
-                await ground.pause(self._chance.random() * ground.plan.pause_max_s)
+                await context.pause(self._chance.random() * context.plan.pause_max_s)
         finally:
             await client.close()
 
-    async def _transaction(self, op: OpenOp, process: str, client: LibrdkafkaProducer) -> tuple[Settled, set[Partition]]:
-        """A settled transaction without a reason and without a commit is one that was aborted on purpose."""
+    async def _transaction(
+        self, op: OpenOp, process: str, client: LibrdkafkaProducer
+    ) -> tuple[TransactionOutcome, set[Partition]]:
+        """The outcome has no reason and no commit when the transaction was aborted on purpose."""
         from confluent_kafka import KafkaException
 
         partitions: set[Partition] = set()
         try:
             client.producer.begin_transaction()
-            for _ in range(self._chance.randint(1, self._ground.plan.records_per_transaction_max)):
+            for _ in range(self._chance.randint(1, self._context.plan.records_per_transaction_max)):
                 self._count += 1
-                partition = self._chance.choice(self._ground.plan.input_partitions)
+                partition = self._chance.choice(self._context.plan.input_partitions)
                 partitions.add(partition)
                 client.send(op, partition, f"{process}.{self._count}")
         except (KafkaException, BufferError) as error:
@@ -144,27 +146,27 @@ class LibrdkafkaWriter:
         failures = await client.flush(op)
         if failures:
             return await self._abort(op, client, f"a record was not delivered: {failures[0]}"), partitions
-        if self._chance.random() < self._ground.plan.abort_probability:
+        if self._chance.random() < self._context.plan.abort_probability:
             return await self._abort(op, client, ""), partitions
         op.ending()
         refused = await self._call(client.producer.commit_transaction)
         if refused is None:
             op.ok()
-            return Settled(Ending.COMMITTED), partitions
+            return TransactionOutcome(Ending.COMMITTED), partitions
         if refused.abortable:
             return await self._abort(op, client, f"refused: {refused.why}", commit_left=True), partitions
         op.info(refused.why)
-        return Settled(Ending.OVER, refused.why), partitions
+        return TransactionOutcome(Ending.OVER, refused.why), partitions
 
-    async def _abort(self, op: OpenOp, client: LibrdkafkaProducer, why: str, *, commit_left: bool = False) -> Settled:
+    async def _abort(self, op: OpenOp, client: LibrdkafkaProducer, why: str, *, commit_left: bool = False) -> TransactionOutcome:
         """`commit_left`: a commit was asked for.  Only a confirmed abort says that it did not happen."""
         refused = await self._call(client.producer.abort_transaction)
         if refused is None:
             op.fail(why or "aborted on purpose")
-            return Settled(Ending.FAILED, why)
+            return TransactionOutcome(Ending.FAILED, why)
         message = f"{why or 'aborted on purpose'}; the abort: {refused.why}"
         op.info(message) if commit_left else op.fail(message)
-        return Settled(Ending.OVER, message)
+        return TransactionOutcome(Ending.OVER, message)
 
     async def _call(self, call: Any) -> _Refusal | None:
         """Makes a call of the transactional interface, again as long as librdkafka says that it may be repeated."""
@@ -173,7 +175,7 @@ class LibrdkafkaWriter:
         refusal = _Refusal("never asked", False)
         for _ in range(ATTEMPTS):
             try:
-                await asyncio.to_thread(call, self._ground.plan.max_block_s)
+                await asyncio.to_thread(call, self._context.plan.max_block_s)
                 return None
             except KafkaException as raised:
                 error = raised.args[0]
@@ -194,33 +196,33 @@ class _Refusal:
 class LibrdkafkaPlainWriter:
     """Idempotent, without transactions."""
 
-    def __init__(self, ground: WorkloadContext, seed: str) -> None:
-        self._ground = ground
+    def __init__(self, context: WorkloadContext, seed: str) -> None:
+        self._context = context
         self._chance = random.Random(seed)
         self._count = 0
 
     async def live(self, process: str) -> None:
         from confluent_kafka import KafkaException
 
-        ground = self._ground
-        client = LibrdkafkaProducer(ground, process)
+        context = self._context
+        client = LibrdkafkaProducer(context, process)
         try:
-            while not ground.stopping.is_set():
-                with ground.history.begin(process) as op:
+            while not context.stopping.is_set():
+                with context.history.begin(process) as op:
                     try:
                         for _ in range(self._chance.randint(1, 4)):
                             self._count += 1
-                            client.send(op, self._chance.choice(ground.plan.input_partitions), f"{process}.{self._count}")
+                            client.send(op, self._chance.choice(context.plan.input_partitions), f"{process}.{self._count}")
                         failures = await client.flush(op)
                     except (KafkaException, BufferError) as error:
                         failures = [str(error)]
                     if failures:
                         op.info(failures[0])
-                        ground.progress.disturbance(f"operation {op.index} of {process}: {failures[0]}")
+                        context.progress.disturbance(f"operation {op.index} of {process}: {failures[0]}")
                         return  # after a fatal error it would never write again: a new one begins
                     op.ok()
-                    ground.progress.acknowledged(process, op.invoked, ground.clock.monotonic())
-                await ground.pause(self._chance.random() * ground.plan.pause_max_s)
+                    context.progress.acknowledged(process, op.invoked, context.clock.monotonic())
+                await context.pause(self._chance.random() * context.plan.pause_max_s)
         finally:
             await client.close()
 
@@ -228,31 +230,31 @@ class LibrdkafkaPlainWriter:
 class LibrdkafkaReader:
     """Reads all partitions from their beginning at read_committed, alone."""
 
-    def __init__(self, ground: WorkloadContext) -> None:
-        self._ground = ground
+    def __init__(self, context: WorkloadContext) -> None:
+        self._context = context
 
     async def live(self, process: str) -> None:
         from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-        ground = self._ground
-        partitions = ground.plan.all_partitions
+        context = self._context
+        partitions = context.plan.all_partitions
         consumer = Consumer(
             _settings(
-                ground, process, group_id=f"none-{process}", enable_auto_commit=False, isolation_level="read_committed",
+                context, process, group_id=f"none-{process}", enable_auto_commit=False, isolation_level="read_committed",
                 auto_offset_reset="error",
             )
         )  # fmt: skip
         try:
             consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for topic, number in partitions])
-            with ground.history.begin(process) as op:
+            with context.history.begin(process) as op:
                 op.assigned(partitions)
                 op.ok()
-            while not ground.stopping.is_set():
-                with ground.history.begin(process) as op:
+            while not context.stopping.is_set():
+                with context.history.begin(process) as op:
                     read: dict[Partition, list[tuple[int, str]]] = {}
                     for message in await asyncio.to_thread(consumer.consume, FETCH_MAX, POLL_S):
                         if (error := message.error()) is not None:
-                            ground.progress.disturbance(f"poll {op.index} of {process}: {error}")
+                            context.progress.disturbance(f"poll {op.index} of {process}: {error}")
                             continue
                         place = (message.topic() or "", message.partition() or 0)
                         read.setdefault(place, []).append((message.offset() or 0, (message.value() or b"").decode()))
@@ -260,6 +262,6 @@ class LibrdkafkaReader:
                         op.polled(read)
                     op.ok()
                 if not read:
-                    await ground.pause(PAUSE_AFTER_FAILURE_S)
+                    await context.pause(PAUSE_AFTER_FAILURE_S)
         finally:
             await asyncio.to_thread(consumer.close)

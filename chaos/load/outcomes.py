@@ -37,14 +37,14 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class TransactionOutcome:
     """An ending and, unless it is a commit, its reason."""
 
     ending: Ending
     why: str = ""
 
 
-async def commit(op: OpenOp, producer: Producer, sent: Sent) -> Settled:
+async def commit(op: OpenOp, producer: Producer, sent: Sent) -> TransactionOutcome:
     """Waits for the records, commits, and gives `op` its outcome."""
     await producer.flush()
     note_acknowledged(op, sent)
@@ -67,11 +67,11 @@ async def commit(op: OpenOp, producer: Producer, sent: Sent) -> Settled:
             return leave_open(op, str(error) if unknown is None else f"{unknown}; then {error}")
         else:
             op.ok()
-            return Settled(Ending.COMMITTED)
+            return TransactionOutcome(Ending.COMMITTED)
     return leave_open(op, str(unknown))
 
 
-async def abort(op: OpenOp, producer: Producer, why: str, *, commit_left: bool = False) -> Settled:
+async def abort(op: OpenOp, producer: Producer, why: str, *, commit_left: bool = False) -> TransactionOutcome:
     """Gives the transaction up, and gives `op` its outcome.  `commit_left`: its commit was asked for, and refused."""
     try:
         await producer.abort()
@@ -80,21 +80,21 @@ async def abort(op: OpenOp, producer: Producer, why: str, *, commit_left: bool =
         if commit_left:
             return leave_open(op, message)
         op.fail(message)
-        return Settled(Ending.OVER if isinstance(error, FatalError) else Ending.FAILED, message)
+        return TransactionOutcome(Ending.OVER if isinstance(error, FatalError) else Ending.FAILED, message)
     op.fail(why)
-    return Settled(Ending.FAILED, why)
+    return TransactionOutcome(Ending.FAILED, why)
 
 
-def fail(op: OpenOp, why: str) -> Settled:
+def fail(op: OpenOp, why: str) -> TransactionOutcome:
     """Certainly not committed, and the client is of no use any more."""
     op.fail(why)
-    return Settled(Ending.OVER, why)
+    return TransactionOutcome(Ending.OVER, why)
 
 
-def leave_open(op: OpenOp, why: str) -> Settled:
+def leave_open(op: OpenOp, why: str) -> TransactionOutcome:
     """Nobody knows."""
     op.info(why)
-    return Settled(Ending.OVER, why)
+    return TransactionOutcome(Ending.OVER, why)
 
 
 def note_acknowledged(op: OpenOp, sent: Sent) -> None:
@@ -109,6 +109,6 @@ def _first_failure(sent: Sent) -> BaseException | None:
     return next((failure for failure in failures if failure is not None), None)
 
 
-def hear(future: asyncio.Future[RecordMetadata]) -> None:
+def mark_retrieved(future: asyncio.Future[RecordMetadata]) -> None:
     """Marks the exception of a record as seen: the transaction's own outcome tells the story."""
     future.add_done_callback(lambda done: None if done.cancelled() or done.exception() is None else None)

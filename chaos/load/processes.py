@@ -26,7 +26,7 @@ from ...runtime.clock import Clock
 from ...wire.errors import KafkaError
 from ..checks.history import History, OpenOp, Partition, Send
 from . import outcomes
-from .outcomes import Ending, Sent, Settled
+from .outcomes import Ending, Sent, TransactionOutcome
 from .progress import Commit, Progress
 
 log = logs.get(__name__)
@@ -132,58 +132,58 @@ class WorkloadContext:
         self.progress.committed(Commit(op.process, op.transactional_id, frozenset(partitions), op.invoked, now))
 
 
-async def run_lives(ground: WorkloadContext, name: str, life: Life) -> None:
+async def run_lives(context: WorkloadContext, name: str, life: Life) -> None:
     """One life after the other until the run stops.  A client's error ends a life; any other error is a defect."""
     number = 0
-    while not ground.stopping.is_set():
+    while not context.stopping.is_set():
         number += 1
         try:
             await life.live(f"{name}/{number}")
         except KafkaError as error:
-            ground.progress.disturbance(f"{name}/{number} ended: {error}")
+            context.progress.disturbance(f"{name}/{number} ended: {error}")
         except Exception as error:
             log.exception("process_failed", process=f"{name}/{number}")
-            ground.progress.defect(f"{name}/{number}: {error!r}")
+            context.progress.defect(f"{name}/{number}: {error!r}")
             return
-        await ground.pause(PAUSE_AFTER_FAILURE_S)
+        await context.pause(PAUSE_AFTER_FAILURE_S)
 
 
 class Writer:
     """One transactional id; values are `<process>.<count>`, so that none is ever written twice."""
 
-    def __init__(self, ground: WorkloadContext, transactional_id: str, seed: str) -> None:
-        self._ground = ground
+    def __init__(self, context: WorkloadContext, transactional_id: str, seed: str) -> None:
+        self._context = context
         self._transactional_id = transactional_id
         self._chance = random.Random(seed)
         self._count = 0
 
     async def live(self, process: str) -> None:
-        ground = self._ground
-        producer = await ground.initialised(process, self._transactional_id)
+        context = self._context
+        producer = await context.initialised(process, self._transactional_id)
         if producer is None:
             return
         try:
-            while not ground.stopping.is_set():
-                if self._chance.random() < ground.plan.zombie_probability:
+            while not context.stopping.is_set():
+                if self._chance.random() < context.plan.zombie_probability:
                     await self._leave_a_zombie(process, producer)
                     return
                 ending = await self._transaction(process, producer)
                 if ending is Ending.OVER:
                     return
-                await ground.pause(PAUSE_AFTER_FAILURE_S if ending is Ending.FAILED else self._rest_s())
+                await context.pause(PAUSE_AFTER_FAILURE_S if ending is Ending.FAILED else self._rest_s())
         finally:
             await producer.close()
 
     def _rest_s(self) -> float:
-        return self._chance.random() * self._ground.plan.pause_max_s
+        return self._chance.random() * self._context.plan.pause_max_s
 
     async def _transaction(self, process: str, producer: Producer) -> Ending:
-        ground = self._ground
-        with ground.history.begin(process, transactional_id=self._transactional_id) as op:
+        context = self._context
+        with context.history.begin(process, transactional_id=self._transactional_id) as op:
             sent, partitions, error = await self._begin_and_send(op, process, producer)
             if error is not None:
                 settled = await self._give_up(op, producer, error)
-            elif self._chance.random() < ground.plan.abort_probability:
+            elif self._chance.random() < context.plan.abort_probability:
                 if self._chance.random() < 0.5:
                     await producer.flush()  # so that there is something to abort at the partitions
                     outcomes.note_acknowledged(op, sent)
@@ -191,9 +191,9 @@ class Writer:
             else:
                 settled = await outcomes.commit(op, producer, sent)
         if settled.ending is Ending.COMMITTED:
-            ground.note_commit(op, partitions)
+            context.note_commit(op, partitions)
         else:
-            ground.progress.disturbance(f"transaction {op.index} of {process}: {settled.why}")
+            context.progress.disturbance(f"transaction {op.index} of {process}: {settled.why}")
         return settled.ending
 
     async def _begin_and_send(
@@ -203,40 +203,40 @@ class Writer:
         partitions: set[Partition] = set()
         try:
             await producer.begin()
-            for _ in range(self._chance.randint(1, self._ground.plan.records_per_transaction_max)):
+            for _ in range(self._chance.randint(1, self._context.plan.records_per_transaction_max)):
                 self._count += 1
                 value = f"{process}.{self._count}"
-                partition = self._chance.choice(self._ground.plan.input_partitions)
+                partition = self._chance.choice(self._context.plan.input_partitions)
                 partitions.add(partition)
                 number = op.send(partition, value)
                 future = await producer.send(partition[0], value, key=f"k{self._count % 7}", partition=partition[1])
-                outcomes.hear(future)
+                outcomes.mark_retrieved(future)
                 sent.append((number, future))
         except KafkaError as error:
             return sent, partitions, error
         return sent, partitions, None
 
-    async def _give_up(self, op: OpenOp, producer: Producer, error: KafkaError) -> Settled:
+    async def _give_up(self, op: OpenOp, producer: Producer, error: KafkaError) -> TransactionOutcome:
         if isinstance(error, FatalError):
             return outcomes.fail(op, str(error))  # its commit never left
         if not op.steps:
             op.fail(str(error))  # it has not even begun
-            return Settled(Ending.FAILED, str(error))
+            return TransactionOutcome(Ending.FAILED, str(error))
         return await outcomes.abort(op, producer, str(error))
 
     async def _leave_a_zombie(self, process: str, producer: Producer) -> None:
         """The old producer has a transaction open; a new one takes over; then the old one tries to commit, and must not."""
-        ground = self._ground
-        with ground.history.begin(process, transactional_id=self._transactional_id) as op:
+        context = self._context
+        with context.history.begin(process, transactional_id=self._transactional_id) as op:
             sent, _, error = await self._begin_and_send(op, process, producer)
             if error is not None:
                 await self._give_up(op, producer, error)
                 return
             await producer.flush()
-            heir = await ground.initialised(f"{process}+heir", self._transactional_id)
+            heir = await context.initialised(f"{process}+heir", self._transactional_id)
             try:
                 if heir is not None:
-                    ground.progress.zombies += 1
+                    context.progress.zombies += 1
                 await outcomes.commit(op, producer, sent)
             finally:
                 if heir is not None:
@@ -246,57 +246,57 @@ class Writer:
 class PlainWriter:
     """Idempotent, without transactions: every record stands for itself."""
 
-    def __init__(self, ground: WorkloadContext, seed: str) -> None:
-        self._ground = ground
+    def __init__(self, context: WorkloadContext, seed: str) -> None:
+        self._context = context
         self._chance = random.Random(seed)
         self._count = 0
 
     async def live(self, process: str) -> None:
-        ground = self._ground
-        async with ground.producer(process, None) as producer:
-            while not ground.stopping.is_set():
-                with ground.history.begin(process) as op:
+        context = self._context
+        async with context.producer(process, None) as producer:
+            while not context.stopping.is_set():
+                with context.history.begin(process) as op:
                     await self._write(op, process, producer)
-                await ground.pause(self._chance.random() * ground.plan.pause_max_s)
+                await context.pause(self._chance.random() * context.plan.pause_max_s)
 
     async def _write(self, op: OpenOp, process: str, producer: Producer) -> None:
         sent: Sent = []
         for _ in range(self._chance.randint(1, 4)):
             self._count += 1
-            topic, number = partition = self._chance.choice(self._ground.plan.input_partitions)
+            topic, number = partition = self._chance.choice(self._context.plan.input_partitions)
             step = op.send(partition, f"{process}.{self._count}")
             future = await producer.send(topic, f"{process}.{self._count}", partition=number)
-            outcomes.hear(future)
+            outcomes.mark_retrieved(future)
             sent.append((step, future))
         await producer.flush()
         outcomes.note_acknowledged(op, sent)
         failures = [error for _, future in sent if (error := future.exception()) is not None]
         if failures:
             op.info(str(failures[0]))  # not acknowledged: it may be there all the same
-            self._ground.progress.disturbance(f"operation {op.index} of {process}: {failures[0]}")
+            self._context.progress.disturbance(f"operation {op.index} of {process}: {failures[0]}")
         else:
             op.ok()
-            self._ground.progress.acknowledged(process, op.invoked, self._ground.clock.monotonic())
+            self._context.progress.acknowledged(process, op.invoked, self._context.clock.monotonic())
 
 
 class Transform:
     """Reads `topic` in the group, writes one derived record for each into `derived_topic`, offsets in the transaction."""
 
-    def __init__(self, ground: WorkloadContext, transactional_id: str, seed: str) -> None:
-        self._ground = ground
+    def __init__(self, context: WorkloadContext, transactional_id: str, seed: str) -> None:
+        self._context = context
         self._transactional_id = transactional_id
         self._chance = random.Random(seed)
         self._count = 0
         self._moved: set[Partition] = set()
 
     async def live(self, process: str) -> None:
-        ground, plan = self._ground, self._ground.plan
-        producer = await ground.initialised(process, self._transactional_id)
+        context, plan = self._context, self._context.plan
+        producer = await context.initialised(process, self._transactional_id)
         if producer is None:
             return
         try:
             async with Consumer(
-                ground.bootstrap,
+                context.bootstrap,
                 group_id=plan.group,
                 client_id=process,
                 auto_offset_reset="earliest",
@@ -306,13 +306,13 @@ class Transform:
                 max_poll_records=40,
                 request_timeout_s=plan.request_timeout_s,
                 max_block_s=plan.max_block_s,
-                clock=ground.clock,
+                clock=context.clock,
             ) as consumer:
                 consumer.subscribe([plan.topic], RebalanceListener(self._note_moved, self._note_moved, self._note_moved))
-                with ground.history.begin(process) as op:
+                with context.history.begin(process) as op:
                     op.subscribed([plan.topic])
                     op.ok()
-                while not ground.stopping.is_set():
+                while not context.stopping.is_set():
                     if not await self._step(process, consumer, producer):
                         return
         finally:
@@ -323,15 +323,15 @@ class Transform:
 
     async def _step(self, process: str, consumer: Consumer, producer: Producer) -> bool:
         """One poll and, if it brought something, one transaction.  False when the clients must be made anew."""
-        ground = self._ground
-        with ground.history.begin(process, transactional_id=self._transactional_id) as op:
+        context = self._context
+        with context.history.begin(process, transactional_id=self._transactional_id) as op:
             self._moved.clear()
             try:
                 records = await consumer.poll(timeout_s=POLL_S)
             except KafkaError as error:
                 op.fail(str(error))
-                ground.progress.disturbance(f"poll {op.index} of {process}: {error}")
-                await ground.pause(PAUSE_AFTER_FAILURE_S)
+                context.progress.disturbance(f"poll {op.index} of {process}: {error}")
+                await context.pause(PAUSE_AFTER_FAILURE_S)
                 return not isinstance(error, FatalError)
             finally:
                 op.rebalanced.update(self._moved)
@@ -341,19 +341,19 @@ class Transform:
             op.polled(by_partition(records))
             settled = await self._transform(op, process, records, consumer, producer)
         if settled.ending is Ending.COMMITTED:
-            ground.note_commit(op, {step.partition for step in op.steps if isinstance(step, Send)})
+            context.note_commit(op, {step.partition for step in op.steps if isinstance(step, Send)})
             return True
-        ground.progress.disturbance(f"transaction {op.index} of {process}: {settled.why}")
+        context.progress.disturbance(f"transaction {op.index} of {process}: {settled.why}")
         if settled.ending is Ending.OVER:
             return False
-        await ground.pause(PAUSE_AFTER_FAILURE_S)
+        await context.pause(PAUSE_AFTER_FAILURE_S)
         await self._go_back(consumer)
         return True
 
     async def _transform(
         self, op: OpenOp, process: str, records: Sequence[ConsumerRecord], consumer: Consumer, producer: Producer
-    ) -> Settled:
-        plan = self._ground.plan
+    ) -> TransactionOutcome:
+        plan = self._context.plan
         sent: Sent = []
         try:
             await producer.begin()
@@ -363,7 +363,7 @@ class Transform:
                 partition = (plan.derived_topic, self._chance.randrange(plan.derived_partitions))
                 number = op.send(partition, value)
                 future = await producer.send(partition[0], value, partition=partition[1])
-                outcomes.hear(future)
+                outcomes.mark_retrieved(future)
                 sent.append((number, future))
             positions = consumer.positions()
             taken = {key: positions[key] for key in by_partition(records) if key in positions}
@@ -389,34 +389,34 @@ class Transform:
 class Reader:
     """Reads all partitions from their beginning at read_committed, alone."""
 
-    def __init__(self, ground: WorkloadContext) -> None:
-        self._ground = ground
+    def __init__(self, context: WorkloadContext) -> None:
+        self._context = context
 
     async def live(self, process: str) -> None:
-        ground, plan = self._ground, self._ground.plan
+        context, plan = self._context, self._context.plan
         async with Consumer(
-            ground.bootstrap,
+            context.bootstrap,
             client_id=process,
             auto_offset_reset="earliest",
             max_poll_records=200,
             request_timeout_s=plan.request_timeout_s,
             max_block_s=plan.max_block_s,
-            clock=ground.clock,
+            clock=context.clock,
         ) as consumer:
             consumer.assign(plan.all_partitions)
-            with ground.history.begin(process) as op:
+            with context.history.begin(process) as op:
                 op.assigned(plan.all_partitions)
                 op.ok()
-            while not ground.stopping.is_set():
-                with ground.history.begin(process) as op:
+            while not context.stopping.is_set():
+                with context.history.begin(process) as op:
                     try:
                         records = await consumer.poll(timeout_s=POLL_S)
                     except KafkaError as error:
                         op.fail(str(error))  # nothing was delivered: the position is where it was
-                        ground.progress.disturbance(f"poll {op.index} of {process}: {error}")
+                        context.progress.disturbance(f"poll {op.index} of {process}: {error}")
                         if isinstance(error, FatalError):
                             return
-                        await ground.pause(PAUSE_AFTER_FAILURE_S)
+                        await context.pause(PAUSE_AFTER_FAILURE_S)
                         continue
                     op.polled(by_partition(records))
                     op.ok()

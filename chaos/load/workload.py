@@ -5,7 +5,7 @@ await workload.prepare()            # topics
 workload.start()
 ...                                 # hurt the cluster, heal it; workload.progress tells who commits
 await workload.stop()
-rest = await workload.come_to_rest()
+rest = await workload.quiesce()
 found = await workload.final_read()
 report = check(history.ops(), found.logs, found.offsets)
 """
@@ -32,12 +32,12 @@ from .progress import Progress
 log = logs.get(__name__)
 
 STOP_TIMEOUT_S: Final = 60.0
-LOOK_AGAIN_S: Final = 0.1
+RECHECK_INTERVAL_S: Final = 0.1
 UNDECIDED: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class OpenTransactions:
     """What is still open although nobody works any more: empty lists, or transactions that hang."""
 
     undecided: list[str]
@@ -67,21 +67,21 @@ class Workload:
         self.plan = plan
         self.progress = Progress()
         self._clock = clock
-        self._ground = WorkloadContext(bootstrap, plan, history, self.progress, clock)
+        self._context = WorkloadContext(bootstrap, plan, history, self.progress, clock)
         self._processes: dict[str, Life] = {}
         for number, transactional_id in enumerate(self.writer_ids):
-            self._processes[f"writer-{number}"] = Writer(self._ground, transactional_id, f"{seed}/writer-{number}")
+            self._processes[f"writer-{number}"] = Writer(self._context, transactional_id, f"{seed}/writer-{number}")
         for number in range(plan.plain_writers):
-            self._processes[f"plain-{number}"] = PlainWriter(self._ground, f"{seed}/plain-{number}")
+            self._processes[f"plain-{number}"] = PlainWriter(self._context, f"{seed}/plain-{number}")
         for number, transactional_id in enumerate(self.transform_ids):
-            self._processes[f"transform-{number}"] = Transform(self._ground, transactional_id, f"{seed}/transform-{number}")
+            self._processes[f"transform-{number}"] = Transform(self._context, transactional_id, f"{seed}/transform-{number}")
         for number in range(plan.readers):
-            self._processes[f"reader-{number}"] = Reader(self._ground)
+            self._processes[f"reader-{number}"] = Reader(self._context)
         if plan.librdkafka:
             name = self.librdkafka_ids[0]
-            self._processes["librdkafka-writer"] = LibrdkafkaWriter(self._ground, name, f"{seed}/librdkafka-writer")
-            self._processes["librdkafka-plain"] = LibrdkafkaPlainWriter(self._ground, f"{seed}/librdkafka-plain")
-            self._processes["librdkafka-reader"] = LibrdkafkaReader(self._ground)
+            self._processes["librdkafka-writer"] = LibrdkafkaWriter(self._context, name, f"{seed}/librdkafka-writer")
+            self._processes["librdkafka-plain"] = LibrdkafkaPlainWriter(self._context, f"{seed}/librdkafka-plain")
+            self._processes["librdkafka-reader"] = LibrdkafkaReader(self._context)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -112,13 +112,13 @@ class Workload:
 
     def start(self) -> None:
         self._tasks = [
-            asyncio.create_task(run_lives(self._ground, name, life), name=f"chaos-{name}")
+            asyncio.create_task(run_lives(self._context, name, life), name=f"chaos-{name}")
             for name, life in self._processes.items()
         ]
 
     async def stop(self) -> None:
         """Lets every process finish what it is doing.  One that does not within `STOP_TIMEOUT_S` is a defect."""
-        self._ground.stopping.set()
+        self._context.stopping.set()
         if not self._tasks:
             return
         _, late = await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_S)
@@ -130,7 +130,7 @@ class Workload:
 
     async def kill(self) -> None:
         """Ends the processes at once, for a run that has failed already."""
-        self._ground.stopping.set()
+        self._context.stopping.set()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -138,25 +138,25 @@ class Workload:
 
     # ------------------------------------------------------------------ afterwards
 
-    async def come_to_rest(self, timeout_s: float = 45.0) -> Rest:
+    async def quiesce(self, timeout_s: float = 45.0) -> OpenTransactions:
         """Waits until no transaction is open, at any coordinator or partition; what still is after `timeout_s` hangs."""
         deadline = self._clock.monotonic() + timeout_s
-        rest = Rest(["not asked yet"], [])
+        rest = OpenTransactions(["not asked yet"], [])
         async with self._admin() as admin:
             while True:
                 try:
                     rest = await self._look(admin)
                 except KafkaError as error:
-                    rest = Rest([f"the cluster could not say: {error}"], [])
+                    rest = OpenTransactions([f"the cluster could not say: {error}"], [])
                 if not rest.hanging or self._clock.monotonic() >= deadline:
                     return rest
-                await self._clock.sleep(LOOK_AGAIN_S)
+                await self._clock.sleep(RECHECK_INTERVAL_S)
 
-    async def _look(self, admin: Admin) -> Rest:
+    async def _look(self, admin: Admin) -> OpenTransactions:
         listings = await admin.list_transactions(UNDECIDED)
         partitions = [(view.name, number) for view in await admin.list_topics(internal=True) for number in view.partitions]
         producers = await admin.describe_producers(partitions)
-        return Rest(
+        return OpenTransactions(
             [f"{found.transactional_id}: {found.state} at node {found.coordinator}" for found in listings],
             [
                 f"{found.topic}-{found.partition}: producer {found.producer_id} since offset {found.open_since_offset}"
@@ -178,11 +178,11 @@ class Workload:
 
     async def write_one(self, partition: Partition, timeout_s: float, size: int = 0) -> str:
         """Writes one record, of at least `size` bytes; why it was not acknowledged, or nothing when it was."""
-        with self._ground.history.begin(f"probe/{len(self._ground.history.ops())}") as op:
+        with self._context.history.begin(f"probe/{len(self._context.history.ops())}") as op:
             value = f"{op.process}.{op.index}".ljust(size, ".")
             number = op.send(partition, value)
             try:
-                async with self._ground.producer(op.process, None, timeout_s) as producer:
+                async with self._context.producer(op.process, None, timeout_s) as producer:
                     told = await producer.send_and_wait(partition[0], value, partition=partition[1])
             except KafkaError as error:
                 return repr(error)  # the operation stays open: nobody knows
@@ -209,7 +209,7 @@ class Workload:
         records: dict[Partition, list[tuple[int, Value]]] = {partition: [] for partition in partitions}
         deadline = self._clock.monotonic() + timeout_s
         async with Consumer(
-            self._ground.bootstrap,
+            self._context.bootstrap,
             client_id="chaos-final-read",
             rack=rack,
             auto_offset_reset="none",
@@ -228,7 +228,7 @@ class Workload:
         return records, behind
 
     def _admin(self) -> Admin:
-        return Admin(self._ground.bootstrap, client_id="chaos-admin", clock=self._clock)
+        return Admin(self._context.bootstrap, client_id="chaos-admin", clock=self._clock)
 
 
 def unequal_reads(rack: str, expected: FinalLogs, found: FinalLogs) -> list[str]:

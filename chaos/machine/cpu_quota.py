@@ -1,11 +1,11 @@
-"""Nodes that get a little CPU a second and no more, whatever the machine has to spare.
+"""Limits the CPU time of nodes, on a machine with any load.
 
     with CpuQuota([node.pid for node in nodes], ms_per_second=20):
         ...                # each node, with all its threads, stands still for most of the time
 
-Each process gets a control group of its own (cgroup v1, controller `cpu`) with a quota over `PERIOD_MS`; a leashed process
-(leash.py) moves it back and removes the group when this process lets go of it or ends.  What a process has used up of its quota
-it waits for until the next period begins, in the middle of whatever it was doing.
+Each process gets a control group of its own (cgroup v1, controller `cpu`) with a quota per `PERIOD_MS`; a helper process
+(undo.py) moves the process back and removes the group when this process calls `undo` or ends.  The kernel stops a process that
+has used its quota, at any instruction, until the next period begins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from .undo import MissingRight, UndoneOnExit
+from .undo import MissingRight, UndoProcess
 
 PERIOD_MS: Final = 100
 CONTROLLER: Final = "/sys/fs/cgroup/cpu"
@@ -37,7 +37,7 @@ class CpuQuota:
     def __init__(self, pids: Sequence[int], ms_per_second: int) -> None:
         self._pids = list(pids)
         self._quota_us = ms_per_second * PERIOD_MS
-        self._groups: list[UndoneOnExit] = []
+        self._groups: list[UndoProcess] = []
 
     def __enter__(self) -> Self:
         """Raises MissingRight where that is not permitted."""
@@ -51,17 +51,17 @@ class CpuQuota:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for group in self._groups:
-            group.let_go()
+            group.undo()
         self._groups.clear()
 
 
 class SharedCpuQuota:
-    """One quota for all processes that it takes, together, for example as soon as they are started."""
+    """One quota that several processes share; `take` adds a process, for example as soon as it is started."""
 
     def __init__(self, ms_per_second: int) -> None:
         self._quota_us = ms_per_second * PERIOD_MS
         self._folder = _folder()
-        self._group: UndoneOnExit | None = None
+        self._group: UndoProcess | None = None
 
     def __enter__(self) -> Self:
         """Raises MissingRight where that is not permitted."""
@@ -69,7 +69,7 @@ class SharedCpuQuota:
         return self
 
     def take(self, pid: int) -> bool:
-        """Puts a process, with all its threads, under the quota; False when it is gone already."""
+        """Puts a process, with all its threads, under the quota; False when it has already ended."""
         try:
             (self._folder / "cgroup.procs").write_text(str(pid))
         except ProcessLookupError:
@@ -78,7 +78,7 @@ class SharedCpuQuota:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._group is not None:
-            self._group.let_go()
+            self._group.undo()
         self._group = None
 
 
@@ -86,10 +86,10 @@ def _folder() -> Path:
     return Path(CONTROLLER, f"tidegate-chaos-{os.getpid()}-{next(_numbers)}")
 
 
-def _group(folder: Path, pid: int | None, quota_us: int) -> UndoneOnExit:
+def _group(folder: Path, pid: int | None, quota_us: int) -> UndoProcess:
     arguments = [str(folder), "" if pid is None else str(pid), str(PERIOD_MS * 1000), str(quota_us), CONTROLLER]
     try:
-        return UndoneOnExit(GROUP, arguments)
+        return UndoProcess(GROUP, arguments)
     except MissingRight as error:
         advice = "run as root, on Linux with the cpu controller of cgroup v1"
         raise MissingRight(f"NO CPU QUOTA CAN BE SET HERE, so nothing was tried: {error}; {advice}") from error

@@ -1,13 +1,14 @@
-"""Hosts whose addresses change when their nodes are restarted, while their names lag behind: what pods and cached DNS answers do.
+"""Hosts that get new addresses when their nodes restart, while name lookups return the old ones for a time, as with pods and
+cached DNS answers.
 
     with MovingHosts(3, lag_s=30) as lab:
-        async with LocalCluster(directory, 3, hosts=lab) as cluster:   # nodes are told to others by their names
+        async with LocalCluster(directory, 3, hosts=lab) as cluster:   # nodes announce their host names
             await cluster.node(1).terminate()
-            lab.move(1)                     # another address; what is sent to the old one is lost
+            lab.move(1)                     # another address; packets to the old one are lost
             await cluster.node(1).start()   # others, and clients, look up the old one for 30 s from now on
 
-A node looks names up in a hosts file of its own, bound over /etc/hosts in its mount namespace: it knows itself at once, and the
-others as everybody does.  In this process the clients' lookups go through `MovingHosts` as well.
+A node looks names up in a hosts file of its own, bound over /etc/hosts in its mount namespace: it sees its own new address at
+once, and those of other hosts after the lag.  In this process, the clients' lookups go through `MovingHosts` as well.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ class MovingHosts(NetworkLab):
     def __init__(self, nodes: int, lag_s: float) -> None:
         super().__init__(nodes)
         self._lag_s = lag_s
-        self._told: dict[str, str] = {}  # name: the address that lookups give
+        self._resolved: dict[str, str] = {}  # name: the address that lookups return
         self._files: TemporaryDirectory[str] | None = None
         self._look_up = socket.getaddrinfo
 
     def __enter__(self) -> Self:
         super().__enter__()
         self._files = TemporaryDirectory(prefix="tidegate-hosts-")
-        self._told = {self.name(node_id): self.address(node_id) for node_id in self.nodes}
+        self._resolved = {self.name(node_id): self.address(node_id) for node_id in self.nodes}
         self._write()
         self._look_up = socket.getaddrinfo
         socket.getaddrinfo = self._getaddrinfo
@@ -58,14 +59,14 @@ class MovingHosts(NetworkLab):
         return [*super().command(node_id), "unshare", "--mount", "--", "sh", "-c", BIND_HOSTS, str(self._file(node_id))]
 
     def move(self, node_id: int) -> None:
-        """From now on the host has another address, which its own node knows, and all others after the lag."""
+        """Gives the host another address; its own node sees it at once, all others after the lag."""
         super().move(node_id)
         self._write()
         address = self.address(node_id)
         asyncio.get_running_loop().call_later(self._lag_s, self._tell, node_id, address)
 
     def _tell(self, node_id: int, address: str) -> None:
-        self._told[self.name(node_id)] = address
+        self._resolved[self.name(node_id)] = address
         self._write()
 
     def _file(self, node_id: int) -> Path:
@@ -73,12 +74,12 @@ class MovingHosts(NetworkLab):
         return Path(self._files.name) / f"hosts-{node_id}"
 
     def _write(self) -> None:
-        """In place: the nodes see the file, not its name."""
+        """Writes in place: the mount binds the file's inode, not its name."""
         if self._files is None:
             return
         for node_id in self.nodes:
-            told = {**self._told, self.name(node_id): self.address(node_id), "localhost": "127.0.0.1"}
-            self._file(node_id).write_text("".join(f"{address} {name}\n" for name, address in told.items()), encoding="ascii")
+            hosts = {**self._resolved, self.name(node_id): self.address(node_id), "localhost": "127.0.0.1"}
+            self._file(node_id).write_text("".join(f"{address} {name}\n" for name, address in hosts.items()), encoding="ascii")
 
     def _getaddrinfo(self, host: Any, *rest: Any, **more: Any) -> Any:
-        return self._look_up(self._told.get(host, host), *rest, **more)
+        return self._look_up(self._resolved.get(host, host), *rest, **more)

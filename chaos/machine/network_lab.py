@@ -1,4 +1,4 @@
-"""A network of its own for a cluster: every node in a network namespace, all on one bridge, and cuts between any two of them.
+"""A separate network for a cluster: every node in a network namespace, all on one bridge, with cuts between any two of them.
 
     with NetworkLab(3) as lab:
         async with LocalCluster(directory, 3, hosts=lab) as cluster:
@@ -10,12 +10,12 @@
     host 2 (198.18.n.2) ---+--- bridge, in a namespace of its own --- this process (198.18.n.254), where the clients are
     host 3 (198.18.n.3) ---+
 
-A cut loses packets and says nothing: no reset, no unreachable, like a dead cable or a firewall that drops.  Each host knows its
+A cut drops packets without an answer: no reset, no unreachable, like a broken cable or a firewall that drops.  Each host knows its
 neighbours' hardware addresses from a fixed table; a cut of one direction gives the sender a wrong one.  That needs no firewall in
 the kernel, works for every pair and direction, and takes effect at once, for open connections as well.
 
-The namespaces have no names: each is held by a leashed process (leash.py), and is gone with it and the nodes in it, wire and
-address with it.  Nothing is reached but these hosts.
+The namespaces have no names: a helper process (undo.py) holds each.  The kernel removes a namespace, its wire and its address
+when the helper and the nodes in it have ended.  The nodes reach no other hosts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from ...runtime.disk import FileLock, RealDisk
-from .undo import MissingRight, UndoneOnExit
+from .undo import MissingRight, UndoProcess
 
 CLIENTS: Final = 254
 """The number of the host that clients and the harness are on: where this process runs."""
@@ -49,8 +49,8 @@ class NetworkLab:
         self.nodes = range(1, nodes + 1)
         self._number = 0
         self._lock: FileLock | None = None
-        self._holders: dict[int, UndoneOnExit] = {}
-        self._hub: UndoneOnExit | None = None
+        self._holders: dict[int, UndoProcess] = {}
+        self._hub: UndoProcess | None = None
         self._cuts: set[tuple[int, int]] = set()
         self._moves: Counter[int] = Counter()
 
@@ -66,15 +66,15 @@ class NetworkLab:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Removes everything.  The nodes must have ended: their processes keep their hosts alive."""
+        """Removes all hosts.  The nodes must have ended: their processes keep the namespaces alive."""
         self._cuts.clear()
         if self._hub is not None:
             # The bridge's namespace ends in the background, when its holder has; the end of the wire that is here goes at once.
             _run_quietly(["ip", "link", "del", self.interface])
-            self._hub.let_go()
+            self._hub.undo()
             self._hub = None
         for holder in self._holders.values():
-            holder.let_go()
+            holder.undo()
         self._holders.clear()
         if self._lock is not None:
             self._lock.release()
@@ -92,7 +92,7 @@ class NetworkLab:
         return self.address(node_id)
 
     def move(self, node_id: int) -> None:
-        """The host gets another address, as a pod that is started anew does: what is sent to the old one is lost."""
+        """The host gets another address, as a restarted pod does: packets to the old address are lost."""
         before = self.address(node_id)
         self._moves[node_id] = self._moves[node_id] % MOVES_MAX + 1
         self._ip(node_id, [f"address delete {before}/24 dev eth0", f"address add {self.address(node_id)}/24 dev eth0"])
@@ -107,19 +107,19 @@ class NetworkLab:
     # ---------------------------------------------------------------------------------------------------------------- cuts
 
     def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """From now on nothing that the first of a pair sends arrives at the second; all pairs within a moment."""
+        """From now on, packets from the first host of each pair to the second are lost; all pairs change almost at once."""
         wanted = set(pairs) - self._cuts
         self._cuts |= wanted
         self._point(wanted)
 
     def heal(self) -> None:
-        """Everybody reaches everybody again.  What was lost is lost: TCP sends it again."""
+        """Ends all cuts.  TCP sends lost packets again."""
         healed, self._cuts = self._cuts, set()
         self._point(healed)
 
     @property
     def cuts(self) -> frozenset[tuple[int, int]]:
-        """(sender, receiver) of what is cut now."""
+        """The (sender, receiver) pairs that are cut now."""
         return frozenset(self._cuts)
 
     def _point(self, pairs: Iterable[tuple[int, int]]) -> None:
@@ -163,15 +163,15 @@ class NetworkLab:
         _ip(self._holders[number] if number != CLIENTS else None, lines)
 
 
-def _namespace() -> UndoneOnExit:
-    return UndoneOnExit("echo ready; cat >/dev/null", before=["unshare", "--net", "--"])
+def _namespace() -> UndoProcess:
+    return UndoProcess("echo ready; cat >/dev/null", before=["unshare", "--net", "--"])
 
 
-def _inside(holder: UndoneOnExit) -> list[str]:
+def _inside(holder: UndoProcess) -> list[str]:
     return ["nsenter", f"--net=/proc/{holder.pid}/ns/net", "--"]
 
 
-def _ip(holder: UndoneOnExit | None, lines: Sequence[str]) -> None:
+def _ip(holder: UndoProcess | None, lines: Sequence[str]) -> None:
     command = [*(_inside(holder) if holder is not None else []), "ip", "-batch", "-"]
     try:
         done = subprocess.run(command, input="\n".join(lines).encode(), capture_output=True, timeout=TIMEOUT_S, check=False)
@@ -182,7 +182,7 @@ def _ip(holder: UndoneOnExit | None, lines: Sequence[str]) -> None:
 
 
 def _run_quietly(command: Sequence[str]) -> None:
-    """For what may have gone by itself."""
+    """Ignores a failure: the object to remove may have ended by itself."""
     subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
 
 

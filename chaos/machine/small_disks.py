@@ -4,7 +4,7 @@
         fill(folder)      # from now on every write that needs room fails with ENOSPC
         empty(folder)     # there is room again
 
-Each is a tmpfs, mounted by a leashed process (leash.py) that unmounts it when this process lets go of it or ends.
+Each is a tmpfs; a helper process (undo.py) mounts it, and unmounts it when this process calls `undo` or ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from ...runtime.disk import RealDisk
-from .undo import MissingRight, UndoneOnExit
+from .undo import MissingRight, UndoProcess
 
 BALLAST: Final = "ballast"
 PIECES: Final = (1 << 20, 1 << 12)
@@ -33,14 +33,14 @@ class SmallDisks:
     def __init__(self, folders: Sequence[Path], size_bytes: int) -> None:
         self._folders = list(folders)
         self._size_bytes = size_bytes
-        self._mounts: dict[Path, UndoneOnExit] = {}
+        self._mounts: dict[Path, UndoProcess] = {}
 
     def __enter__(self) -> Self:
         """Mounts them, empty.  Raises MissingRight where that is not permitted."""
         try:
             for folder in self._folders:
                 _DISK.make_directory(folder)
-                self._mounts[folder] = UndoneOnExit(MOUNT, [str(folder), str(self._size_bytes)])
+                self._mounts[folder] = UndoProcess(MOUNT, [str(folder), str(self._size_bytes)])
         except BaseException as error:
             self.__exit__(None, None, None)
             if isinstance(error, MissingRight):
@@ -50,12 +50,12 @@ class SmallDisks:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for mount in self._mounts.values():
-            mount.let_go()
+            mount.undo()
         self._mounts.clear()
 
 
 def fill(folder: Path) -> None:
-    """Takes all the room that is left; once more when somebody has made some."""
+    """Uses all free bytes; a second call uses the bytes that were freed since."""
     file = _DISK.open(folder / BALLAST, create=True)
     try:
         end = file.size()
@@ -73,6 +73,6 @@ def fill(folder: Path) -> None:
 
 
 def empty(folder: Path) -> None:
-    """Gives back what `fill` took; a no-op where nothing was filled."""
+    """Frees the bytes that `fill` used; does nothing for a folder that is not filled."""
     if _DISK.exists(folder / BALLAST):
         _DISK.remove(folder / BALLAST)

@@ -1,8 +1,8 @@
-"""Helper processes that keep something of the machine changed, and undo it when they are let go, in whatever manner.
+"""Helper processes that change something of the machine, and undo the change when this process ends, for whatever reason.
 
-A helper says a line when its work is done, and then reads its standard input.  This process holds the other end: when it closes
-it, ends, or is killed, the kernel closes it, the helper reads on, and undoes its work.  So nothing is left behind by a run that
-is interrupted, not even by SIGKILL.
+A helper prints a line when the change is made, and then reads its standard input.  This process holds the other end of the pipe.
+When this process closes it, exits, or is killed, the helper reads end of file and undoes the change.  So an interrupted run
+leaves nothing behind, not even after SIGKILL.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ GONE_TIMEOUT_S: Final = 10.0
 
 
 class MissingRight(LocalClusterError):
-    """The machine does not let this process do what the scenario needs; the message says what, why, and what would help."""
+    """This process lacks a right that the scenario needs; the message says which, why, and how to get it."""
 
 
-class UndoneOnExit:
-    """One helper.  `script` is a shell's: it prints a line, waits by `cat >/dev/null`, and undoes what it did."""
+class UndoProcess:
+    """One helper.  `script` is a shell script: it makes the change, prints a line, waits in `cat >/dev/null`, undoes the change."""
 
     def __init__(self, script: str, arguments: Sequence[str] = (), *, before: Sequence[str] = ()) -> None:
-        """Starts it and waits until it is ready.  Raises MissingRight, with what it said, when it does not get so far."""
+        """Starts the helper and waits for its line.  Raises MissingRight, with its output, when the change fails."""
         command = [*before, "sh", "-c", script, "tidegate-chaos", *arguments]
         try:
             self._process = subprocess.Popen(
@@ -45,8 +45,8 @@ class UndoneOnExit:
     def pid(self) -> int:
         return self._process.pid
 
-    def let_go(self) -> None:
-        """Returns when it has undone its work.  A no-op when it was let go before."""
+    def undo(self) -> None:
+        """Returns when the helper has undone the change.  A second call does nothing."""
         if self._process.poll() is None:
             self._process.communicate(timeout=GONE_TIMEOUT_S)
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):

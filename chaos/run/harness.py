@@ -1,18 +1,18 @@
-"""Runs one scenario on a cluster of real processes: load, hurt, heal, demand progress, stop, read everything, judge.
+"""Runs one scenario on a cluster of real processes: load, inject faults, end them, require progress, stop, read, check.
 
 The order matters:
 
-1. three or five nodes with fault points, on hosts and disks of their own if the scenario wants to cut or fill them; topics,
-   workload; the scenario begins when everybody has committed once;
-2. the scenario hurts the cluster, as often as fits into `seconds`, and notes what it saw;
-3. heal: every node runs, is ready, and every partition has all its replicas in sync again;
-4. progress: every transactional process commits once more within a bound.  A cluster that is safe because it does nothing fails
-   here;
-5. the workload stops, and nothing may be left open: a transaction that nobody ends holds up readers for ever;
-6. all partitions are read from beginning to end, once near each replica, and the history is checked;
-7. every node stops on SIGTERM, cleanly; then what the replicas hold on disk is compared, byte by byte.
+1. The harness starts three or five nodes with fault points, on hosts and disks of their own if the scenario cuts networks or
+   fills disks, creates the topics and starts the workload.  The scenario begins when every transactional process has committed.
+2. The scenario injects its fault, as often as fits into `seconds`, and records what it observes.
+3. Faults end: every node runs, is ready, and every partition has all its replicas in sync again.
+4. Progress: every transactional process commits once more within a bound.  A cluster that is safe because it does nothing fails
+   here.
+5. The workload stops, and no transaction may stay open: a hanging transaction blocks read_committed readers for ever.
+6. The harness reads all partitions from beginning to end, once near each replica, and checks the history.
+7. Every node stops cleanly on SIGTERM; then the harness compares the replicas' files, byte by byte.
 
-Whatever happens, no process is left behind, and history, report and table are written.
+In every case, no process is left behind, and history, report and table are written.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from ..machine.undo import MissingRight
 from .node_logs import count_logs
 from .outcome import Recovery, RunOutcome
 from .replicas import compare_replicas
-from .timed_kills import AimedKill, AimedKillError
+from .timed_kills import FaultInjectionError, InjectedFault
 
 log = logs.get(__name__)
 
@@ -55,11 +55,11 @@ READY_TIMEOUT_S: Final = 60.0
 FIRST_COMMIT_TIMEOUT_S: Final = 30.0
 RECOVERY_TIMEOUT_S: Final = 30.0
 PROGRESS_TIMEOUT_S: Final = 30.0
-LOOK_AGAIN_S: Final = 0.1
+RECHECK_INTERVAL_S: Final = 0.1
 SECOND_FOLDER: Final = "data-b"
 
-# Failures are noticed soon, so that a short run sees what a long one would.  Two cores carry all nodes and the workload: shorter
-# sessions would fence nodes that are only slow.
+# Short sessions detect failures soon, so that a short run shows what a long one would.  Two cores carry all nodes and the
+# workload: even shorter sessions would fence nodes that are only slow.
 QUICK: Final[Mapping[str, object]] = {
     "broker.session.timeout.ms": 2500,
     "broker.heartbeat.interval.ms": 300,
@@ -74,7 +74,7 @@ Say = Callable[[str], None]
 
 
 class Scenario(Protocol):
-    """What is done to the cluster.  `inject` may be called several times in one run."""
+    """The faults of a run.  The harness may call `inject` several times in one run."""
 
     @property
     def name(self) -> str: ...
@@ -88,11 +88,11 @@ class Scenario(Protocol):
 
     @property
     def names_lag_s(self) -> float:
-        """How long a host's name leads to its old address (`run.lab.move`); 0: nodes are known by their addresses."""
+        """How long lookups of a host's name return its old address (`run.lab.move`); 0: nodes announce addresses, not names."""
 
     @property
     def disk_bytes(self) -> int:
-        """How large each node's disk is; 0: the nodes share the machine's."""
+        """The size of each node's own disk; 0: the nodes use the machine's."""
 
     @property
     def data_folders(self) -> int:
@@ -103,12 +103,12 @@ class Scenario(Protocol):
         """Its own workload; None: the usual one."""
 
     async def inject(self, run: Run) -> None:
-        """Hurts the cluster once and heals what it hurt; what must hold is said by `run.outcome.require`."""
+        """Injects the fault once and ends it; the scenario states its own conditions with `run.outcome.require`."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What a scenario works with."""
+    """The cluster, workload and outcome of a run, for the scenario."""
 
     cluster: LocalCluster
     workload: Workload
@@ -119,7 +119,7 @@ class Run:
     lab: NetworkLab = field(default_factory=lambda: NetworkLab(0))
     rounds: int = 0
     until: float = 0.0
-    decided: list[AimedKill] = field(default_factory=list)
+    decided: list[InjectedFault] = field(default_factory=list)
     """Kills after which the transaction that was being committed must be visible, whatever its client was told."""
     final: FinalRead = field(default_factory=lambda: FinalRead({}, {}))
 
@@ -131,9 +131,9 @@ class Run:
         await self.cluster.clock.sleep(seconds)
 
     async def recovery(
-        self, fault: str, kill: AimedKill, affected: str, is_affected: Callable[[Commit], bool], *, restart: bool = True
+        self, fault: str, kill: InjectedFault, affected: str, is_affected: Callable[[Commit], bool], *, restart: bool = True
     ) -> Recovery:
-        """Waits for the next commits after a kill, starts the node again and waits until it is ready; notes the times."""
+        """Waits for the next commits after a kill, starts the node again and waits until it is ready; records the times."""
         begin = kill.killed_at_monotonic
         next_affected, next_any = await asyncio.gather(
             self.workload.progress.first(lambda c: c.acknowledged > begin and is_affected(c), RECOVERY_TIMEOUT_S),
@@ -157,14 +157,14 @@ class Run:
         return recovery
 
     async def restart(self, node: LocalNode) -> float:
-        """Starts a node and waits until it is ready; how long that took."""
+        """Starts a node and waits until it is ready; returns the seconds."""
         begin = self.now()
         await node.start()
         await node.wait_ready(READY_TIMEOUT_S)
         return self.now() - begin
 
     def require_silence(self, name: str, begin: float, end: float) -> None:
-        """Nothing that was begun after `begin` may have been acknowledged before `end`."""
+        """Requires that no operation begun after `begin` was acknowledged before `end`."""
         said_yes = self.workload.progress.between(begin, end)
         detail = f"{len(said_yes)} operations were, the first to {said_yes[0].client}" if said_yes else ""
         self.outcome.require(name, not said_yes, detail)
@@ -175,7 +175,7 @@ class Run:
         return int(str(self.cluster.settings["broker.session.timeout.ms"])) / 1000
 
     async def leaders(self) -> dict[Partition, int]:
-        """Who leads the workload's partitions now."""
+        """The leaders of the workload's partitions now."""
         views = await self.partition_views()
         return {partition: view.leader for partition, view in views.items()}
 
@@ -203,7 +203,7 @@ class Run:
                     f"{behind} partitions have not all replicas in sync {timeout_s:g} s after the cluster was healed, and "
                     f"{len(statuses) - len(known)} nodes do not answer: see the logs in {self.cluster.directory}"
                 )
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(RECHECK_INTERVAL_S)
 
 
 async def _status(node: LocalNode) -> StatusReply | None:
@@ -212,7 +212,7 @@ async def _status(node: LocalNode) -> StatusReply | None:
     try:
         return await node.status()
     except grpc.aio.AioRpcError:
-        return None  # it is starting or busy: asked again
+        return None  # it is starting or busy: the caller asks again
 
 
 async def run_scenario(
@@ -227,7 +227,7 @@ async def run_scenario(
     settings: Mapping[str, object] | None = None,
     python_path: Path | None = None,
 ) -> RunOutcome:
-    """Runs a scenario on 3 or 5 nodes for about `seconds` of load and says what was found.
+    """Runs a scenario on 3 or 5 nodes for about `seconds` of load and returns the outcome.
 
     Every partition is on every node, and more than half of them must be in sync for an acknowledgement.
 
@@ -262,7 +262,7 @@ def _lab(scenario: Scenario, nodes: int) -> NetworkLab:
 
 
 def everywhere(nodes: int) -> dict[str, object]:
-    """Settings for replicas on all nodes, more than half of them in sync."""
+    """Settings for replicas on all nodes, with more than half of them required in sync."""
     majority = nodes // 2 + 1
     internal = {
         f"{topic}.{key}": value
@@ -287,11 +287,11 @@ def _prepared(
 
 
 async def _run_and_stop(scenario: Scenario, run: Run, seconds: float) -> None:
-    """The run, then clean stops, then what the replicas hold; everything is written down."""
+    """The run, then clean stops, then the comparison of the replicas; writes the results."""
     outcome, workload = run.outcome, run.workload
     try:
         await _run(scenario, run, seconds)
-    except (LocalClusterError, AimedKillError, KafkaError, grpc.aio.AioRpcError) as error:
+    except (LocalClusterError, FaultInjectionError, KafkaError, grpc.aio.AioRpcError) as error:
         outcome.require("the run came to its end", False, str(error))
     finally:
         run.lab.heal()
@@ -317,7 +317,7 @@ async def _run(scenario: Scenario, run: Run, seconds: float) -> None:
     workload.start()
     begin = run.now()
     if not await _everybody_commits(run, begin, "everybody commits at first", FIRST_COMMIT_TIMEOUT_S):
-        return  # there is no point in hurting what does not work
+        return  # a cluster that does not work needs no fault
     loaded = run.now()
     run.until = loaded + seconds
     while run.rounds == 0 or run.now() + (run.now() - loaded) / run.rounds < run.until:
@@ -333,7 +333,7 @@ async def _run(scenario: Scenario, run: Run, seconds: float) -> None:
     await workload.stop()
     outcome.require("no client is broken", not workload.progress.defects, "; ".join(workload.progress.defects[:3]))
     run.say("looking for open transactions")
-    rest = await workload.come_to_rest()
+    rest = await workload.quiesce()
     outcome.require("0 transactions hang", not rest.hanging, "; ".join(rest.hanging[:3]))
     run.say("reading everything")
     run.final = found = await workload.final_read()
@@ -359,7 +359,7 @@ async def _run(scenario: Scenario, run: Run, seconds: float) -> None:
     }
 
 
-def decided_is_visible(kill: AimedKill, history: Sequence[Op], found: FinalRead) -> tuple[bool, str]:
+def decided_is_visible(kill: InjectedFault, history: Sequence[Op], found: FinalRead) -> tuple[bool, str]:
     """Whether the transaction whose PREPARE_COMMIT preceded the kill is wholly in the final read, and a sentence about it.
 
     It is the last one of its id whose commit left before the kill: the next could not begin while its coordinator was dead.
@@ -380,10 +380,10 @@ def decided_is_visible(kill: AimedKill, history: Sequence[Op], found: FinalRead)
 
 
 async def _everybody_commits(run: Run, since: float, what: str, timeout_s: float) -> bool:
-    """Every transactional process begins and commits a transaction after `since`; notes and says whether they did."""
+    """Whether every transactional process begins and commits a transaction after `since`; records the result."""
     expected = {name: frozenset({name}) for name in (*run.workload.writer_ids, *run.workload.librdkafka_ids)}
     if run.workload.transform_ids:
-        # Which member of a group has work is the group's business: one of them must get on.
+        # The group decides which member has partitions: one of them must commit.
         expected["the consume-transform-produce job"] = frozenset(run.workload.transform_ids)
 
     def first(ids: frozenset[str]) -> Awaitable[Commit | None]:

@@ -1,4 +1,4 @@
-"""What the nodes of a run have logged, by level and event: a log that is loud where nothing must be done is read by no operator.
+"""Counts the log lines of a run's nodes by level and event: operators do not read a log with warnings that need no action.
 
     python -m tidegate.chaos.run.node_logs DIRECTORY...        # every node.log below the directories
 
@@ -25,7 +25,7 @@ Counted = Counter[tuple[str, str]]
 
 
 def count_lines(lines: Iterable[str]) -> Counted:
-    """Of one log in its text form (runtime/logs.py)."""
+    """Counts one log in its text form (runtime/logs.py)."""
     found: Counted = Counter()
     for line in lines:
         words = line.split(None, 4)
@@ -35,7 +35,7 @@ def count_lines(lines: Iterable[str]) -> Counted:
 
 
 def count_logs(paths: Iterable[Path]) -> Counted:
-    """Of all the logs together; of one that is not there, nothing."""
+    """Counts all the logs together; a missing one counts as empty."""
     found: Counted = Counter()
     for path in paths:
         if path.exists():
@@ -45,7 +45,7 @@ def count_logs(paths: Iterable[Path]) -> Counted:
 
 
 def loud(counted: Counted) -> Counted:
-    """Those that an operator is to look at."""
+    """The lines that an operator must read."""
     return Counter({(level, event): count for (level, event), count in counted.items() if level in LOUD})
 
 

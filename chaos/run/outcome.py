@@ -41,7 +41,7 @@ PROMISES: Final[Mapping[str, tuple[AnomalyKind, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One thing that was checked."""
+    """The result of one check."""
 
     name: str
     passed: bool
@@ -50,7 +50,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How long a fault was felt.  Seconds from the fault; None: not within the time that was waited."""
+    """The effect of a fault.  Seconds from the fault; None: not within the time of the wait."""
 
     fault: str
     node_id: int
@@ -66,7 +66,7 @@ class Recovery:
 
 @dataclass(slots=True)
 class RunOutcome:
-    """Everything that is known of one run."""
+    """All results of one run."""
 
     scenario: str
     seed: int
@@ -90,7 +90,7 @@ class RunOutcome:
         self.verdicts.append(Verdict(name, passed, detail))
 
     def judge(self, report: Report) -> None:
-        """Takes over the checker's verdict, one line per promise."""
+        """Adds the checker's verdict, one line for each promise."""
         for promise, kinds in PROMISES.items():
             found = report.count(*kinds)
             first = next((str(anomaly) for anomaly in report.anomalies if anomaly.kind in kinds), "")
@@ -125,7 +125,7 @@ class RunOutcome:
         (self.directory / "table.txt").write_text(self.table(), encoding="utf-8")
 
     def table(self) -> str:
-        """What was checked, in lines for people."""
+        """The results as text for people."""
         grouped: dict[str, list[Verdict]] = {}
         for verdict in self.verdicts:
             grouped.setdefault(verdict.name, []).append(verdict)
@@ -150,7 +150,7 @@ def _sentence(recovery: Recovery) -> str:
     parts.append(f"anybody after {_seconds(recovery.any_s)}")
     if recovery.back_s is not None:
         parts.append(f"the node was ready {_seconds(recovery.back_s)} after its restart")
-    where = f"node {recovery.node_id}: " if recovery.node_id else ""  # 0: it was not one node's fault
+    where = f"node {recovery.node_id}: " if recovery.node_id else ""  # 0: the fault concerns several nodes
     return f"{where}{recovery.fault}: " + ", ".join(parts)
 
 

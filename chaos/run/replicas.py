@@ -1,6 +1,6 @@
-"""Compares what the replicas of stopped nodes hold: every batch, byte by byte, up to the shortest log (docs/semantics.md V6).
+"""Compares the replicas of stopped nodes: every batch, byte by byte, up to the shortest log (docs/semantics.md V6).
 
-Clients see one replica at a time.  Two replicas that differ below the high watermark look sound until the wrong one leads.
+Clients read one replica at a time.  A replica that differs from the leader below the high watermark shows only when it leads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Batch = tuple[BatchHeader, bytes]
 
 
 def compare_replicas(cluster: LocalCluster, partitions: Sequence[Partition]) -> tuple[list[str], int]:
-    """What differs, in sentences, and how many bytes were compared.  The nodes must have stopped."""
+    """The differences, in sentences, and the number of compared bytes.  The nodes must have stopped."""
     differences: list[str] = []
     compared = 0
     for topic, number in partitions:
@@ -36,7 +36,7 @@ def compare_replicas(cluster: LocalCluster, partitions: Sequence[Partition]) -> 
 
 
 def _folders(node: LocalNode, name: str) -> list[Path]:
-    """Where a node has a partition: in one of its data folders, if all is well."""
+    """The folders that a node has for a partition: one, in one of its data folders, if all is well."""
     return [folder for folder in sorted(node.data_path.parent.glob(f"{node.data_path.name}*/{name}")) if folder.is_dir()]
 
 

@@ -1,4 +1,4 @@
-"""Whom a fault hits: the node that leads, controls or coordinates something at this moment, and whose commits that stops."""
+"""The target of a fault: the node that is leader, controller or coordinator at this moment, and the commits that need it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ...processes.local_cluster import LocalNode
 from ..checks.history import Partition
 from ..load.progress import Commit
 from .harness import Run
-from .timed_kills import AimedKill, wait_coordinator
+from .timed_kills import InjectedFault, wait_coordinator
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A node, what it is hit for, and the commits that need somebody in its place."""
+    """A node, the role for which it is the target, and the commits that need a successor in this role."""
 
     node: LocalNode
     role: str
@@ -23,8 +23,8 @@ class Target:
     """Whose commits are affected."""
     needs_another: Callable[[Commit], bool]
 
-    def affected(self, fault: AimedKill) -> Callable[[Commit], bool]:
-        """Commits that were begun after the fault and could not have succeeded with this node in its role."""
+    def affected(self, fault: InjectedFault) -> Callable[[Commit], bool]:
+        """Whether a commit began after the fault and cannot succeed with this node in its role."""
         return lambda commit: commit.invoked >= fault.killed_at_monotonic and self.needs_another(commit)
 
 
@@ -32,7 +32,7 @@ Pick = Callable[[Run], Awaitable[Target]]
 
 
 async def leader(run: Run) -> Target:
-    """The leader of partitions that transactions write to, no controller if that can be avoided."""
+    """A leader of partitions that transactions write to; not the active controller, if another node leads some."""
     leaders = await run.leaders()
     controller = await run.cluster.active_controller()
     candidates = sorted({leader for leader in leaders.values() if leader > 0} - {controller.id}) or [controller.id]
@@ -40,7 +40,7 @@ async def leader(run: Run) -> Target:
 
 
 async def controller(run: Run) -> Target:
-    """The active controller, which leads partitions as well."""
+    """The active controller; it leads partitions as well."""
     return leading(await run.leaders(), await run.cluster.active_controller(), "active controller")
 
 
@@ -52,12 +52,12 @@ async def coordinator(run: Run) -> Target:
     return Target(node, "coordinator", transactional_id, lambda commit: commit.transactional_id == transactional_id)
 
 
-async def anybody(run: Run) -> Target:
+async def any_node(run: Run) -> Target:
     """Any node."""
     return leading(await run.leaders(), run.chance.choice(run.cluster.nodes), "node")
 
 
 def leading(leaders: dict[Partition, int], node: LocalNode, role: str) -> Target:
-    """Affected are the writers of the partitions that the node leads; when it leads nothing, everybody."""
+    """The node as target; it affects the writers of the partitions that it leads, or all writers when it leads none."""
     led = {partition for partition, leader in leaders.items() if leader == node.id}
     return Target(node, role, f"writers of its {len(led)} partitions", lambda c: not led or not led.isdisjoint(c.partitions))

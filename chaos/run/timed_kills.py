@@ -1,12 +1,12 @@
-"""Kills that hit a chosen instant, not just a chosen node.
+"""Kills at a chosen instant, not only of a chosen node.
 
-The instant that matters most is between a transaction's PREPARE_COMMIT and its markers: the commit is decided and stands in the
-coordinator's log, the client may have been told so, and no partition knows it.  Whoever coordinates next must finish it.
+The most important instant is between a transaction's PREPARE_COMMIT and its markers: the commit is decided and in the
+coordinator's log, the client may have its answer, and no partition has a marker.  The next coordinator must finish it.
 `kill_coordinator_mid_commit` arms the fault point `transaction.before_markers` in the coordinator's process, for the commits of
 one transactional id; the process then kills itself there.
 
-What proves that it hit: the process ended by SIGKILL although nobody outside had sent one; only the armed point does that, and
-only on the way from a committed PREPARE_COMMIT to the first marker.  What proves that the cluster got over it: `wait_completed`.
+The proof that the kill was at this instant: the process ended by SIGKILL, and only the armed fault point sends one, between a
+committed PREPARE_COMMIT and the first marker.  The proof that the cluster recovered: `wait_completed`.
 
     kill = await kill_coordinator_mid_commit(cluster, "payments-1")     # while payments-1 commits transactions
     ...
@@ -33,18 +33,18 @@ from ...runtime import logs
 log = logs.get(__name__)
 
 BEFORE_MARKERS: Final = "transaction.before_markers"
-LOOK_AGAIN_S: Final = 1.0  # how often it is checked, while the armed node lives, that it still is the coordinator
-NOBODY: Final = {"transactional_id": ""}  # no context has this value: a point armed with it never fires
+RECHECK_INTERVAL_S: Final = 1.0  # how often to check, while the armed node lives, that it still is the coordinator
+NO_TRANSACTION: Final = {"transactional_id": ""}  # no context has this value: a point armed with it never fires
 UNFINISHED: Final = frozenset({"PrepareCommit", "PrepareAbort"})
 
 
-class AimedKillError(Exception):
-    """The kill did not hit what it was aimed at; the message says what happened instead."""
+class FaultInjectionError(Exception):
+    """The fault was not injected as intended; the message says what happened instead."""
 
 
 @dataclass(frozen=True, slots=True)
-class AimedKill:
-    """A node that was killed: when (seconds of the cluster's monotonic clock), how it ended, what it was doing."""
+class InjectedFault:
+    """A fault at one node: when (seconds of the cluster's monotonic clock), the exit code of a kill, the transactional id."""
 
     node_id: int
     killed_at_monotonic: float
@@ -58,7 +58,7 @@ class AimedKill:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What became of the transaction whose coordinator was killed: who finished it, when it was seen to be finished."""
+    """The completion of the transaction whose coordinator was killed: the node that finished it, and when this was observed."""
 
     coordinator: int
     state: str
@@ -66,18 +66,18 @@ class Completed:
     seen_at_monotonic: float
 
 
-async def kill_coordinator_mid_commit(cluster: LocalCluster, transactional_id: str, *, timeout_s: float = 60.0) -> AimedKill:
+async def kill_coordinator_mid_commit(cluster: LocalCluster, transactional_id: str, *, timeout_s: float = 60.0) -> InjectedFault:
     """Kills the coordinator of `transactional_id` between the PREPARE_COMMIT and the markers of its next commit.
 
-    The cluster needs `fault_points=True`, and somebody must be committing transactions of this id.  Returns when the process is
-    gone; starting it again is the caller's.  Raises AimedKillError when that does not happen within `timeout_s`.
+    The cluster needs `fault_points=True`, and a producer must be committing transactions of this id.  Returns when the process
+    has ended; the caller starts it again.  Raises FaultInjectionError when that does not happen within `timeout_s`.
     """
     return await kill_coordinator_before_markers(cluster, transactional_id, commit=True, timeout_s=timeout_s)
 
 
 async def kill_coordinator_before_markers(
     cluster: LocalCluster, transactional_id: str, *, commit: bool, timeout_s: float = 60.0
-) -> AimedKill:
+) -> InjectedFault:
     """The same for the next commit or the next abort of the transactional id."""
     deadline = cluster.clock.monotonic() + timeout_s
     armed: LocalNode | None = None
@@ -89,32 +89,32 @@ async def kill_coordinator_before_markers(
             if cluster.clock.monotonic() >= deadline:
                 await _disarm(armed)
                 verb = "commit" if commit else "abort"
-                raise AimedKillError(f"no coordinator of {transactional_id!r} died within {timeout_s:g} s: does it {verb}?")
+                raise FaultInjectionError(f"no coordinator of {transactional_id!r} died within {timeout_s:g} s: does it {verb}?")
             coordinator = await _coordinator(cluster, admin, transactional_id)
             if armed is not None and not armed.running:
-                continue  # it died while its successor was asked: a second node must not be armed
+                continue  # it died while this loop asked its successor: a second node must not be armed
             if coordinator is not None and (coordinator is not armed or not answered):
                 if coordinator is not armed:
                     await _disarm(armed)
                 armed, answered = coordinator, await _arm(coordinator, transactional_id, commit)
             try:
-                await (armed.wait_exit(LOOK_AGAIN_S) if armed is not None else asyncio.sleep(POLL_INTERVAL_S))
+                await (armed.wait_exit(RECHECK_INTERVAL_S) if armed is not None else asyncio.sleep(POLL_INTERVAL_S))
             except TimeoutError:
-                continue  # nothing committed meanwhile, or another node coordinates now: look again
+                continue  # no commit yet, or another node coordinates now: check again
 
 
-async def kill_active_controller(cluster: LocalCluster, *, timeout_s: float = 30.0) -> AimedKill:
-    """SIGKILL to the node that is the active controller; returns when the process is gone."""
+async def kill_active_controller(cluster: LocalCluster, *, timeout_s: float = 30.0) -> InjectedFault:
+    """SIGKILL to the active controller; returns when the process has ended."""
     return await kill_node(cluster, await cluster.active_controller(timeout_s))
 
 
-async def kill_node(cluster: LocalCluster, node: LocalNode) -> AimedKill:
-    """SIGKILL to one node; returns when the process is gone."""
+async def kill_node(cluster: LocalCluster, node: LocalNode) -> InjectedFault:
+    """SIGKILL to one node; returns when the process has ended."""
     killed_at = cluster.clock.monotonic()
     node.kill()
     code = await node.wait_exit()
     log.info("node_killed", node=node.id, exit_code=code)
-    return AimedKill(node.id, killed_at, code)
+    return InjectedFault(node.id, killed_at, code)
 
 
 async def kill_at(
@@ -125,29 +125,29 @@ async def kill_at(
     match: Mapping[str, object] | None = None,
     skip: int = 0,
     timeout_s: float,
-) -> AimedKill:
-    """Arms a fault point of one node and waits until the node dies there.  Raises AimedKillError when it does not."""
+) -> InjectedFault:
+    """Arms a fault point of one node and waits until the node dies there.  Raises FaultInjectionError when it does not."""
     await node.arm_fault(point, match=match, skip=skip)
     try:
         code = await node.wait_exit(timeout_s)
     except TimeoutError:
         await _disarm(node, point)
-        raise AimedKillError(f"node {node.id} did not pass the fault point {point} within {timeout_s:g} s") from None
-    kill = AimedKill(node.id, cluster.clock.monotonic(), code)
+        raise FaultInjectionError(f"node {node.id} did not pass the fault point {point} within {timeout_s:g} s") from None
+    kill = InjectedFault(node.id, cluster.clock.monotonic(), code)
     if not kill.by_sigkill:
-        raise AimedKillError(f"node {node.id} ended with exit code {code}, not by the fault point: see {node.log_path}")
+        raise FaultInjectionError(f"node {node.id} ended with exit code {code}, not by the fault point: see {node.log_path}")
     log.info("node_killed_at", node=node.id, point=point)
     return kill
 
 
-async def wait_completed(cluster: LocalCluster, kill: AimedKill, *, timeout_s: float = 60.0) -> Completed:
-    """Waits until another node coordinates the transactional id and the transaction that was cut short is finished.
+async def wait_completed(cluster: LocalCluster, kill: InjectedFault, *, timeout_s: float = 60.0) -> Completed:
+    """Waits until another node coordinates the transactional id and has finished the interrupted transaction.
 
-    Raises AimedKillError when it is not within `timeout_s`: a transaction that nobody finishes hangs for ever.
+    Raises FaultInjectionError when that does not happen within `timeout_s`: then the transaction hangs.
     """
     transactional_id = kill.transactional_id
     if transactional_id is None:
-        raise AimedKillError(f"node {kill.node_id} was not killed in a transaction: there is nothing to complete")
+        raise FaultInjectionError(f"node {kill.node_id} was not killed in a transaction: there is nothing to complete")
     deadline = cluster.clock.monotonic() + timeout_s
     last = "no answer yet"
     async with Admin(cluster.bootstrap, client_id="tidegate-chaos", clock=cluster.clock, timeout_s=5.0) as admin:
@@ -159,31 +159,32 @@ async def wait_completed(cluster: LocalCluster, kill: AimedKill, *, timeout_s: f
                     return Completed(found.coordinator, found.state, found.producer_epoch, now)
                 last = f"node {found.coordinator} says {found.state}"
             await asyncio.sleep(POLL_INTERVAL_S)
-    raise AimedKillError(f"the transaction of {transactional_id!r} was not completed within {timeout_s:g} s ({last})")
+    raise FaultInjectionError(f"the transaction of {transactional_id!r} was not completed within {timeout_s:g} s ({last})")
 
 
 async def wait_coordinator(cluster: LocalCluster, admin: Admin, transactional_id: str, *, timeout_s: float = 30.0) -> LocalNode:
-    """The node that coordinates the transactional id now; waits for one.  Raises AimedKillError when there is none."""
+    """The node that coordinates the transactional id now; waits for one.  Raises FaultInjectionError when there is none."""
     deadline = cluster.clock.monotonic() + timeout_s
     while cluster.clock.monotonic() < deadline:
         node = await _coordinator(cluster, admin, transactional_id)
         if node is not None:
             return node
         await asyncio.sleep(POLL_INTERVAL_S)
-    raise AimedKillError(f"nobody coordinated {transactional_id!r} within {timeout_s:g} s")
+    raise FaultInjectionError(f"no node coordinated {transactional_id!r} within {timeout_s:g} s")
 
 
-async def _certified(cluster: LocalCluster, node: LocalNode, transactional_id: str) -> AimedKill:
+async def _certified(cluster: LocalCluster, node: LocalNode, transactional_id: str) -> InjectedFault:
     killed_at = cluster.clock.monotonic()
-    kill = AimedKill(node.id, killed_at, await node.wait_exit(), transactional_id)
+    kill = InjectedFault(node.id, killed_at, await node.wait_exit(), transactional_id)
     if not kill.by_sigkill:
-        raise AimedKillError(f"node {node.id} ended with exit code {kill.exit_code}, not by the fault point: see {node.log_path}")
+        message = f"node {node.id} ended with exit code {kill.exit_code}, not by the fault point: see {node.log_path}"
+        raise FaultInjectionError(message)
     log.info("coordinator_killed_before_markers", node=node.id, transactional_id=transactional_id)
     return kill
 
 
 async def _describe(admin: Admin, transactional_id: str) -> TransactionDescription | None:
-    """None when nobody can say now: the coordinator is moving, or the id is not known yet."""
+    """None when no node can answer: the coordinator is moving, or the id is not known yet."""
     try:
         return await admin.describe_transaction(transactional_id)
     except (RetriableError, RequestError) as error:
@@ -197,22 +198,23 @@ async def _coordinator(cluster: LocalCluster, admin: Admin, transactional_id: st
 
 
 async def _arm(node: LocalNode, transactional_id: str, commit: bool) -> bool:
-    """False when the node did not answer: it may be armed, or dead by it, all the same."""
+    """False when the node did not answer: it may still be armed, or already killed by the fault point."""
     try:
         await node.arm_fault(BEFORE_MARKERS, match={"transactional_id": transactional_id, "commit": commit})
         return True
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.PERMISSION_DENIED:
-            raise AimedKillError("the cluster runs without fault points: use LocalCluster(..., fault_points=True)") from error
+            message = "the cluster runs without fault points: use LocalCluster(..., fault_points=True)"
+            raise FaultInjectionError(message) from error
         log.info("arming_not_answered", node=node.id, code=str(error.code()))
         return False
 
 
 async def _disarm(node: LocalNode | None, point: str = BEFORE_MARKERS) -> None:
-    """A point that stays armed would kill its node in a later commit, when nobody counts on it."""
+    """Disarms: a point that stays armed would kill its node in a later commit, outside of the scenario."""
     if node is None or not node.running:
         return
     try:
-        await node.arm_fault(point, match=NOBODY)
+        await node.arm_fault(point, match=NO_TRANSACTION)
     except grpc.aio.AioRpcError as error:
         log.warning("disarming_not_answered", node=node.id, code=str(error.code()))

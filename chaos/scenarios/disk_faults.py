@@ -18,9 +18,9 @@ from ...wire.errors import KafkaError
 from ..checks.history import Partition
 from ..machine.small_disks import empty, fill
 from ..run import targets
-from ..run.harness import LOOK_AGAIN_S, SECOND_FOLDER, Run
+from ..run.harness import RECHECK_INTERVAL_S, SECOND_FOLDER, Run
 from ..run.targets import Target
-from ..run.timed_kills import AimedKill, AimedKillError
+from ..run.timed_kills import FaultInjectionError, InjectedFault
 from .named import BETWEEN_S, NamedScenario
 
 FULL_DISK_BYTES: Final = 48 << 20
@@ -42,7 +42,7 @@ async def disk_full(run: Run) -> None:
     await run.load(BETWEEN_S)
     target = await targets.leader(run)
     elsewhere = [partition for partition, leader in (await run.leaders()).items() if leader not in (-1, target.node.id)]
-    full = AimedKill(target.node.id, run.now(), None)
+    full = InjectedFault(target.node.id, run.now(), None)
     try:
         await _keep_full(run, [target.node])
         await _require_readable(run)
@@ -57,7 +57,7 @@ async def majority_full(run: Run) -> None:
     """More than half of the disks are full: nothing more is acknowledged, all can be read; with room again, all is well."""
     await run.load(BETWEEN_S)
     nodes = run.chance.sample(run.cluster.nodes, len(run.cluster.nodes) // 2 + 1)
-    full = AimedKill(0, run.now(), None)
+    full = InjectedFault(0, run.now(), None)
     try:
         await _keep_full(run, nodes)
         await _require_readable(run)
@@ -92,9 +92,9 @@ async def _require_readable(run: Run) -> None:
     run.outcome.require("what was written can be read while disks are full", not unread, names)
 
 
-async def _with_room_again(run: Run, nodes: list[LocalNode], full: AimedKill) -> None:
+async def _with_room_again(run: Run, nodes: list[LocalNode], full: InjectedFault) -> None:
     run.say("room again")
-    room = AimedKill(full.node_id, run.now(), None)
+    room = InjectedFault(full.node_id, run.now(), None)
     await run.recovery(
         "room on the disk again", room, "everybody", lambda c: c.acknowledged >= room.killed_at_monotonic, restart=False
     )
@@ -112,7 +112,7 @@ async def sync_fails(run: Run) -> None:
     target, led = await _leader_in_second_folder(run)
     node = target.node
     folder = node.directory / SECOND_FOLDER
-    failed = AimedKill(node.id, run.now(), None)
+    failed = InjectedFault(node.id, run.now(), None)
     await node.arm_fault("disk.sync", match={"path": f"{folder}*"}, action="fail")
     await run.recovery("flushes of a data folder failed", failed, target.whom, target.affected(failed), restart=False)
     said = await _says(run, node, "metrics", OFFLINE)
@@ -132,7 +132,7 @@ async def _leader_in_second_folder(run: Run) -> tuple[Target, list[Partition]]:
         if leader > 0 and (run.cluster.node(leader).directory / SECOND_FOLDER / f"{topic}-{number}").is_dir():
             led.setdefault(leader, []).append((topic, number))
     if not led:
-        raise AimedKillError("no partition is led from a second data folder: there is nothing to fail")
+        raise FaultInjectionError("no partition is led from a second data folder: there is nothing to fail")
     node = run.cluster.node(run.chance.choice(sorted(led)))
     partitions = frozenset(led[node.id])
     whom = f"writers of its {len(partitions)} partitions in that folder"
@@ -148,7 +148,7 @@ async def journal_sync_fails(run: Run) -> None:
     target = active if first else targets.leading(await run.leaders(), run.chance.choice(followers), "voter")
     node = target.node
     await node.arm_fault("disk.sync", match={"path": f"{node.data_path}/quorum*"}, action="fail")
-    failed = AimedKill(node.id, run.now(), None)
+    failed = InjectedFault(node.id, run.now(), None)
     writing = asyncio.create_task(_change_metadata(run, FAIL_STOP_TIMEOUT_S))
     try:
         code = await node.wait_exit(FAIL_STOP_TIMEOUT_S)
@@ -178,7 +178,7 @@ async def _change_metadata(run: Run, seconds: float) -> int:
                 await admin.delete_topics([name])
                 changes += 1
         except KafkaError:
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(RECHECK_INTERVAL_S)
     return changes
 
 
@@ -188,7 +188,7 @@ async def _says(run: Run, node: LocalNode, page: str, text: str) -> bool:
     while run.now() < deadline and node.running:
         if text in await asyncio.to_thread(_page, f"http://{node.metrics_address}/{page}"):
             return True
-        await asyncio.sleep(LOOK_AGAIN_S)
+        await asyncio.sleep(RECHECK_INTERVAL_S)
     return False
 
 

@@ -15,7 +15,7 @@ from ..machine.network_lab import CLIENTS, NetworkLab
 from ..run import targets
 from ..run.harness import Run
 from ..run.targets import Pick, Target
-from ..run.timed_kills import AimedKill
+from ..run.timed_kills import InjectedFault
 from .named import BETWEEN_S, LONGER_THAN_A_SESSION, NamedScenario
 
 Pairs = Iterable[tuple[int, int]]
@@ -53,7 +53,7 @@ async def cut_off(run: Run, pick: Pick, which: Sequence[Callable[[NetworkLab, in
 
 async def _cut(run: Run, target: Target, what: str, pairs: Pairs) -> None:
     run.say(f"{what}: node {target.node.id}")
-    cut = AimedKill(target.node.id, run.now(), None)
+    cut = InjectedFault(target.node.id, run.now(), None)
     run.lab.cut(pairs)
     try:
         await run.recovery(what, cut, target.whom, target.affected(cut), restart=False)
@@ -104,7 +104,7 @@ async def all_apart(run: Run) -> None:
     finally:
         run.lab.heal()
     run.require_silence("nothing is acknowledged while no two nodes meet", begin + ON_THE_WAY_S, end)
-    healed = AimedKill(0, end, None)
+    healed = InjectedFault(0, end, None)
     await run.recovery("all nodes met again", healed, "everybody", lambda c: c.invoked >= begin, restart=False)
     await run.wait_ready()
     await run.load(BETWEEN_S)
@@ -124,7 +124,7 @@ CUTS: Final = (
     _scenario("cut-coordinator", "the same with a coordinator", _cut_off(targets.coordinator, alone)),
     _scenario("cut-one-way", "a leader is not heard any more, or hears nothing any more", _cut_off(targets.leader, deaf, mute)),
     _scenario("cut-controller-one-way", "the same with the active controller", _cut_off(targets.controller, mute, deaf)),
-    _scenario("cut-host", "nobody reaches a node any more, its clients neither", _cut_off(targets.anybody, gone)),
+    _scenario("cut-host", "nobody reaches a node any more, its clients neither", _cut_off(targets.any_node, gone)),
     _scenario("cut-link", "one node and the active controller do not reach each other; all others reach both", one_link),
     _scenario("cut-minority", "as many nodes as the cluster can do without are cut off together", minority),
     _scenario("cut-all", "no node reaches any other; afterwards all goes on", all_apart),

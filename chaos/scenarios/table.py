@@ -18,7 +18,7 @@ from ..run.harness import Run
 from ..run.targets import Pick
 from ..run.timed_kills import (
     BEFORE_MARKERS,
-    AimedKill,
+    InjectedFault,
     kill_at,
     kill_coordinator_before_markers,
     kill_coordinator_mid_commit,
@@ -100,7 +100,7 @@ async def paused(run: Run, pick: Pick) -> None:
     it was."""
     await run.load(BETWEEN_S)
     target = await pick(run)
-    pause = AimedKill(target.node.id, run.now(), None)
+    pause = InjectedFault(target.node.id, run.now(), None)
     target.node.pause()
     try:
         await run.recovery(f"{target.role} paused", pause, target.whom, target.affected(pause), restart=False)
@@ -154,7 +154,7 @@ async def rolling_restart(run: Run) -> None:
         run.outcome.require(
             "a stop by SIGTERM is clean", code == 0, f"node {node.id}: {run.now() - begin:.2f} s, exit code {code}"
         )
-        kill = AimedKill(node.id, begin, code)
+        kill = InjectedFault(node.id, begin, code)
         recovery = await run.recovery("node stopped in an orderly way", kill, target.whom, target.affected(kill))
         felt_s = recovery.affected_s or 0.0
         run.outcome.require(

@@ -3,8 +3,8 @@
     async with Admin("127.0.0.1:9092") as admin:
         await admin.create_topics([NewTopic("flights", partitions=12, replication_factor=3)])
 
-Answers are frozen values; one failing item raises with a sentence that names it.  Requests that change something are repeated
-only when the first attempt certainly had no effect, or when "it is there already" (after a lost answer) means success.
+Methods return frozen values; when one item fails, the error names it.  The client repeats a request that changes something only
+when the first attempt certainly had no effect, or when "already exists" (after a lost answer) means success.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOPIC_RESOURCE: Final = 2
 DEFAULT_CONFIG_SOURCE: Final = 5
 SET_CONFIG: Final = 0
 DELETE_CONFIG: Final = 1
-# The first versions that can be asked so.
+# The lowest versions that have the fields used here.
 LIST_GROUPS_BY_STATE: Final = 4
 LIST_GROUPS_BY_TYPE: Final = 5
 LIST_TRANSACTIONS_BY_DURATION: Final = 1
@@ -83,9 +83,9 @@ class Admin:
     # ------------------------------------------------------------------ topics
 
     async def create_topics(self, topics: Sequence[NewTopic], *, wait: bool = True) -> None:
-        """Makes topics; with `wait`, returns when every partition has a leader that this client's node knows of.
+        """Creates topics; with `wait`, returns when the node that this client asks knows a leader of every partition.
 
-        One that is refused does not keep the others from being made: the error says which are.
+        A topic that the controller refuses does not prevent the others: the error says which topics were created.
         """
         fields = {
             "topics": [
@@ -114,7 +114,7 @@ class Admin:
         self._cluster.view = self._cluster.view.without_topics(names)
 
     async def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-        """Removes the records of partitions below an offset, -1 meaning all committed ones; the first offsets that are left.
+        """Removes the records of partitions below an offset (-1: all committed ones) and returns the new log start offsets.
 
         Raises RequestError for a topic that is only compacted, and for an offset above the high watermark.
         """
@@ -140,7 +140,7 @@ class Admin:
     async def describe_topics(self, names: Iterable[str], *, config: bool = True) -> list[TopicDescription]:
         """Partitions and settings.  Raises RequestError for a topic that does not exist."""
         wanted = list(names)
-        self._cluster.view = self._cluster.view.without_topics(wanted)  # a deleted and re-made topic begins anew
+        self._cluster.view = self._cluster.view.without_topics(wanted)  # a recreated topic's epochs restart
         await self._refresh(wanted)
         views: list[TopicView] = []
         for name in wanted:
@@ -175,7 +175,7 @@ class Admin:
         return found
 
     async def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Sets a topic's settings; None takes a setting back to its default."""
+        """Sets a topic's settings; None resets a setting to its default."""
         configs = [
             {"name": key, "config_operation": DELETE_CONFIG if value is None else SET_CONFIG, "value": value}
             for key, value in changes.items()
@@ -197,7 +197,7 @@ class Admin:
         *,
         highest: int | None = None,
     ) -> None:
-        """One change through the controller.  `settled` means success when an earlier attempt's answer was lost."""
+        """Sends one change to the controller.  The code `settled` means success when an earlier attempt's answer was lost."""
         deadline_s, backoff, lost = self._deadline_s(), Backoff(self._clock), False
         while True:
             said: str | None = None
@@ -250,15 +250,15 @@ class Admin:
         await operations.reassign_partitions(self._cluster, targets, self._timeout_s)
 
     async def elect_leaders(self, partitions: Iterable[tuple[str, int]], *, unclean: bool = False) -> None:
-        """Lets the preferred replicas lead; `unclean`: whoever is left, where that is allowed (KIP-460)."""
+        """Elects the preferred replicas; `unclean`: any live replica, where the topic allows it (KIP-460)."""
         await operations.elect_leaders(self._cluster, partitions, unclean=unclean, timeout_s=self._timeout_s)
 
     async def alter_broker_config(self, node_id: int | None, changes: Mapping[str, str | None]) -> None:
-        """Sets what brokers can change while they run; None as a value: what the broker's file says.  None as id: all brokers."""
+        """Changes settings of running brokers.  A value None resets to the broker's file; a node id None means all brokers."""
         await operations.alter_broker_config(self._cluster, node_id, changes)
 
     async def broker_settings(self, node_id: int | None) -> dict[str, str | None]:
-        """A broker's settings, as it tells them itself.  None as id: those that are set at run time for all brokers."""
+        """The settings of a broker, from its own answer.  A node id None: those set at run time for all brokers."""
         return await operations.broker_settings(self._cluster, node_id)
 
     async def list_reassignments(self) -> list[PartitionMove]:
@@ -275,15 +275,15 @@ class Admin:
         await operations.update_features(self._cluster, levels, self._timeout_s, **changes)
 
     async def list_brokers(self) -> list[RegisteredBroker]:
-        """Every registered broker, those that are away as well."""
+        """Every registered broker, fenced ones included."""
         return await operations.list_brokers(self._cluster)
 
     async def describe_data_folders(self, *, timeout_s: float = 5.0) -> list[DataFolder]:
-        """The data folders of every broker that answers within `timeout_s`, with the room on their volumes."""
+        """The data folders of every broker that answers within `timeout_s`, with the free bytes of their volumes."""
         return await operations.describe_data_folders(self._cluster, timeout_s)
 
     async def unregister_broker(self, node_id: int) -> None:
-        """Forgets a broker that is gone for good and holds no replica."""
+        """Removes the registration of a broker that will not return and holds no replica."""
         await operations.unregister_broker(self._cluster, node_id)
 
     # ------------------------------------------------------------------ groups
@@ -302,7 +302,7 @@ class Admin:
         return [found[name] for name in sorted(found)]
 
     async def describe_group(self, group_id: str) -> GroupDescription:
-        """A group's state and members, of either protocol.  One that nobody knows is answered as `Dead`, without members."""
+        """A group's state and members, of either protocol.  A group that does not exist has the state `Dead` and no members."""
         return await describe_group(self._cluster, group_id, self._deadline_s())
 
     async def group_offsets(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
@@ -314,17 +314,17 @@ class Admin:
         await group_admin.delete_group(self._cluster, group_id, self._timeout_s)
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[tuple[str, int]]) -> None:
-        """Forgets what a group has committed for partitions that its members do not read (KIP-496)."""
+        """Deletes a group's committed offsets of partitions that its members do not subscribe to (KIP-496)."""
         await group_admin.delete_offsets(self._cluster, group_id, partitions, self._timeout_s)
 
     async def set_group_offsets(self, group_id: str, offsets: Offsets) -> None:
-        """Says where a group without members shall go on reading."""
+        """Sets the committed offsets of a group without members."""
         await group_admin.set_offsets(self._cluster, group_id, offsets, self._timeout_s)
 
     async def remove_group_members(
         self, group_id: str, *, instance_ids: Iterable[str] = (), member_ids: Iterable[str] = ()
     ) -> None:
-        """Takes members out in one request, static ones by their instance ids (KIP-345): the others share what they read."""
+        """Removes members in one request, static ones by their instance ids (KIP-345); the group rebalances."""
         await group_admin.remove_members(self._cluster, group_id, instance_ids, member_ids, self._timeout_s)
 
     # ------------------------------------------------------------------ transactions
@@ -371,7 +371,7 @@ class Admin:
         )
 
     async def describe_producers(self, partitions: Iterable[tuple[str, int]]) -> list[ProducerDescription]:
-        """What the partitions' leaders remember of their producers: open transactions, sequences."""
+        """The producer state of the partitions' leaders: open transactions, sequence numbers."""
         wanted = sorted(partitions)
         await self._refresh({topic for topic, _ in wanted})
         by_leader: defaultdict[int, dict[str, list[int]]] = defaultdict(dict)
@@ -398,7 +398,7 @@ class Admin:
         return await find_hanging(self, partitions, self._clock.wall_ms(), idle_ms)
 
     async def abort_hanging_transaction(self, hanging: HangingTransaction) -> None:
-        """Ends one that `hanging_transactions` has found; its records are aborted."""
+        """Aborts a transaction that `hanging_transactions` found."""
         await abort_hanging(self._cluster, hanging)
 
     # ------------------------------------------------------------------ cluster and offsets
@@ -433,7 +433,7 @@ class Admin:
         timeout_s, partly = (self._timeout_s, False) if within_s is None else (within_s, True)
         return await list_offsets(self._cluster, times, read_committed=read_committed, timeout_s=timeout_s, partly=partly)
 
-    # ------------------------------------------------------------------ how
+    # ------------------------------------------------------------------ requests
 
     async def _refresh(self, topics: Iterable[str] | None) -> None:
         await self._cluster.refresh(topics)
@@ -445,14 +445,14 @@ class Admin:
         return await self._cluster.ask_controller(api_key, fields)
 
     async def _ask_all(self, api_key: ApiKey, fields: Mapping[str, Any], *, lowest: int = 0) -> list[tuple[int, Any]]:
-        """The answers of all brokers; raises when one cannot be reached, for half a list looks like a whole one."""
+        """The answers of all brokers; raises when one cannot be reached, since a partial list would look complete."""
         await self._refresh(())
         nodes = sorted(self._cluster.view.brokers)
         answers = await asyncio.gather(*(self._ask_loaded(node, api_key, fields, lowest) for node in nodes))
         return list(zip(nodes, answers, strict=True))
 
     async def _ask_loaded(self, node_id: int, api_key: ApiKey, fields: Mapping[str, Any], lowest: int) -> Any:
-        """One broker's answer, once it has read its coordinators' state."""
+        """One broker's answer, after its coordinators have loaded their state."""
         deadline_s, backoff = self._deadline_s(), Backoff(self._clock)
         while True:
             try:
@@ -467,12 +467,12 @@ class Admin:
 
 
 def _refusal(refusals: Sequence[KafkaError], done: Sequence[str]) -> KafkaError:
-    """One error for a change of several things; the first refusal's code."""
+    """One error for a request of several items, with the code of the first failed one."""
     first = refusals[0]
     message = "; ".join(refusal.message for refusal in refusals)
     if done:
         message += f"; it was done for {', '.join(done)}"
-    # The broker has decided: the same request may not be repeated, whatever the code says.
+    # The broker has decided: the client must not repeat the request, even if the code is retriable.
     return RequestError(first.code, message) if first.code.retriable else type(first)(first.code, message)
 
 

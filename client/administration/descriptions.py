@@ -1,4 +1,4 @@
-"""What the admin client is given and gives back: plain values, one for each thing that a cluster describes."""
+"""The values that the admin client takes and returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..requests.assignors import TopicPartitions
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to make; -1 takes the cluster's default."""
+    """A topic to create; -1 means the cluster's default."""
 
     name: str
     partitions: int = -1
@@ -21,7 +21,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting of a topic; `is_default`: nobody set it on the topic."""
+    """One setting of a topic; `is_default`: the topic itself does not set it."""
 
     name: str
     value: str | None
@@ -41,7 +41,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group, in short.  `type`: classic or consumer (KIP-848); empty when an older broker does not say it."""
+    """An entry of the list of groups.  `type`: classic or consumer (KIP-848); empty from a broker of an older version."""
 
     group_id: str
     protocol_type: str
@@ -51,7 +51,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """A transactional id, in short."""
+    """An entry of the list of transactional ids."""
 
     transactional_id: str
     producer_id: int
@@ -75,7 +75,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class ProducerDescription:
-    """What a partition remembers of one producer; `open_since_offset` -1: no open transaction there."""
+    """A partition's state of one producer; `open_since_offset` -1: it has no open transaction there."""
 
     topic: str
     partition: int
@@ -89,7 +89,7 @@ class ProducerDescription:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The nodes that are there."""
+    """The brokers of the cluster and its active controller."""
 
     cluster_id: str
     controller_id: int

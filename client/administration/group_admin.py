@@ -1,6 +1,6 @@
-"""What an administrator does to consumer groups: offsets set and forgotten, members taken out, groups deleted.
+"""Changes of consumer groups by an administrator: set or delete offsets, remove members, delete groups.
 
-All of these may be repeated after a lost answer: what was done already then counts as done.
+The client repeats these requests after a lost answer; "already done" then counts as success.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def delete_group(cluster: Cluster, group_id: str, timeout_s: float) -> Non
 
 
 async def delete_offsets(cluster: Cluster, group_id: str, partitions: Iterable[tuple[str, int]], timeout_s: float) -> None:
-    """Raises RequestError, GROUP_SUBSCRIBED_TO_TOPIC for what the group's members read; the other partitions are done then."""
+    """Raises RequestError: GROUP_SUBSCRIBED_TO_TOPIC for topics of the group's members.  The other partitions are done then."""
     topics: defaultdict[str, list[dict[str, int]]] = defaultdict(list)
     for topic, partition in sorted(partitions):
         topics[topic].append({"partition_index": partition})
@@ -45,7 +45,7 @@ async def delete_offsets(cluster: Cluster, group_id: str, partitions: Iterable[t
 
 
 async def set_offsets(cluster: Cluster, group_id: str, offsets: Offsets, timeout_s: float) -> None:
-    """Raises RequestError NON_EMPTY_GROUP: the members of a group commit for themselves."""
+    """Raises RequestError NON_EMPTY_GROUP: while a group has members, only they commit."""
     try:
         await commit_offsets(cluster, GroupMetadata(group_id), offsets, timeout_s=timeout_s)
     except GroupChanged:
@@ -56,7 +56,7 @@ async def set_offsets(cluster: Cluster, group_id: str, offsets: Offsets, timeout
 async def remove_members(
     cluster: Cluster, group_id: str, instance_ids: Iterable[str], member_ids: Iterable[str], timeout_s: float
 ) -> None:
-    """Raises RequestError UNKNOWN_MEMBER_ID for one that is not in the group; the others are taken out then."""
+    """Raises RequestError UNKNOWN_MEMBER_ID for one that is not in the group; the others are removed then."""
     named = [{"member_id": "", "group_instance_id": name} for name in instance_ids]
     members = named + [{"member_id": member, "group_instance_id": None} for member in member_ids]
     if not members:
@@ -75,7 +75,7 @@ async def remove_members(
 async def _ask(
     cluster: Cluster, group_id: str, api_key: ApiKey, fields: dict[str, Any], code_of: Any, timeout_s: float, **bounds: Any
 ) -> tuple[Any, bool]:
-    """The coordinator's answer, and whether an earlier one was lost."""
+    """The coordinator's answer, and whether the answer of an earlier attempt was lost."""
     lost: list[str] = []
     answer = await cluster.ask_coordinator(
         CoordinatorKind.GROUP,

@@ -1,7 +1,7 @@
 """Groups as their coordinator describes them: classic ones, and consumer groups of the newer protocol (KIP-848).
 
-A group is of one kind; a coordinator says of the other kind that it does not know it.  So the classic question comes first, as
-every node knows it, and only a group that it calls `Dead` is asked about once more.
+DescribeGroups answers `Dead` for a consumer group, and ConsumerGroupDescribe does not know a classic one.  The client sends
+DescribeGroups first, since every version has it, and ConsumerGroupDescribe only for a group that is `Dead` by that answer.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ...wire.errors import ErrorCode, KafkaError
 from ..connecting.cluster import Cluster, CoordinatorKind, require_none, top_level_code
 from ..requests.assignors import TopicPartitions, decode_assignment
 
-# What a node says that has no such consumer group, or none at all (group.version is 0, or it is of an older release).
+# Answers of a node without this consumer group, or without consumer groups at all (group.version 0, or an older release).
 _NO_CONSUMER_GROUP: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member of a group and what it was given."""
+    """One member of a group and its assigned partitions."""
 
     member_id: str
     group_instance_id: str | None
@@ -42,7 +42,7 @@ class GroupDescription:
 
 
 async def describe_group(cluster: Cluster, group_id: str, deadline_s: float) -> GroupDescription:
-    """The group, `Dead` without members when nobody knows it."""
+    """The group; `Dead` and without members when it does not exist."""
     fields = {"groups": [group_id], "include_authorized_operations": False}
     group = await _ask(cluster, ApiKey.DESCRIBE_GROUPS, group_id, fields, deadline_s, highest=5)
     require_none(top_level_code(group), f"group {group_id!r}")

@@ -1,10 +1,10 @@
-"""Transactions that nobody will ever end (KIP-664): found by asking both sides, ended by a marker.
+"""Hanging transactions (KIP-664): open at a partition, but unknown to their coordinator, so no coordinator will ever end them.
 
-A partition remembers an open transaction, and holds back readers of committed data for it, until a marker comes.  Markers come
-from coordinators, so a transaction that its coordinator does not know stays open for ever.  Tidegate's own verification lets none
-come into being; but a log may have been brought along from elsewhere.
+An open transaction bounds the last stable offset of a partition, and so stops read_committed readers, until its marker arrives.
+Coordinators write markers, so a transaction that its coordinator does not know stays open for ever.  Tidegate's verification of
+transactions prevents hanging ones; but a log may have been copied from another system.
 
-Nothing here touches a transaction that a coordinator has open: whoever ends that one writes against the coordinator.
+This module never aborts a transaction that its coordinator has open: its marker could contradict the coordinator's decision.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ IDLE_MS: Final = 900_000
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """An open transaction of a partition that no coordinator will end, and `why`.  `transactional_id`: whose producer id it is
-    now, if anybody's."""
+    """An open transaction of a partition that no coordinator will end, and `why`.  `transactional_id`: the id that has this
+    producer id now, if any."""
 
     topic: str
     partition: int
@@ -41,7 +41,7 @@ class HangingTransaction:
 
 
 class TransactionQueries(Protocol):
-    """What the search asks of a cluster; the admin client answers it."""
+    """The requests that the search needs; the admin client implements them."""
 
     async def describe_producers(self, partitions: Collection[tuple[str, int]]) -> list[ProducerDescription]: ...
 
@@ -55,10 +55,10 @@ class TransactionQueries(Protocol):
 async def find_hanging(
     admin: TransactionQueries, places: Collection[tuple[str, int]], now_ms: int, idle_ms: int = IDLE_MS
 ) -> list[HangingTransaction]:
-    """Those of the partitions whose last record is at least `idle_ms` old.  The partitions are asked before the coordinators and
-    once more after them: what ended meanwhile was not hanging.
+    """The hanging transactions of the partitions whose last record is at least `idle_ms` old.  The client asks the partitions,
+    then the coordinators, then the partitions again: a transaction that ended meanwhile was not hanging.
 
-    Raises RetriableError when a coordinator was away or moved meanwhile: what it has open was perhaps not listed by anybody.
+    Raises RetriableError when a coordinator was not reachable or moved meanwhile: its transactions may be missing in the lists.
     """
     known = await admin.describe_producers(places)
     suspects = [p for p in known if p.open_since_offset >= 0 and now_ms - p.last_timestamp_ms >= idle_ms]
@@ -84,22 +84,22 @@ async def find_hanging(
 
 
 async def _coordinators(admin: TransactionQueries) -> dict[int, tuple[int, int]]:
-    """Leader and leader epoch of every state partition.  Raises RetriableError when one has none."""
+    """Leader and leader epoch of every partition of the state topic.  Raises RetriableError when one has no leader."""
     try:
         (topic,) = await admin.describe_topics([TRANSACTION_STATE], config=False)
     except RequestError as error:
         if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise
-        return {}  # there has never been a transaction
+        return {}  # the state topic does not exist: there was never a transaction
     alone = [view.partition for view in topic.partitions if view.leader < 0]
     if alone:
-        what = f"nobody knows the transactions of {TRANSACTION_STATE} {', '.join(map(str, alone))} now"
+        what = f"no coordinator has the transactions of {TRANSACTION_STATE} {', '.join(map(str, alone))} now"
         raise RetriableError(ErrorCode.COORDINATOR_NOT_AVAILABLE, sentence(ErrorCode.COORDINATOR_NOT_AVAILABLE, what))
     return {view.partition: (view.leader, view.leader_epoch) for view in topic.partitions}
 
 
 async def _why(admin: TransactionQueries, suspect: ProducerDescription, owner: TransactionListing | None) -> str:
-    """Empty when the coordinator has the transaction open, at this partition: it will end it."""
+    """Why the transaction hangs; empty when its coordinator has it open at this partition, and so will end it."""
     if owner is None:
         return "no coordinator knows its producer id"
     try:
@@ -114,7 +114,7 @@ async def _why(admin: TransactionQueries, suspect: ProducerDescription, owner: T
 
 
 async def abort_hanging(cluster: Cluster, hanging: HangingTransaction) -> None:
-    """Writes the marker that is missing.  Raises RequestError: a newer producer or coordinator has been at the partition."""
+    """Writes the missing ABORT marker.  Raises RequestError when a newer producer or coordinator has written to the partition."""
     place = f"{hanging.topic}-{hanging.partition}"
     leader = cluster.view.leader(hanging.topic, hanging.partition)
     require_none(ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE, f"aborting at {place}")

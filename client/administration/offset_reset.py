@@ -1,7 +1,8 @@
-"""What `kafka-consumer-groups --reset-offsets` calls scopes and modes: how they are written, and where each takes a partition.
+"""The scopes and modes of `kafka-consumer-groups --reset-offsets`: how to parse them, and the new offset of each partition.
 
-Pure: what the cluster says comes in (`Known`), offsets go out.  As in Kafka, no offset leaves the log: below it begins, above it
-ends; what has no record at or after a time, and no committed offset to stay at, goes to the end.
+Pure: the cluster's answers are the input (`Known`), offsets the output.  As in Kafka, a new offset is always within the log: the
+log start replaces a lower one, the log end a higher one.  A partition goes to the log end when it has no record at or after the
+given time, or no committed offset to stay at.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """One mode with what it needs: `number` is an offset, a shift or a time in milliseconds; `offsets` are a file's."""
+    """One mode and its argument: `number` is an offset, a shift or a time in milliseconds; `offsets` come from a file."""
 
     mode: Mode
     number: int = 0
@@ -45,7 +46,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the cluster says of the partitions; `at_time`: the first offsets at or after the reset's time, -1 for none."""
+    """The cluster's answers for the partitions; `at_time`: the first offset at or after the given time, -1 for none."""
 
     begins: Mapping[Key, int]
     ends: Mapping[Key, int]
@@ -54,7 +55,7 @@ class Known:
 
 
 def moved_into_log(reset: Reset, key: Key, known: Known) -> str | None:
-    """In words, when the log does not have what was asked for, and its begin or end is taken."""
+    """A sentence for a requested offset outside the log, which the log start or log end replaces."""
     taken = new_offset(reset, key, known)
     name, end = f"{key[0]}-{key[1]}", known.ends[key]
     match reset.mode:
@@ -75,7 +76,7 @@ def moved_into_log(reset: Reset, key: Key, known: Known) -> str | None:
 
 
 def new_offset(reset: Reset, key: Key, known: Known) -> int:
-    """Raises RequestError where there is nothing to shift."""
+    """Raises RequestError for a shift of a partition without a committed offset."""
     begin, end = known.begins[key], known.ends[key]
     match reset.mode:
         case Mode.EARLIEST:
@@ -99,7 +100,7 @@ def new_offset(reset: Reset, key: Key, known: Known) -> int:
     return min(max(wanted, begin), end)
 
 
-# ---- how they are written -------------------------------------------------------------------------------------------------
+# ---- parsing --------------------------------------------------------------------------------------------------------------
 
 
 def parse_topic(text: str) -> tuple[str, list[int]]:

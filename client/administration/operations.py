@@ -1,6 +1,6 @@
-"""What operators ask of a cluster: moving partitions, feature levels, and brokers that come and go.
+"""The operators' part of the admin client: partition moves, feature levels, brokers and their data folders.
 
-The requests behind `Admin`'s methods of the same names.  Each may be repeated: asking for what is so already changes nothing.
+The requests behind `Admin`'s methods of the same names.  Each is idempotent, so the client may repeat it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _BROKER, _SET, _DELETE = 4, 0, 1  # of IncrementalAlterConfigs
 
 @dataclass(frozen=True, slots=True)
 class PartitionMove:
-    """A partition that is under way from `removing` to `adding` replicas; of its `leader_bytes`, every new replica has at least
-    `copied_bytes` (None: nobody could be asked)."""
+    """A partition that moves from `removing` to `adding` replicas.  Every new replica has at least `copied_bytes` of the leader's
+    `leader_bytes` (None: the brokers did not answer)."""
 
     topic: str
     partition: int
@@ -41,7 +41,7 @@ class PartitionMove:
 
 @dataclass(frozen=True, slots=True)
 class FeatureLevel:
-    """A feature: the level that the cluster has agreed on (0: off), and the levels that the node asked knows."""
+    """A feature: the finalised level of the cluster (0: off), and the levels that the asked node supports."""
 
     name: str
     level: int
@@ -51,7 +51,7 @@ class FeatureLevel:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredBroker:
-    """A broker that the cluster knows; `alive`: it is not fenced."""
+    """A registered broker; `alive`: it is not fenced."""
 
     node_id: int
     address: str
@@ -61,7 +61,7 @@ class RegisteredBroker:
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """A data folder of a broker.  `offline`: its disk has failed.  The bytes are of its volume; None: not known (KIP-827)."""
+    """A data folder of a broker.  `offline`: its disk has failed.  The bytes are those of its volume; None: unknown (KIP-827)."""
 
     node_id: int
     path: str
@@ -71,7 +71,7 @@ class DataFolder:
 
 
 async def describe_data_folders(cluster: Cluster, timeout_s: float) -> list[DataFolder]:
-    """Of all brokers that answer within the time."""
+    """The data folders of all brokers that answer within the time."""
     await cluster.refresh(())
 
     async def ask(node_id: int) -> list[DataFolder]:
@@ -142,7 +142,7 @@ async def elect_leaders(cluster: Cluster, partitions: Iterable[Key], *, unclean:
 
 
 async def alter_broker_config(cluster: Cluster, node_id: int | None, changes: Mapping[str, str | None]) -> None:
-    """Sets what brokers can change while they run; None as a value: what the broker's file says.  `node_id` None: all brokers."""
+    """Changes settings of running brokers.  A value None resets to the broker's file; `node_id` None means all brokers."""
     configs = [
         {"name": key, "config_operation": _DELETE if value is None else _SET, "value": value} for key, value in changes.items()
     ]
@@ -155,7 +155,7 @@ async def alter_broker_config(cluster: Cluster, node_id: int | None, changes: Ma
 
 
 async def broker_settings(cluster: Cluster, node_id: int | None) -> dict[str, str | None]:
-    """Of a broker, or what is set at run time for all of them (None): values by name."""
+    """Values by name: a broker's settings, or those set at run time for all brokers (`node_id` None)."""
     name = "" if node_id is None else str(node_id)
     fields = {"resources": [{"resource_type": _BROKER, "resource_name": name, "configuration_keys": None}]}
     if node_id is None:
@@ -170,7 +170,7 @@ async def broker_settings(cluster: Cluster, node_id: int | None) -> dict[str, st
 
 
 async def list_reassignments(cluster: Cluster, timeout_s: float) -> list[PartitionMove]:
-    """With how much has been copied, as far as the brokers tell."""
+    """The moves of partitions, with the copied bytes where the brokers answer."""
     fields = {"timeout": int(timeout_s * 1000), "topics": None}
     answer = await cluster.ask_any(ApiKey.LIST_PARTITION_REASSIGNMENTS, fields)
     require_none(top_level_code(answer), "listing moves of partitions", answer.error_message)
@@ -211,7 +211,7 @@ async def _sizes(cluster: Cluster, node_id: int, moves: Sequence[PartitionMove])
     try:
         answer = await cluster.ask(node_id, ApiKey.DESCRIBE_LOG_DIRS, fields)
     except ConnectionFailed:
-        return {}  # it is away: what it has is not known
+        return {}  # the broker does not answer: its sizes are unknown
     return {
         (node_id, topic.name, int(entry.partition_index)): int(entry.partition_size)
         for folder in answer.results
@@ -240,7 +240,7 @@ async def update_features(
 
 
 async def list_brokers(cluster: Cluster) -> list[RegisteredBroker]:
-    """Those that are away, too."""
+    """All registered brokers, fenced ones included."""
     fields = {"include_cluster_authorized_operations": False, "endpoint_type": 1, "include_fenced_brokers": True}
     answer = await cluster.ask_any(ApiKey.DESCRIBE_CLUSTER, fields)
     require_none(top_level_code(answer), "the cluster's brokers", answer.error_message)

@@ -1,7 +1,7 @@
 """The `tidegate` command: try a node, run a cluster on this machine, look at topics, groups and transactions, move records.
 
-Commands of higher floors (`chaos`, `demo`) join by the entry-point group `tidegate.commands`: name -> typer app or function.
-They are imported only when they are called: `tidegate --help` is to be there at once.
+Packages above the client add commands (`chaos`, `demo`) by the entry-point group `tidegate.commands`: name -> typer app or
+function.  The program imports them only when the user calls them, so that `tidegate --help` is fast.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _root(version: Version = False) -> None:
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
-    """The command tree; of the commands that joined only the one named in `arguments` is imported."""
+    """The command tree; of the entry points, only the one named in `arguments` is imported."""
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(_root)
     app.command(short_help="Run one node until Ctrl-C, to try things.")(dev)
@@ -81,7 +81,7 @@ def _join(app: typer.Typer, entry: EntryPoint, *, load: bool) -> None:
         return
 
     def stand_in() -> None:
-        raise AssertionError(f"{entry.name} was not loaded")  # `build` loads what is called
+        raise AssertionError(f"{entry.name} was not loaded")  # `build` loads the called command
 
     app.command(entry.name, help=SUMMARIES.get(entry.name, f"See `tidegate {entry.name} --help`."))(stand_in)
 
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def _in_words(message: str) -> str:
-    """What the library that reads arguments says of numbers, as this command line speaks."""
+    """The argument parser's message about numbers, in the words of this command line."""
     message = re.sub(r"Input should be a valid integer.*", "a whole number is wanted", message)
     message = re.sub(r"Input should be a valid number.*", "a number is wanted", message)
     message = re.sub(r"Input should be greater than or equal to (\S+)", r"a number from \1 on is wanted", message)
@@ -105,7 +105,7 @@ def _in_words(message: str) -> str:
 
 
 def call(app: typer.Typer, arguments: Sequence[str]) -> int:
-    """Runs the command that `arguments` name; its exit code.  A mistake in them is one line, too, with exit code 2."""
+    """Runs the command that `arguments` name and returns its exit code.  A usage error prints one line, with exit code 2."""
     try:
         done = typer.main.get_command(app).main(list(arguments), prog_name="tidegate", standalone_mode=False)
     except typer.Abort:

@@ -1,4 +1,4 @@
-"""`tidegate brokers` and `features`: taking brokers away, settings of nodes, upgrading a cluster."""
+"""`tidegate brokers` and `features`: draining and unregistering brokers, their settings, feature levels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ brokers = typer.Typer(no_args_is_help=True, help="List brokers, change their set
 
 @features.command("describe")
 def features_describe(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
-    """Show the levels that the cluster has agreed on, and those that the node asked knows."""
+    """Show the finalised feature levels of the cluster, and those that the asked node supports."""
 
     async def work() -> None:
         async with connect(bootstrap) as admin:
@@ -50,7 +50,7 @@ def features_upgrade(
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
-    """Raise feature levels, to the highest known ones when none is named.  All nodes must run the new version before."""
+    """Raise feature levels; without names, all to the highest supported ones.  All nodes must already run the new version."""
 
     async def work() -> None:
         async with connect(bootstrap) as admin:
@@ -106,7 +106,7 @@ def _show_levels(levels: dict[str, int], done: str, json: bool) -> None:
 
 @brokers.command("list")
 def brokers_list(bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
-    """Show every registered broker, those that are away as well."""
+    """Show every registered broker, fenced ones included."""
 
     async def work() -> None:
         async with connect(bootstrap) as admin:
@@ -140,13 +140,13 @@ def brokers_set(
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
-    """Change settings while brokers run: of all of them, or of one.  They hold for brokers that come later, too."""
+    """Change settings of running brokers: of one, or of all, including brokers that register later."""
 
     async def work() -> None:
         wanted = {key: value or None for key, value in settings_of(changes, "setting").items()}
         taken_back = [key for key, value in wanted.items() if value is None]
         async with connect(bootstrap) as admin:
-            if taken_back:  # what is set is checked by the controller; what is taken back is not, as in Kafka
+            if taken_back:  # the controller validates values that are set, but not names that are reset, as in Kafka
                 alive = [each.node_id for each in await admin.list_brokers() if each.alive]
                 refuse_unknown(taken_back, await admin.broker_settings(alive[0]))
             await admin.alter_broker_config(broker, wanted)
@@ -161,7 +161,7 @@ def brokers_set(
 
 
 def _as_set(key: str, value: str | None, of_all: Mapping[str, str | None]) -> str:
-    """What counts for a broker now: its own value, else that for all brokers, else its file's."""
+    """The value in force for a broker: its own, else that for all brokers, else its file's."""
     if value is not None:
         return f"{key}={value}"
     return f"{key}={of_all[key]}, as for all brokers" if key in of_all else f"{key} as in the file"
@@ -175,7 +175,7 @@ def brokers_drain(
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
-    """Move every replica of a broker to the others, to take it away.  The broker may be stopped already."""
+    """Move every replica of a broker to the other brokers, before it is removed.  The broker may be stopped already."""
 
     async def work() -> None:
         async with connect(bootstrap) as admin:
@@ -186,7 +186,7 @@ def brokers_drain(
                 if not wait:
                     break
                 await until_settled(admin)
-                plan = await _plan_of_drain(admin, broker)  # topics may have been made meanwhile
+                plan = await _plan_of_drain(admin, broker)  # topics may have been created meanwhile
         if json:
             show_json([{"topic": topic, "partition": number, "replicas": to} for (topic, number), to in plan.targets.items()])
         elif dry_run or plan.targets:
@@ -232,7 +232,7 @@ async def _plan_of_drain(admin: Admin, broker: int) -> Drain:
 def brokers_unregister(
     broker: Annotated[int, typer.Argument(min=0, help="The broker's node id.")], bootstrap: Bootstrap = LOCAL, json: Json = False
 ) -> None:
-    """Forget a broker that will not come back.  It must be stopped, and hold no replica."""
+    """Remove the registration of a broker that will not return.  It must be stopped and hold no replica."""
 
     async def work() -> None:
         async with connect(bootstrap) as admin:

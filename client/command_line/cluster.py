@@ -27,7 +27,7 @@ DEV_FOLDER = Path("tidegate-dev")
 DEFAULT_PORT = 9092
 BASE_PORT_MAX = 65_000
 BAR_INTERVAL_S = 0.2
-TOLD_EVERY = 25  # of these intervals, where there is no terminal
+LINE_INTERVAL = 25  # in bar intervals; without a terminal, progress is printed as lines
 
 
 def dev(
@@ -36,7 +36,7 @@ def dev(
         int | None,
         typer.Option(min=1, max=BASE_PORT_MAX, help="The Kafka port, gRPC is 100 above it; 9092, or what the folder has."),
     ] = None,
-    settings: Settings = [],  # noqa: B006  (typer reads it, nobody changes it)
+    settings: Settings = [],  # noqa: B006  (typer reads it, no code changes it)
 ) -> None:
     """Run one node (broker and controller) until Ctrl-C: the quickest way to try things."""
     run(_dev(data, port, settings))
@@ -69,7 +69,7 @@ async def _dev(data: Path, port: int | None, settings: list[str]) -> None:
         await asyncio.gather(ended, return_exceptions=True)
         await cluster.down()
         return
-    await ended  # raises why it could not start
+    await ended  # raises the error of the start
     complain(f"the node ended by itself: see {node.log_path}")
     raise typer.Exit(1)
 
@@ -102,8 +102,8 @@ def up(
 ) -> None:
     """Start the nodes in the background and wait until they are ready.
 
-    Nodes that recover their logs, or catch up, are waited for.  When the waiting ends early (--timeout, Ctrl-C), no node is
-    stopped: they go on, `tidegate cluster status` shows them, and the next `up` waits for them again.
+    The command also waits for nodes that recover their logs or catch up.  When it ends early (--timeout, Ctrl-C), it stops
+    no node: the nodes continue, `tidegate cluster status` shows them, and the next `up` waits for them again.
     """
     run(_up(nodes, data, base_port, settings, timeout, json))
 
@@ -146,7 +146,7 @@ async def _up(
 
 
 def _unready(cluster: LocalCluster, data: Path) -> str:
-    """Which nodes are waited for no longer, and that they go on."""
+    """The error of an `up` that ended early: it names the nodes that are not ready and says that they continue."""
     nodes = [node for node in cluster.nodes if node.running and node.awaited]
     if not nodes:
         return ""
@@ -158,12 +158,12 @@ def _unready(cluster: LocalCluster, data: Path) -> str:
 
 
 async def _show_progress(cluster: LocalCluster) -> None:
-    """A bar for each node that opens logs or catches up, on stderr; where there is no terminal, a line from time to time."""
+    """Shows a bar on standard error for each node that opens logs or catches up; without a terminal, prints lines instead."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    console, told = Console(stderr=True), dict[int, str]()
+    console, printed = Console(stderr=True), dict[int, str]()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("logs"), TimeElapsedColumn())
     with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         tasks = {node.id: bars.add_task(f"node {node.id}", visible=False, total=None) for node in cluster.nodes}
@@ -172,10 +172,11 @@ async def _show_progress(cluster: LocalCluster) -> None:
                 now = node.progress
                 shown = {"completed": now.opened, "total": now.of or None, "visible": bool(now.of)}
                 bars.update(tasks[node.id], description=f"node {node.id} {now.doing}", **shown)  # type: ignore[arg-type]
-                said = f"node {node.id} {now.doing}: {now.opened} of {now.of} logs"
-                if not console.is_terminal and now.of and turn % TOLD_EVERY == TOLD_EVERY - 1 and told.get(node.id) != said:
-                    told[node.id] = said
-                    console.print(said, soft_wrap=True)
+                line = f"node {node.id} {now.doing}: {now.opened} of {now.of} logs"
+                is_due = turn % LINE_INTERVAL == LINE_INTERVAL - 1
+                if not console.is_terminal and now.of and is_due and printed.get(node.id) != line:
+                    printed[node.id] = line
+                    console.print(line, soft_wrap=True)
             await asyncio.sleep(BAR_INTERVAL_S)
 
 
@@ -219,7 +220,7 @@ async def _show(cluster: LocalCluster, json: bool) -> None:
     if json:
         show_json({"bootstrap": cluster.bootstrap, "directory": str(cluster.directory), "nodes": rows})
         return
-    # As narrow as a terminal is: --json has everything.
+    # Narrow enough for a terminal: --json has every field.
     columns = {
         "node": "node", "pid": "pid", "address": "kafka", "state": "state", "ready": "ready", "ctrl": "controller",
         "vote": "vote", "leads": "leaders", "reps": "replicas", "behind": "under_replicated",
@@ -266,7 +267,7 @@ async def _describe(node: LocalNode) -> dict[str, Any]:
 
 
 def _typed(settings: list[str]) -> dict[str, object]:
-    """`--set` values as TOML has them: numbers and booleans are not text; nothing takes a setting back."""
+    """`--set` values with TOML's types: numbers and booleans are not strings; an empty value removes the setting."""
     typed: dict[str, object] = {}
     for key, text in settings_of(settings, "--set").items():
         if text.lower() in ("true", "false"):
@@ -279,7 +280,7 @@ def _typed(settings: list[str]) -> dict[str, object]:
 
 
 async def _vote(node: LocalNode) -> dict[str, Any]:
-    """Whether a controller has a vote, and if not, what it waits for: it says so before it is ready for anything else."""
+    """Whether a controller has a vote, and if not, what it waits for.  A controller reports this before it is ready."""
     import grpc
 
     from ...processes.local_cluster import STATUS_TIMEOUT_S
@@ -291,6 +292,6 @@ async def _vote(node: LocalNode) -> dict[str, Any]:
             quorum = controller_pb2_grpc.ControllerStub(channel)
             reply = await quorum.DescribeQuorum(controller_pb2.DescribeQuorumRequest(), timeout=STATUS_TIMEOUT_S)
     except grpc.aio.AioRpcError:
-        return {}  # no controller, or it does not answer: the other columns tell
+        return {}  # not a controller, or no answer: the other columns show it
     votes = not any(voter.without_vote for voter in reply.voters if voter.node_id == reply.node_id)
     return {"vote": votes, "waits_for": reply.waits_for}

@@ -1,4 +1,4 @@
-"""What `tidegate status` says of the brokers' data folders: a word a broker, and a line for each folder that needs somebody.
+"""The brokers' data folders in `tidegate status`: a word for each broker, and a line for each folder that needs an operator.
 
 Pure.
 """
@@ -20,7 +20,7 @@ _FROM_GOOD_TO_BAD = (OK, NEARLY_FULL, FULL, OFFLINE)
 
 
 def condition(folder: DataFolder) -> str:
-    """OK also for a folder of which the broker does not know the room."""
+    """The condition of one folder; OK also when the broker does not know the free bytes."""
     if folder.offline:
         return OFFLINE
     if folder.usable_bytes is None or not folder.total_bytes:
@@ -31,12 +31,12 @@ def condition(folder: DataFolder) -> str:
 
 
 def worst(folders: Sequence[DataFolder]) -> str:
-    """Of one broker; without folders it did not answer."""
+    """The worst condition of a broker's folders; a broker without folders did not answer."""
     return max(map(condition, folders), key=_FROM_GOOD_TO_BAD.index, default=NO_ANSWER)
 
 
 def in_words(folders: Iterable[DataFolder]) -> list[str]:
-    """One sentence for each folder that is not as it should be."""
+    """One sentence for each folder that is offline or nearly full."""
     told: list[str] = []
     for folder in folders:
         match condition(folder):

@@ -1,8 +1,8 @@
-"""Where the replicas of a broker go when it is to be taken away: a pure plan over what metadata says.
+"""Where the replicas of a broker move when it is drained: a pure plan over the metadata.
 
-A replica keeps its place in the list, so a preferred leader is replaced by the preferred leader.  Its successor is a live broker
-without a replica of the partition; of those, one whose rack holds the fewest of the others, then the one with the fewest
-leaderships (for a preferred leader) or replicas, counting what the plan gave it already.
+The new replica takes the place of the old one in the list, so the successor of a preferred leader is the preferred leader.  The
+successor is a live broker without a replica of the partition; of those, one whose rack holds the fewest of the other replicas,
+then the one with the fewest leaderships (for a preferred leader) or replicas, counting those that the plan already gave it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Partition = tuple[str, int]
 @dataclass(slots=True)
 class Drain:
     """`targets`: the new replicas of each partition that leaves the broker; `stuck`: partitions that no live broker can take;
-    `leaving`: how many are on their way from it already."""
+    `leaving`: how many partitions already move away from it."""
 
     targets: dict[Partition, list[int]] = field(default_factory=dict)
     stuck: list[Partition] = field(default_factory=list)
@@ -25,8 +25,8 @@ class Drain:
 
 
 def plan_drain(broker: int, live: Mapping[int, str | None], replicas: Mapping[Partition, Sequence[int]]) -> Drain:
-    """`live`: the rack of each broker that could take replicas; `replicas`: of every partition, as they will be when what moves
-    now has moved."""
+    """`live`: the rack of each broker that can take replicas; `replicas`: those of every partition after the moves that run
+    now."""
     racks = {node: rack for node, rack in live.items() if node != broker}
     held: Counter[int] = Counter(node for nodes in replicas.values() for node in nodes)
     preferred: Counter[int] = Counter(nodes[0] for nodes in replicas.values() if nodes)

@@ -1,7 +1,7 @@
-"""What a reassignment takes away: partitions that would end on fewer brokers than hold them now.
+"""Reassignments that reduce the number of replicas of a partition.
 
-Nothing in a list of brokers shows that one was left out by mistake, and what is kept fewer times is lost more easily: so
-`tidegate partitions reassign` asks for a word (`--allow-fewer-replicas`).  Pure.
+A list of brokers does not show that the user left one out by mistake, and fewer replicas are lost more easily: so
+`tidegate partitions reassign` requires `--allow-fewer-replicas`.  Pure.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SHOWN_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A partition that `before` brokers hold (those of a move that is under way are not counted before it is over), and `after`
-    are to; acks=all waits for `min_in_sync` of them."""
+    """A partition with `before` replicas now (without those that a running move adds) and `after` replicas then; acks=all needs
+    `min_in_sync` of them."""
 
     topic: str
     partition: int
@@ -39,7 +39,7 @@ class Reduction:
 def reductions(
     topics: Iterable[TopicDescription], moves: Iterable[PartitionMove], targets: Mapping[tuple[str, int], Sequence[int] | None]
 ) -> list[Reduction]:
-    """Of `targets` (None: the end of a move), those with fewer brokers; `topics` describes every topic that is named."""
+    """Those of `targets` (None: cancel a move) with fewer replicas; `topics` describes every topic that is named."""
     added = {(move.topic, move.partition): len(move.adding) for move in moves}
     found: list[Reduction] = []
     for topic in topics:
@@ -55,7 +55,7 @@ def reductions(
 
 
 def in_words(found: Sequence[Reduction]) -> str:
-    """One sentence, however many there are."""
+    """One sentence for all of them."""
     more = len(found) - SHOWN_MAX
     return "; ".join(str(each) for each in found[:SHOWN_MAX]) + (f"; and {more} more" if more > 0 else "")
 

@@ -33,8 +33,8 @@ LOCAL = "127.0.0.1:9092"
 GROUP_STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable", "Dead")
 GROUP_TYPES = ("classic", "consumer")
 SHOWN_MAX = 5
-CREATED_MAX = 10_000  # the controller makes so many for one request
-PARTITIONS_MAX = 200_000  # of one topic, after several
+CREATED_MAX = 10_000  # the controller creates at most so many in one request
+PARTITIONS_MAX = 200_000  # of one topic, reached by several requests
 INT16_MAX = (1 << 15) - 1
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
@@ -43,7 +43,7 @@ INT64_MAX = (1 << 63) - 1
 READ_S_MAX = 10.0
 """How long a command that only looks may take; where leaders or coordinators are away for longer, it says so."""
 OFFSETS_S_MAX = 3.0
-"""How long the offsets of partitions are asked for; those that nobody has told by then are not shown."""
+"""How long the command waits for the offsets of partitions; it does not show those whose leaders have not answered by then."""
 
 
 def connect(bootstrap: str) -> Admin:
@@ -61,7 +61,7 @@ def connect_to_read(bootstrap: str) -> Admin:
 async def offsets_to_show(
     admin: Admin, partitions: Collection[tuple[str, int]], times: Sequence[int], *, read_committed: bool = False
 ) -> list[dict[tuple[str, int], int]]:
-    """Offsets for each of the times, as far as leaders tell them soon; says so on standard error when some do not."""
+    """Offsets for each of the times, from the leaders that answer soon; warns on standard error when some do not."""
     asked = (
         admin.offsets_for_times(dict.fromkeys(partitions, time), read_committed=read_committed, within_s=OFFSETS_S_MAX)
         for time in times
@@ -79,7 +79,7 @@ async def offsets_to_show(
 
 
 def joining_replicas(moves: Iterable[PartitionMove]) -> Joining:
-    """Those that moves add to partitions: until they are in sync, they are no replicas that somebody would miss."""
+    """The replicas that moves add to partitions: until they are in sync, the partition does not count as under-replicated."""
     return {(move.topic, move.partition): move.adding for move in moves}
 
 
@@ -232,7 +232,7 @@ def topics_set(
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
-    """Change settings of a topic: all of them, or none when one is refused."""
+    """Change settings of a topic: all of them, or none when one is invalid."""
 
     async def work() -> None:
         wanted = {key: value or None for key, value in settings_of(changes, "setting").items()}
@@ -249,7 +249,7 @@ def topics_set(
 
 
 async def _refuse_unknown_of_topic(admin: Admin, name: str, taken_back: Sequence[str]) -> None:
-    """The controller checks what is set; to take back what there is not is fine for it, as in Kafka."""
+    """The controller validates only values that are set; as in Kafka, it accepts the reset of an unknown setting."""
     if taken_back:
         described = await admin.describe_configs([name])
         refuse_unknown(taken_back, [entry.name for entry in described[name]])
@@ -390,7 +390,7 @@ def groups_describe(group: Annotated[str, typer.Argument()], bootstrap: Bootstra
 
         async with connect_to_read(bootstrap) as admin:
             described = await admin.describe_group(group)
-            if described.state == "Dead":  # what a coordinator says of a group that it does not have
+            if described.state == "Dead":  # the coordinator's answer for a group that does not exist
                 raise error_for(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group!r} does not exist")
             offsets = await admin.group_offsets(group)
             (ends,) = await offsets_to_show(admin, offsets, (LATEST,), read_committed=True)

@@ -1,8 +1,8 @@
-"""How commands speak: tables for people, JSON for machines, one line for an error.
+"""The output of commands: tables for people, JSON for machines, one line for an error.
 
-`run` is the frame of every command: it runs a coroutine, turns what a user can do something about into one line on standard
-error and exit code 1, and leaves a bug its traceback.  Imports are inside the functions: `tidegate --help` must not wait for
-libraries that it does not use.
+`run` is the frame of every command: it runs a coroutine, turns an error that the user can correct into one line on standard
+error and exit code 1, and lets a bug show its traceback.  Imports are inside the functions: `tidegate --help` must not wait
+for libraries that it does not use.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-WHOLE = ("address", "bootstrap")  # columns whose cells are copied by hand: never wrapped
-GONE_READER = 141  # what a shell shows for a program that SIGPIPE ended
+WHOLE = ("address", "bootstrap")  # columns whose cells users copy: never wrapped
+GONE_READER = 141  # the shell's exit code of a program that SIGPIPE ended
 
 
 class CommandError(Exception):
-    """What went wrong, as one sentence for the user."""
+    """An error of a command, as one sentence for the user."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a command's coroutine.  Exits with 1 on an error that has a sentence, with 130 on Ctrl-C, with 141 when the reader of
-    standard output has gone (head): that is no error, and there is nobody to tell."""
+    """Runs a command's coroutine.  Exits with 1 on a known error, with 130 on Ctrl-C, and with 141 and no message when the reader
+    of standard output has ended (`| head`): that is no error."""
     import typer
 
     from ...processes.local_cluster import LocalClusterError
@@ -60,7 +60,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _drop_output() -> None:
-    """Closes standard output with what it still holds, so that the interpreter does not try again at its end."""
+    """Closes standard output and drops its buffer, so that the interpreter does not try to write it at exit."""
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.close()
     sys.stdout = None
@@ -72,7 +72,7 @@ def complain(sentence: str) -> None:
 
 
 def warn(sentence: str) -> None:
-    """One line on standard error about something that worked otherwise than a user may think."""
+    """One line on standard error about a result that the user may not expect."""
     print("note: " + " ".join(sentence.split()), file=sys.stderr)
 
 
@@ -82,7 +82,7 @@ def show_json(value: object) -> None:
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "nothing here") -> None:
-    """A table; numbers are aligned to the right.  `empty` is said when there are no rows."""
+    """A table; numbers are aligned to the right.  Without rows it prints `empty`."""
     lines = [[cell(value) for value in row] for row in rows]
     if not lines:
         print(empty)
@@ -98,7 +98,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empt
         table.add_column(name, justify="right" if numbers else "left", overflow="fold", no_wrap=whole or numbers)
     for line in lines:
         table.add_row(*line)
-    # A pipe has no width: then nothing is wrapped, so that grep and awk find whole lines.
+    # A pipe has no width: then no line is wrapped, so that grep and awk find whole lines.
     console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 500)
     console.print(table)
 
@@ -119,7 +119,7 @@ def cell(value: object) -> str:
 
 
 def plain(value: object) -> Any:
-    """A value as JSON has it: dataclasses and named tuples become objects, bytes text (or base64 when they are not UTF-8)."""
+    """A value for JSON: dataclasses and named tuples become objects, bytes become text (base64 when they are not UTF-8)."""
     match value:
         case Enum():
             return value.name
@@ -143,7 +143,7 @@ def plain(value: object) -> Any:
 
 
 def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
-    """Raises CommandError for a setting that there is not."""
+    """Raises CommandError for an unknown setting."""
     known = sorted(known)
     for name in names:
         if name not in known:

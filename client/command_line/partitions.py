@@ -38,7 +38,7 @@ def partitions_reassign(
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
-    """Begin to move partitions; the first broker becomes the preferred leader.  Asking again for another target is fine."""
+    """Begin to move partitions; the first broker becomes the preferred leader.  A new target replaces a running move."""
 
     async def work() -> None:
         wanted = dict(_target(text) for text in targets) | (_targets_of(file) if file is not None else {})
@@ -67,12 +67,12 @@ def partitions_elect(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC:PARTITION")],
     unclean: Annotated[
         bool,
-        typer.Option("--unclean", help="Of a partition without a leader: whoever is left, where that is allowed."),
+        typer.Option("--unclean", help="For a partition without a leader: elect any live replica, where the topic allows it."),
     ] = False,
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
-    """Elect leaders: the preferred replicas; or, of partitions that nobody can lead any more, whoever is left."""
+    """Elect the preferred replicas; or, with --unclean, any live replica of partitions without an eligible leader."""
 
     async def work() -> None:
         chosen = [_partition(name) for name in names]
@@ -99,7 +99,7 @@ def partitions_cancel(
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
-    """End moves: the partitions go back to the brokers they were on."""
+    """Cancel moves: the partitions return to their former brokers."""
 
     async def work() -> None:
         async with connect(bootstrap) as admin:
@@ -115,7 +115,7 @@ def partitions_cancel(
 
 @partitions.command("reassignments")
 def partitions_reassignments(wait: Wait = False, bootstrap: Bootstrap = LOCAL, json: Json = False) -> None:
-    """Show the partitions that move, and how much of them was copied."""
+    """Show the moving partitions, and how many of their bytes are copied."""
 
     async def work() -> None:
         async with connect(bootstrap) as admin:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from ..producing.producer import Producer
     from ..producing.sender import RecordMetadata
 
-# At a terminal nobody waits a minute to learn that a topic's name is misspelt.
+# Short: a user at a terminal should soon learn that a topic's name is misspelt.
 MAX_BLOCK_S = 10.0
-# So many records are on their way before the first acknowledgements are looked at.
+# So many records are in flight before the command checks the first acknowledgements.
 WINDOW_RECORDS = 5000
 IDLE_S_MAX = 86_400.0
 INTERRUPTED_CLOSE_S = 3.0
-# After so long without an acknowledgement one line says what is waited for.
+# After so long without an acknowledgement, the command prints the reason of the wait.
 PATIENCE_S = 4.0
 WATCH_S = 0.5
 
@@ -56,7 +56,7 @@ def produce(
     from .output import settings_of
 
     def encoded(text: str) -> bytes:
-        return text.encode(errors="surrogateescape")  # an argument that is no UTF-8 arrives like this
+        return text.encode(errors="surrogateescape")  # Python decodes an argument that is not UTF-8 in this way
 
     async def work() -> int:
         from ..producing.producer import Producer
@@ -78,7 +78,7 @@ def produce(
 
 
 class _Writer:
-    """Sends lines, and knows at every end, good or bad, how many are written."""
+    """Sends lines, and knows after success, failure or Ctrl-C how many were written."""
 
     def __init__(
         self,
@@ -99,10 +99,10 @@ class _Writer:
         self._json = json
         self._waiting: deque[asyncio.Future[RecordMetadata]] = deque()
         self._acknowledged = 0
-        self._unshown: list[RecordMetadata] = []  # of a transaction: nothing is written before it is committed
+        self._unshown: list[RecordMetadata] = []  # records of a transaction are reported as written only after its commit
 
     async def write_all(self, records: list[bytes] | None) -> int:
-        """Writes what is given, or standard input to its end; the exit code."""
+        """Writes the given records, or all lines of standard input; returns the exit code."""
         producer, transactional = self._producer, self._producer.transactional
         watch = asyncio.create_task(self._say_what_is_waited_for())
         try:
@@ -113,7 +113,7 @@ class _Writer:
             else:
                 await self._send_all(records)
             await producer.close()
-        except asyncio.CancelledError:  # Ctrl-C: what was handed over gets a moment, a transaction is aborted
+        except asyncio.CancelledError:  # Ctrl-C: wait shortly for the sent records; a transaction is aborted
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(INTERRUPTED_CLOSE_S):
                     await producer.close()
@@ -150,7 +150,7 @@ class _Writer:
             async for chunk in lines:
                 await self._send(chunk)
                 if lines.idle:
-                    await self._settle()  # a slow writer learns at once what became of its lines
+                    await self._settle()  # no further line is there: report the outcome of the sent ones now
         await self._producer.flush()
         await self._settle()
 
@@ -164,13 +164,13 @@ class _Writer:
                 await self._settle()
 
     async def _settle(self) -> None:
-        """Waits for what is on its way; raises the first failure."""
+        """Waits for the records in flight; raises the first failure."""
         while self._waiting:
             self._count(await asyncio.shield(self._waiting[0]))
             self._waiting.popleft()
 
     def _settle_done(self) -> None:
-        """After the producer was closed every record has its fate."""
+        """After the producer has closed, every record has an outcome."""
         while self._waiting:
             future = self._waiting.popleft()
             if future.done() and not future.cancelled() and future.exception() is None:

@@ -1,4 +1,4 @@
-"""`tidegate groups reset-offsets`: where a group without members goes on reading, in all of Kafka's ways."""
+"""`tidegate groups reset-offsets`: sets the committed offsets of a group without members, with all of Kafka's modes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .output import complain, run, show_json, show_table, warn
 if TYPE_CHECKING:
     from ..administration.admin import Admin
 
-INACTIVE = ("Empty", "Dead")  # Dead: nothing is known of it yet
+INACTIVE = ("Empty", "Dead")  # Dead: the group does not exist yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def groups_reset_offsets(
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
-    """Set where groups go on reading; they must have no members then."""
+    """Set the committed offsets of groups, from which they continue; the groups must have no members."""
     given = {
         Mode.EARLIEST: to_earliest or None, Mode.LATEST: to_latest or None, Mode.CURRENT: to_current or None,
         Mode.OFFSET: to_offset, Mode.DATETIME: to_datetime, Mode.DURATION: by_duration, Mode.SHIFT: shift_by,
@@ -114,7 +114,7 @@ def groups_reset_offsets(
 
 
 def _resets(mode: Mode, value: object, names: Sequence[str]) -> dict[str, Reset]:
-    """By group; a group that a file does not name has none."""
+    """The resets by group; a group that the file does not name has none."""
     match mode, value:
         case Mode.OFFSET | Mode.SHIFT, int():
             reset = Reset(mode, value)
@@ -138,7 +138,7 @@ def _resets(mode: Mode, value: object, names: Sequence[str]) -> dict[str, Reset]
 async def _new_offsets(
     admin: Admin, group: str, wanted: Sequence[tuple[str, list[int]]], reset: Reset | None
 ) -> dict[Key, int]:
-    """Raises RequestError for a group with members, and for partitions that there are not."""
+    """Raises RequestError for a group with members, and for partitions that do not exist."""
     if reset is None:
         return {}
     state = (await admin.describe_group(group)).state
@@ -164,7 +164,7 @@ async def _new_offsets(
 
 
 async def _scope(admin: Admin, wanted: Sequence[tuple[str, list[int]]], committed: dict[Key, int]) -> list[Key]:
-    """The partitions that are named; all that the group has an offset for when none is."""
+    """The named partitions; without names, all partitions for which the group has a committed offset."""
     if not wanted:
         return sorted(committed)
     described = {topic.name: topic for topic in await admin.describe_topics({name for name, _ in wanted}, config=False)}

@@ -1,10 +1,10 @@
-"""Lines of standard input for an event loop that must go on meanwhile.
+"""Lines of standard input for an event loop.
 
-A pipe or a terminal gives a line whenever its writer likes, so a thread waits for it.  The thread is a daemon and reads the file
-descriptor itself: a buffered reader's lock, held by a thread that waits for ever, would hang the interpreter's own end.
+A read of a pipe or terminal blocks, so a thread does it.  The thread is a daemon and reads the file descriptor itself: if it
+waited while holding a buffered reader's lock, the interpreter could not exit.
 
-Lines are bytes, without their end (LF or CR LF); what comes after the last line end is a line, too.  At most `CHUNKS_MAX` chunks
-wait in memory, then the writer waits.
+Lines are bytes, without their line end (LF or CR LF); bytes after the last line end are a line, too.  At most `CHUNKS_MAX` chunks
+are in memory; then the thread stops reading, and the pipe's writer blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LINE_BYTES_MAX: Final = 64 << 20
 
 
 class StandardInput:
-    """`async for` gives lists of lines, as they arrive; `idle` tells that none is there yet."""
+    """`async for` yields lists of lines as they arrive; `idle`: no line is there now."""
 
     def __init__(self) -> None:
         self._chunks: asyncio.Queue[list[bytes] | Exception | None] = asyncio.Queue(CHUNKS_MAX)
@@ -50,8 +50,8 @@ class StandardInput:
         try:
             self._read_lines(source)
         except (RuntimeError, CancelledError):
-            pass  # the loop has ended: nobody reads any more
-        except Exception as error:  # the thread's top: whoever waits for lines gets it
+            pass  # the loop has ended: no reader is left
+        except Exception as error:  # the top of the thread: the reader of the lines raises it
             self._hand_over(error)
 
     def _read_lines(self, source: BinaryIO) -> None:
@@ -83,4 +83,4 @@ def _source() -> BinaryIO:
     try:
         return io.FileIO(sys.stdin.fileno(), closefd=False)
     except (AttributeError, OSError):
-        return sys.stdin.buffer  # a stand-in without a descriptor
+        return sys.stdin.buffer  # a replacement without a file descriptor (tests)

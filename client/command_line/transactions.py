@@ -1,4 +1,4 @@
-"""`tidegate txns`: looking at transactions, and ending those that nobody else will."""
+"""`tidegate txns`: lists and describes transactions, and aborts hanging ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .listing import INT32_MAX, INT64_MAX, LOCAL, Bootstrap, Json, connect, conn
 from .output import CommandError, run, show_json, show_table
 
 txns = typer.Typer(no_args_is_help=True, help="Look at transactions, and abort those that hang.")
-# As ListTransactions names them; a broker passes over a name that it does not know.
+# The names in ListTransactions; a broker ignores a name that it does not know.
 TRANSACTION_STATES = (
     "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",
 )  # fmt: skip
@@ -86,7 +86,7 @@ def txns_hanging(
     bootstrap: Bootstrap = LOCAL,
     json: Json = False,
 ) -> None:
-    """Find open transactions that no coordinator will end: they hold back readers of committed data for ever."""
+    """Find hanging transactions: no coordinator will end them, and they block read_committed readers for ever."""
 
     async def work() -> None:
         async with connect(bootstrap) as admin:
@@ -101,7 +101,7 @@ def txns_hanging(
         rows = [
             [f"{h.topic}-{h.partition}", h.producer_id, h.open_since_offset, _when(h.last_timestamp_ms), h.why] for h in found
         ]
-        columns = ("partition", "producer id", "open since offset", "last record", "why nobody ends it")
+        columns = ("partition", "producer id", "open since offset", "last record", "why it hangs")
         show_table(columns, rows, empty="no hanging transactions")
 
     run(work())
@@ -115,7 +115,7 @@ def txns_abort_hanging(
     idle: IdleSeconds = 900,
     bootstrap: Bootstrap = LOCAL,
 ) -> None:
-    """Abort an open transaction that `hanging` shows; one that its coordinator knows is refused."""
+    """Abort a hanging transaction that `hanging` shows; the command refuses one that its coordinator knows."""
 
     async def work() -> None:
         async with connect(bootstrap) as admin:

@@ -1,11 +1,11 @@
 """The client's way to the cluster: bootstrap, metadata, connections, coordinators, retries.
 
-Producer, consumer and admin share this and nothing else.  It decides which broker a request goes to and when it is tried again;
-it never decides whether a request *may* be sent again: that is the caller's knowledge.
+Producer, consumer and admin client share only this class.  It decides to which broker a request goes and when to try again; it
+never decides whether a request *may* be sent again: only the caller knows that.
 
 Connections are kept per (node, purpose): a long-polling fetch must not hold up a commit (answers come in order).  A node that
-could not be reached is left alone for a jittered, growing moment.  Metadata is refreshed by one request at a time, which
-everybody who asks meanwhile joins.
+could not be reached gets no request for a jittered, growing time.  One request at a time refreshes the metadata; callers that
+need a refresh meanwhile wait for the same request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BACKOFF_LAST_S: Final = 1.0
 METADATA_VERSION_MAX: Final = 12
 FIND_COORDINATOR_VERSION_MAX: Final = 3
 METADATA_AGE_MAX_S: Final = 60.0
-# Any node can answer these: one that is silent is not waited for as long as a write would be.
+# Any node can answer these requests, so the client waits for a silent node less long than with a write.
 LOOKUP_TIMEOUT_S: Final = 5.0
 
 
@@ -74,7 +74,7 @@ class Cluster:
         request_timeout_s: float = 30.0,
         create_topics: bool = False,
     ) -> None:
-        """`create_topics`: asking for a topic that is not there may make it, if the brokers are set so."""
+        """`create_topics`: a metadata request may create a missing topic, if the brokers allow it."""
         self.bootstrap = bootstrap
         self.client_id = client_id
         self.clock: Clock = clock if clock is not None else SystemClock()
@@ -88,11 +88,11 @@ class Cluster:
         self._create_topics = create_topics
         self._connections: dict[tuple[int, str], BrokerConnection] = {}
         self._connecting: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
-        self._backoffs: dict[int, tuple[Backoff, float]] = {}  # per node: delays, and not before when
+        self._backoffs: dict[int, tuple[Backoff, float]] = {}  # per node: the delays, and the time of the next attempt
         self._coordinators: dict[tuple[CoordinatorKind, str], int] = {}
         self._wanted_topics: set[str] = set()
         self._refresh: asyncio.Task[None] | None = None
-        self._refresh_topics: set[str] | None = set()  # what the running refresh asks for; None: all topics
+        self._refresh_topics: set[str] | None = set()  # the topics of the running refresh; None: all topics
         self._refreshed_at_s = float("-inf")
         self._listeners: list[Callable[[], None]] = []
         self._next_broker = 0
@@ -122,7 +122,7 @@ class Cluster:
     # ------------------------------------------------------------------ connections
 
     async def connection(self, node_id: int, purpose: str = "data") -> BrokerConnection:
-        """The connection to a node for a purpose; made when there is none.  Raises ConnectionFailed."""
+        """The connection to a node for a purpose, opened when there is none.  Raises ConnectionFailed."""
         self._require_open()
         key = (node_id, purpose)
         found = self._connections.get(key)
@@ -137,7 +137,7 @@ class Cluster:
         return await self._shared(task)
 
     async def _shared(self, task: asyncio.Task[T]) -> T:
-        """The result of a task that others wait for, too.  `close` cancels the task: that is no cancellation of the caller."""
+        """The result of a task that several callers wait for.  When `close` cancels the task, the caller is not cancelled."""
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -153,10 +153,10 @@ class Cluster:
     def _connect_done(self, key: tuple[int, str], task: asyncio.Task[BrokerConnection]) -> None:
         self._connecting.pop(key, None)
         if not task.cancelled():
-            task.exception()  # whoever still waits gets it; nobody may be left waiting
+            task.exception()  # retrieved here; the callers that wait get it from the task
 
     def ready_connection(self, node_id: int, purpose: str = "data") -> BrokerConnection | None:
-        """The connection if it is there now."""
+        """The connection if it is open now."""
         found = self._connections.get((node_id, purpose))
         return found if found is not None and not found.closed else None
 
@@ -201,7 +201,7 @@ class Cluster:
         return await (await self.connection(node_id, purpose)).request(api_key, fields, **bounds)
 
     async def ask_any(self, api_key: ApiKey, fields: Mapping[str, Any], **bounds: Any) -> Any:
-        """One request to whichever node answers, known nodes first, then the bootstrap addresses."""
+        """One request to the first node that answers: known nodes first, then the bootstrap addresses."""
         failures: list[str] = []
         nodes = sorted(self.view.brokers)
         self._next_broker += 1
@@ -234,7 +234,7 @@ class Cluster:
         )
 
     async def ask_controller(self, api_key: ApiKey, fields: Mapping[str, Any], **bounds: Any) -> Any:
-        """One request to the controller that the metadata names, or to any node (which passes it on)."""
+        """One request to the controller that the metadata names, or to any node, which forwards it."""
         if self.view.controller_id in self.view.brokers:
             try:
                 return await self.ask(self.view.controller_id, api_key, fields, **bounds)
@@ -247,7 +247,7 @@ class Cluster:
     # ------------------------------------------------------------------ metadata
 
     async def refresh(self, topics: Iterable[str] | None = None) -> None:
-        """Asks for the brokers and `topics` (None: all topics of the cluster).  Joins a refresh under way that covers them."""
+        """Asks for the brokers and `topics` (None: all topics of the cluster).  Joins a running refresh that covers them."""
         self._require_open()
         wanted = None if topics is None else set(topics)
         while self._refresh is not None:
@@ -287,7 +287,7 @@ class Cluster:
         return self.clock.monotonic() - self._refreshed_at_s > METADATA_AGE_MAX_S
 
     async def topic(self, name: str, timeout_s: float) -> TopicView:
-        """A topic that exists, waited for up to `timeout_s` (it may just be being made)."""
+        """A topic; waits up to `timeout_s` for one that does not exist yet."""
         found = self.view.topics.get(name)
         if found is not None and found.error is ErrorCode.NONE and found.partitions:
             return found
@@ -304,7 +304,7 @@ class Cluster:
             await self.pause(backoff, deadline_s, code, f"topic {name!r}")
 
     async def pause(self, backoff: Backoff, deadline_s: float, code: ErrorCode, what: str, said: str | None = None) -> None:
-        """Waits before the next attempt; past the deadline raises the error for `code`."""
+        """Waits before the next attempt; after the deadline it raises the error for `code`."""
         self._require_open()
         delay_s = backoff.next_s()
         if self.clock.monotonic() + delay_s >= deadline_s:
@@ -346,15 +346,15 @@ class Cluster:
             await self.pause(backoff, deadline_s, code, what, said)
 
     def _was_lost(self, node_id: int) -> bool:
-        """Whether a connection to the node ended since this was last asked: others may do its work by now, and who finds out by
-        asking the silent node waits for another request's whole time."""
+        """Whether a connection to the node ended since the last call: another node may be the coordinator by now, and a request
+        to the silent node would wait for its whole timeout."""
         ended = [key for key, connection in self._connections.items() if key[0] == node_id and connection.closed]
         for key in ended:
             del self._connections[key]
         return bool(ended)
 
     def forget_coordinator(self, kind: CoordinatorKind, key: str) -> None:
-        """The known coordinator was wrong: look it up anew next time."""
+        """The cached coordinator was wrong: the next call looks it up again."""
         self._coordinators.pop((kind, key), None)
 
     async def ask_coordinator(
@@ -370,10 +370,11 @@ class Cluster:
         on_lost: Callable[[str], None] | None = None,
         **bounds: Any,
     ) -> Any:
-        """One request to a coordinator, followed when it moves and repeated until `deadline_s`.
+        """One request to a coordinator; it follows a coordinator that moves, and is repeated until `deadline_s`.
 
-        Only for requests that may be repeated: a lost answer means "send it again", and `on_lost(reason)`.  Returns the answer
-        for every code that is neither a move of the coordinator nor in `retry`; raises RetriableError at the deadline.
+        Only for requests that may be repeated: after a lost answer it calls `on_lost(reason)` and sends the request again.
+        Returns the answer for every code that neither reports a moved coordinator nor is in `retry`; raises RetriableError at the
+        deadline.
         """
         moved = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         backoff = Backoff(self.clock)

@@ -1,9 +1,9 @@
-"""One connection to one broker: requests go out back to back, answers come in the same order.
+"""One connection to one broker: requests are pipelined, answers arrive in the same order.
 
-Order of things: connect; ApiVersions (nothing else may be sent before its answer); then any number of requests, each with its
-own correlation id and deadline.  An answer that is late, out of order or unreadable ends the connection, because the answers
-behind it cannot be trusted to be what they seem; every request still open then fails with `ConnectionFailed`, and it is
-*unknown* whether it took effect.
+The client connects, sends ApiVersions, waits for its answer, and then sends any number of requests, each with its own
+correlation id and deadline.  An answer that is late, out of order or unreadable closes the connection, because the client can no
+longer match later answers with requests; every open request then fails with `ConnectionFailed`, and the client does *not know*
+whether it took effect.
 
 The version of a request is the highest that both sides know, within the bounds the caller gives.
 """
@@ -64,7 +64,7 @@ class BrokerConnection:
     async def open(
         host: str, port: int, *, client_id: str, connect_timeout_s: float, request_timeout_s: float
     ) -> BrokerConnection:
-        """Connects and negotiates.  Raises ConnectionFailed with the reason in words."""
+        """Connects and negotiates versions.  Raises ConnectionFailed, whose message gives the reason."""
         connection = BrokerConnection(f"{host}:{port}", client_id, request_timeout_s)
         try:
             connection._transport = await connect_frames(
@@ -79,7 +79,7 @@ class BrokerConnection:
             await connection._negotiate(connect_timeout_s)
         except ConnectionFailed as error:
             connection.close("negotiation failed")
-            if " bytes " in error.message:  # it sent something that is no frame of Kafka's
+            if " bytes " in error.message:  # the peer sent bytes that are not a Kafka frame
                 message = f"{host}:{port}: that is no Kafka port (a node's gRPC port is another one)"
                 raise ConnectionFailed(error.code, message) from error
             raise
@@ -91,7 +91,7 @@ class BrokerConnection:
     # ------------------------------------------------------------------ requests
 
     def version_for(self, api_key: ApiKey, *, highest: int | None = None, lowest: int = 0) -> int:
-        """The version to use.  Raises FatalError(UNSUPPORTED_VERSION) when there is none in common."""
+        """The version to use.  Raises FatalError(UNSUPPORTED_VERSION) when client and broker have none in common."""
         own_low, own_high = SUPPORTED[api_key]
         if highest is not None:
             own_high = min(own_high, highest)
@@ -142,7 +142,7 @@ class BrokerConnection:
         return future
 
     def send_without_answer(self, api_key: ApiKey, version: int, body: Sequence[ReadableBuffer]) -> None:
-        """For acks=0, which the broker does not answer."""
+        """For Produce with acks=0, which the broker does not answer."""
         if self.closed or self._transport is None:
             raise self._lost("the connection is closed")
         correlation_id = self._next_correlation_id
@@ -176,7 +176,7 @@ class BrokerConnection:
         body = codec.request(ApiKey.API_VERSIONS, version, fields)
         payload = await self.send(ApiKey.API_VERSIONS, version, [body], timeout_s=timeout_s)
         if payload[4:6] == UNSUPPORTED_VERSION_BYTES:
-            # The broker is older: the answer is in version 0, whatever was asked.
+            # An older broker answers in version 0, whatever the version of the request.
             version = 0
             body = codec.request(ApiKey.API_VERSIONS, version, {})
             payload = await self.send(ApiKey.API_VERSIONS, version, [body], timeout_s=timeout_s)
@@ -195,7 +195,7 @@ class BrokerConnection:
     def _on_frame(self, frame: memoryview) -> None:
         payload = bytes(frame)  # the buffer is the transport's
         if not self._pending or len(payload) < 4:
-            self.close("an answer that nobody asked for")
+            self.close("an answer without a request")
             return
         pending = self._pending.popleft()
         correlation_id = int.from_bytes(payload[:4], "big")

@@ -1,11 +1,11 @@
-"""What can go wrong for a user of the client, sorted by what to do about it.
+"""The errors of the client, by what the application has to do.
 
 Every protocol error belongs to exactly one family, and its message ends with advice:
 
-* `RetriableError`: nothing is wrong for good; the client has already retried until its deadline, the same call may be repeated.
-* `AbortableError`: the transaction cannot be committed any more; `abort()` it and run it again.  The producer stays usable.
-* `FatalError`: this producer or consumer must be closed; a new one may be made.
-* `RequestError`: the request itself was wrong (a record too large, an unknown topic, a bad setting): change it.
+* `RetriableError`: a temporary failure; the client retried until its deadline, and the application may repeat the call.
+* `AbortableError`: the transaction cannot be committed; call `abort()` and run it again.  The producer stays usable.
+* `FatalError`: close this producer or consumer; a new one may be created.
+* `RequestError`: the request itself was invalid (a record too large, an unknown topic, a bad setting): change it.
 
 All are `KafkaError`s, so `error.code` is the protocol's own code.
 """
@@ -19,7 +19,7 @@ from ...wire.errors import ErrorCode, KafkaError
 
 
 class RetriableError(KafkaError):
-    """Did not work within the deadline; may work later."""
+    """The call failed until its deadline; it may succeed later."""
 
 
 class AbortableError(KafkaError):
@@ -31,11 +31,11 @@ class FatalError(KafkaError):
 
 
 class RequestError(KafkaError):
-    """What was asked for is wrong, or not allowed in this state."""
+    """The request is invalid, or not allowed in this state."""
 
 
 class ConnectionFailed(RetriableError):
-    """No connection to a broker, or it was lost before the answer came: whether the request took effect is unknown."""
+    """No connection to a broker, or the connection broke before the answer: whether the request took effect is unknown."""
 
 
 class DeliveryTimeout(RetriableError):
@@ -43,13 +43,13 @@ class DeliveryTimeout(RetriableError):
 
 
 class BufferExhausted(RetriableError):
-    """The producer's memory stayed full: brokers do not take the records as fast as they are sent."""
+    """The producer's memory stayed full: the application sends records faster than the brokers accept them."""
 
 
 class CommitOutcomeUnknown(RetriableError):
-    """The coordinator did not answer a commit: the transaction is committed or aborted as a whole, it is not known which.
+    """The coordinator did not answer a commit: the client does not know whether the transaction is committed or aborted.
 
-    `commit()` may be repeated to learn it; `begin()` goes on without knowing.
+    Another `commit()` asks for the outcome; `begin()` continues without it.
     """
 
 
@@ -62,15 +62,15 @@ class ProducerFenced(FatalError):
 
 
 class GroupChanged(RequestError):
-    """The consumer's group has rebalanced: this member does not own what it read any more.  `poll` again."""
+    """The consumer's group has rebalanced: this member no longer owns its former partitions.  Call `poll` again."""
 
 
 class NoOffset(RequestError):
-    """A partition has no position: nothing is committed and the reset policy is `none`."""
+    """A partition has no position: the group has no committed offset and the reset policy is `none`."""
 
 
 class Family(Enum):
-    """What an error code means for the one who sent the request."""
+    """What an error code means for the client."""
 
     RETRIABLE = "retriable"
     ABORTABLE = "abortable"
@@ -79,8 +79,8 @@ class Family(Enum):
     REQUEST = "request"
 
 
-# The coordinator's and the leaders' answers in a transaction.  A code that is not here is retriable if the protocol says so,
-# else it is the request's own fault.
+# Answers of coordinators and leaders in a transaction.  A code that is not here is retriable if the protocol says so; otherwise
+# the request was invalid.
 TRANSACTION_FAMILIES: Final[dict[ErrorCode, Family]] = {
     ErrorCode.PRODUCER_FENCED: Family.FENCED,
     ErrorCode.INVALID_PRODUCER_EPOCH: Family.FENCED,
@@ -142,7 +142,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
 }
 
 
-# For the codes that nothing more is known of.
+# For codes without a more specific advice.
 FAMILY_ADVICE: Final[dict[Family, str]] = {
     Family.RETRIABLE: "it may work later: try again",
     Family.ABORTABLE: "abort the transaction and run it again",
@@ -153,7 +153,7 @@ FAMILY_ADVICE: Final[dict[Family, str]] = {
 
 
 def family(code: ErrorCode) -> Family:
-    """Where an error of a transaction's request belongs."""
+    """The family of an error of a transaction's request."""
     found = TRANSACTION_FAMILIES.get(code)
     if found is not None:
         return found
@@ -161,17 +161,17 @@ def family(code: ErrorCode) -> Family:
 
 
 def sentence(code: ErrorCode, what: str, said: str | None = None) -> str:
-    """`what` failed, why, and what to do.  (A KafkaError puts the code's name in front: it is not said again.)"""
+    """A message: `what` failed, why, and what to do.  (A KafkaError prepends the name of the code.)"""
     said = (said or "").removeprefix(code.name).removeprefix(":").strip()
     reason = f": {said}" if said else ""
     advice = ADVICE.get(code)
     if advice is None and said and family(code) is Family.REQUEST:
-        return f"{what}{reason}"  # the reason tells what to correct
+        return f"{what}{reason}"  # the reason already says what to correct
     return f"{what}{reason} ({advice or FAMILY_ADVICE[family(code)]})"
 
 
 def error_for(code: ErrorCode, what: str, said: str | None = None) -> KafkaError:
-    """The exception for a code, outside a transaction's state machine."""
+    """The exception for a code outside of transactions."""
     message = sentence(code, what, said)
     match family(code):
         case Family.RETRIABLE:

@@ -1,7 +1,7 @@
-"""What a client knows of the cluster: brokers, topics, leaders.  A value and its merge; no I/O.
+"""The client's view of the cluster: brokers, topics, leaders.  A value and its merge; no I/O.
 
-Leaders carry an epoch, and an answer of a broker that lags behind must not bring an old leader back (KIP-320): of two answers
-for a partition the one with the higher leader epoch counts, whichever came last, as long as it is the same topic (by its id).
+An answer of a broker with old metadata must not restore a former leader (KIP-320): of two answers for a partition of the same
+topic id, the view keeps the one with the higher leader epoch, in whatever order they arrived.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_LEADER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where clients reach a broker."""
+    """A broker's address for clients."""
 
     node_id: int
     host: str
@@ -54,7 +54,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A snapshot.  `topics` holds what was asked for so far, not necessarily all topics of the cluster."""
+    """A snapshot.  `topics` holds the topics of former requests, not necessarily all topics of the cluster."""
 
     cluster_id: str = ""
     controller_id: int = -1
@@ -73,7 +73,7 @@ class ClusterView:
         return view.leader_epoch if view is not None else -1
 
     def merged(self, answer: Any, *, all_topics: bool) -> ClusterView:
-        """This view and a MetadataResponse.  With `all_topics` a topic that is not in the answer is gone."""
+        """This view and a MetadataResponse.  With `all_topics`, a topic that is not in the answer is removed."""
         brokers = {
             int(broker.node_id): BrokerAddress(int(broker.node_id), broker.host, int(broker.port), broker.rack)
             for broker in answer.brokers
@@ -88,7 +88,7 @@ class ClusterView:
         topic_id = getattr(topic, "topic_id", None)  # version 10
         known = self.topics.get(topic.name)
         if known is not None and known.topic_id != topic_id:
-            known = None  # deleted and made anew: its leader epochs begin at 0 again
+            known = None  # deleted and created again: its leader epochs restart at 0
         partitions: dict[int, PartitionMetadata] = {}
         for entry in topic.partitions:
             fresh = PartitionMetadata(
@@ -104,14 +104,14 @@ class ClusterView:
         return TopicView(topic.name, bool(topic.is_internal), dict(sorted(partitions.items())), error, topic_id)
 
     def without_topics(self, names: Iterable[str]) -> ClusterView:
-        """Forgets topics: after a deletion a new topic of the same name begins with epoch 0 again."""
+        """Removes topics from the view: a new topic with the name of a deleted one restarts its epochs at 0."""
         gone = set(names)
         kept = {name: view for name, view in self.topics.items() if name not in gone}
         return ClusterView(self.cluster_id, self.controller_id, self.brokers, kept)
 
 
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """`host:port,host:port`; IPv6 hosts in brackets.  Raises ValueError with the part that is wrong."""
+    """`host:port,host:port`; IPv6 hosts in brackets.  Raises ValueError that names the invalid part."""
     addresses: list[tuple[str, int]] = []
     for part in (part.strip() for part in text.split(",")):
         if not part:
@@ -126,5 +126,5 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
 
 
 def no_partition(topic: TopicView, number: int) -> str:
-    """In words."""
+    """The message for a partition that does not exist."""
     return f"topic {topic.name!r} has no partition {number}: it has {len(topic.partitions)}, from 0 on"

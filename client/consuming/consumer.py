@@ -1,15 +1,16 @@
-"""The asyncio consumer: alone (`assign`) or in a group (`subscribe`), at read_committed unless told otherwise.
+"""The asyncio consumer: alone (`assign`) or in a group (`subscribe`), at read_committed by default.
 
     async with Consumer("127.0.0.1:9092", group_id="billing") as consumer:
         consumer.subscribe(["payments"])
         async for record in consumer:
             ...
 
-`poll` (and `async for`) is where everything happens that the application must be in step with: joining and rebalancing the
-group, the rebalance listener, automatic commits, finding positions.  Fetching and heartbeats go on beside it.
+`poll` (and `async for`) joins and rebalances the group, calls the rebalance listener, commits automatically and finds positions:
+everything that the application must not miss.  Fetches and heartbeats run in their own tasks.
 
-Automatic commits store the positions of what was *delivered*, at the beginning of a later poll: what the application has not
-finished is read again after a crash (at least once).  For exactly once switch them off and send the offsets with the producer:
+An automatic commit stores the positions of the *delivered* records at the beginning of a later poll: after a crash, the consumer
+reads again the records that the application has not finished (at least once).  For exactly once, switch automatic commits off
+and send the offsets with the producer:
 `producer.send_offsets_to_transaction(consumer.positions(), consumer.group_metadata())`.
 """
 
@@ -49,8 +50,8 @@ RESETS: Final[dict[str, int | None]] = {"earliest": EARLIEST, "latest": LATEST, 
 
 @dataclass(slots=True)
 class RebalanceListener:
-    """Called from within `poll`, `unsubscribe` and `close`.  `revoked`: before partitions go (commit here); `lost`: they are gone
-    already; `assigned`: those that have come (with a cooperative assignor the others stay, and are in neither call)."""
+    """Called from within `poll`, `unsubscribe` and `close`.  `revoked`: before this member gives partitions up (commit here);
+    `lost`: after it lost them; `assigned`: the added ones (with a cooperative assignor, kept partitions are in neither call)."""
 
     assigned: Callable[[Partitions], Awaitable[None]] | None = None
     revoked: Callable[[Partitions], Awaitable[None]] | None = None
@@ -60,10 +61,10 @@ class RebalanceListener:
 class Consumer:
     """See the module's text.  Partitions are `(topic, number)`.  All methods belong to one task at a time.
 
-    `auto_offset_reset` (earliest, latest, none) says where to begin when nothing is committed or the position is out of the log.
-    `assignors` are those that this member can work with, in its order of preference: range, roundrobin, cooperative-sticky.  With
-    the last alone, partitions that stay are read on through a rebalance (KIP-429).
-    `rack` names where this consumer runs: it then reads from an in-sync replica there, if there is one (KIP-392).
+    `auto_offset_reset` (earliest, latest, none): where to begin without a committed offset, or with a position outside the log.
+    `assignors`: those that this member supports, in its order of preference: range, roundrobin, cooperative-sticky.  With only
+    cooperative-sticky, the consumer continues to read kept partitions during a rebalance (KIP-429).
+    `rack`: the rack of this consumer: it then reads from an in-sync replica there, if there is one (KIP-392).
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class Consumer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # After a failure the last delivered records were perhaps not processed: they are not committed.
+        # After a failure the application may not have processed the last delivered records: do not commit them.
         await self.close(commit=kind is None)
 
     # ------------------------------------------------------------------ what to read
@@ -188,7 +189,7 @@ class Consumer:
             self._fetcher.assign((), keep=False)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Reads exactly these partitions, without a group's help; those that were assigned before keep their positions."""
+        """Reads exactly these partitions, without a group; partitions that were assigned before keep their positions."""
         if self._membership is not None:
             raise RequestError(ErrorCode.INVALID_REQUEST, "this consumer is subscribed: unsubscribe() first")
         self._fetcher.assign(partitions, keep=True)
@@ -204,7 +205,7 @@ class Consumer:
     # ------------------------------------------------------------------ reading
 
     async def poll(self, max_records: int | None = None, timeout_s: float = 1.0) -> list[ConsumerRecord]:
-        """What is there, up to `max_records`; waits up to `timeout_s` for the first.  Joining a group may take longer."""
+        """The fetched records, up to `max_records`; waits up to `timeout_s` for the first.  Joining a group may take longer."""
         self._require_started()
         count = max_records if max_records is not None else self._max_poll_records
         deadline_s = self._clock.monotonic() + timeout_s
@@ -227,7 +228,7 @@ class Consumer:
         return self._iterate()
 
     async def _iterate(self) -> AsyncIterator[ConsumerRecord]:
-        """One record at a time, so that a commit covers exactly what was handed out."""
+        """Yields one record at a time, so that a commit covers exactly the yielded records."""
         while not self._closed:
             if self._nothing_due() and self._fetcher.has_records():
                 records = self._fetcher.take(1)
@@ -245,7 +246,7 @@ class Consumer:
         return not (self._auto_commit and self._clock.monotonic() >= self._next_auto_commit_s)
 
     async def _prepare(self) -> None:
-        """What must happen before records may be delivered."""
+        """The work before records may be delivered: group, positions, automatic commit."""
         if self._cluster.metadata_is_old:
             await self._cluster.refresh(self._cluster.view.topics)
         if self._membership is not None:
@@ -257,8 +258,8 @@ class Consumer:
             await self._find_positions()
 
     async def _rebalance(self, membership: GroupMembership) -> None:
-        """Eager: everything is given up before the group is joined again.  Cooperative: what the new share leaves out is given up
-        afterwards, and then the group is joined once more, so that somebody else gets it (KIP-429)."""
+        """Eager: the member gives all partitions up before it joins the group again.  Cooperative: after the join it gives up the
+        partitions that are not in its new assignment, and joins once more, so that another member gets them (KIP-429)."""
         if membership.lost:
             await self._give_up(self.assignment(), lost=True)
         else:
@@ -277,7 +278,7 @@ class Consumer:
                 membership.rejoin_needed = True
                 await self._give_up(revoked)
             await self._know_topics({topic for topic, _ in added})
-        except BaseException:  # the share is this member's, and nobody reads it: the next poll joins again
+        except BaseException:  # the partitions are this member's, but it does not read them: the next poll joins again
             membership.rejoin_needed, membership.lost = True, membership.lost or not kept
             raise
         self._fetcher.assign(share, keep=True)
@@ -286,14 +287,14 @@ class Consumer:
             await self._listener.assigned(added)
 
     async def _give_all_up(self, membership: GroupMembership) -> None:
-        """Before this member leaves its group, while it may still commit."""
+        """Gives all partitions up before this member leaves its group, while it may still commit."""
         lost = membership.lost or membership.failure is not None
         if not lost:
             await self._commit_automatically(now=True)
         await self._give_up(self.assignment(), lost=lost)
 
     async def _give_up(self, partitions: set[TopicPartition], *, lost: bool = False) -> None:
-        """Tells the listener, while the positions are still known, and forgets them."""
+        """Calls the listener, while the positions are still known, and drops them."""
         tell = self._listener.lost if lost else self._listener.revoked
         if partitions and tell is not None:
             await tell(partitions)
@@ -306,7 +307,7 @@ class Consumer:
             await self._cluster.refresh(topics)
 
     async def _find_positions(self) -> None:
-        """Committed offsets first, then the reset policy."""
+        """Sets missing positions: from committed offsets, else by the reset policy."""
         missing = self._fetcher.without_position()
         await self._know_topics({topic for topic, _ in missing})
         fresh = [key for key, lost in missing.items() if not lost]
@@ -329,7 +330,7 @@ class Consumer:
             self._seek_if_missing(key, found.offset)
 
     def _seek_if_missing(self, key: tuple[str, int], offset: int) -> None:
-        if key in self._fetcher.without_position():  # it may have been given up, or sought, while we asked
+        if key in self._fetcher.without_position():  # given up, or moved by `seek`, during the request
             self._fetcher.seek(key, offset)
 
     # ------------------------------------------------------------------ positions
@@ -341,12 +342,12 @@ class Consumer:
         self._fetcher.seek(partition, offset)
 
     async def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """To the first record that is still there; all assigned partitions when none is named."""
+        """To the log start; all assigned partitions when none is named."""
         for key, offset in (await self.beginning_offsets(partitions or self._fetcher.assigned)).items():
             self._fetcher.seek(key, offset)
 
     async def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Behind the last record (at read_committed: the last stable offset)."""
+        """To the log's visible end (at read_committed: the last stable offset)."""
         for key, offset in (await self.end_offsets(partitions or self._fetcher.assigned)).items():
             self._fetcher.seek(key, offset)
 
@@ -360,11 +361,11 @@ class Consumer:
         return found
 
     def positions(self) -> dict[tuple[str, int], int]:
-        """The positions of all assigned partitions that have one: what to commit after everything delivered was processed."""
+        """The positions of the assigned partitions: the offsets to commit when all delivered records are processed."""
         return self._fetcher.positions()
 
     def lag(self, partition: tuple[str, int]) -> int | None:
-        """How many offsets this partition's position is behind what can be read; None before the first answer."""
+        """The offsets between this partition's position and the visible end of the log; None before the first answer."""
         return self._fetcher.lag(partition)
 
     def pause(self, *partitions: tuple[str, int]) -> None:
@@ -418,7 +419,7 @@ class Consumer:
             self._committed[key] = entry.offset if isinstance(entry, CommittedOffset) else entry
 
     async def committed(self, partitions: Iterable[tuple[str, int]] | None = None) -> dict[tuple[str, int], CommittedOffset]:
-        """What the group has stored (default: for the assigned partitions); partitions without an offset are left out."""
+        """The group's committed offsets (default: of the assigned partitions); partitions without one are left out."""
         self._require_started()
         wanted = self._fetcher.assigned if partitions is None else partitions
         return await committed_offsets(
@@ -435,7 +436,7 @@ class Consumer:
         try:
             await self.commit(changed)
         except (GroupChanged, RetriableError, FatalError) as error:
-            # Nothing is lost: it is read again.  What is fatal the membership says itself, at the next poll.
+            # No record is lost: the consumer reads them again.  The membership raises fatal errors at the next poll.
             log.warning("auto_commit_failed", group=self._group_id, reason=str(error))
 
     def _require_group(self) -> str:

@@ -1,11 +1,11 @@
 """From fetched batches to a user's records: the read_committed filter, lazily, batch by batch.
 
 docs/semantics.md F3: the broker sends the aborted transactions of the range, by first offset.  At each batch those that have
-begun (`first_offset <= batch.last_offset`) join the active set; a transactional batch of an active producer id is dropped; its
-ABORT marker takes the producer id out again.  Control batches are never surfaced.  Offsets have holes (rule L8): the position
+begun (`first_offset <= batch.last_offset`) join the active set; the filter drops a transactional batch of an active producer
+id; the ABORT marker removes the producer id.  Control batches are never delivered.  Offsets have gaps (rule L8): the position
 after a batch is the batch's `next_offset`, never "last record + 1".
 
-Records are decoded when they are taken, not when they arrive: prefetched data stays compressed, and a seek throws bytes away.
+Records are decoded when the consumer takes them, not when they arrive: prefetched data stays compressed, and a seek drops bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...wire.records import ControlType, Record, decode_batch, decode_marker, it
 
 
 class ConsumerRecord(NamedTuple):
-    """One record as the consumer sees it.  `timestamp_ms` is the producer's or the broker's, by the topic's timestamp type."""
+    """One consumed record.  `timestamp_ms` is the producer's or the broker's, by the topic's timestamp type."""
 
     topic: str
     partition: int
@@ -44,7 +44,7 @@ class AbortedTransactions:
             self._active.add(self._coming.pop()[0])
 
     def leave(self, producer_id: int) -> None:
-        """The ABORT marker of this producer id was passed."""
+        """The reader passed the ABORT marker of this producer id."""
         self._active.discard(producer_id)
 
     def __contains__(self, producer_id: int) -> bool:
@@ -52,10 +52,10 @@ class AbortedTransactions:
 
 
 class FetchedRecords:
-    """The answer of one fetch for one partition, being consumed.
+    """The answer of one fetch for one partition, while the consumer takes its records.
 
-    `position` is the offset that the consumer should read next: it moves with each record taken, and over batches that are not
-    shown.  `aborted` is None for read_uncommitted.  Raises KafkaError(CORRUPT_MESSAGE) when a batch fails its CRC.
+    `position` is the offset that the consumer reads next: it moves with each record taken, and past batches that the filter
+    drops.  `aborted` is None for read_uncommitted.  Raises KafkaError(CORRUPT_MESSAGE) when a batch fails its CRC.
     """
 
     __slots__ = ("_aborted", "_error", "_records", "_view", "next_fetch_offset", "partition", "position", "size_bytes", "topic")
@@ -80,7 +80,7 @@ class FetchedRecords:
         return self.position >= self.next_fetch_offset
 
     def take(self, count: int) -> list[ConsumerRecord]:
-        """Up to `count` records; fewer (also none) only when this answer is used up, or broken: then the next call raises."""
+        """Up to `count` records; fewer only at the end of this answer, or before a corrupt batch: then the next call raises."""
         if self._error is not None:
             raise self._error
         taken: list[ConsumerRecord] = []
@@ -93,7 +93,7 @@ class FetchedRecords:
             else:
                 self.position = self.next_fetch_offset
         except KafkaError as error:
-            self._error = error  # a generator that raised is over: without this the rest would silently be skipped
+            self._error = error  # a generator that raised has ended: without this, the consumer would skip the rest
             if not taken:
                 raise
         return taken

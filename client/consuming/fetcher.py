@@ -1,13 +1,14 @@
-"""The consumer's engine: positions of the assigned partitions, and prefetching from many leaders at once.
+"""The consumer's fetches: positions of the assigned partitions, and prefetching from many leaders at once.
 
-One fetch at a time per node, for all its partitions whose buffer has room; answers are kept undecoded until they are taken.
-A consumer that names its `rack` is sent by a leader to a replica nearby (KIP-392), and comes back to the leader when that one
-fails or does not have what is wanted, and every `NEARBY_S`: another replica may be the better one by then.
-An answer counts only if the partition is still assigned and was not sought meanwhile (`turn`).  A partition whose offset is out
-of range, or that has no position yet, waits for the consumer to give it one (`without_position`).
+The fetcher sends one fetch at a time to each node, for all its partitions whose buffer has room; it keeps answers undecoded
+until the consumer takes records.  A leader directs a consumer that names its `rack` to a replica nearby (KIP-392).  The fetcher
+returns to the leader when that replica fails or does not have the offset, and every `NEARBY_S`, since another replica may be
+nearer by then.  An answer counts only if the partition is still assigned and `seek` has not moved it meanwhile
+(`position_version`).  A partition without a position, or with an offset out of range, waits until the consumer sets one
+(`without_position`).
 
-Bounds: `partition_bytes` is asked for per partition and fetch, fetching pauses for a partition that holds that much undelivered,
-and for all when `buffer_bytes` are held.
+Bounds: a fetch requests up to `partition_bytes` of each partition.  Fetching pauses for a partition with that many undelivered
+bytes, and for all partitions when `buffer_bytes` are buffered.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .fetched import ConsumerRecord, FetchedRecords
 
 log = logs.get(__name__)
 
-# How long a leader may wait for data while one of its partitions is left out because its buffer is full.
+# How long a leader may wait for data while the fetch leaves out one of its partitions, whose buffer is full.
 CROWDED_WAIT_MS: Final = 20
 RETRY_DELAY_S: Final = 0.1
 NEARBY_S: Final = 60.0
@@ -39,7 +40,7 @@ NEARBY_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """How fetches are made; see Consumer."""
+    """The parameters of fetches; see Consumer."""
 
     read_committed: bool = True
     max_wait_ms: int = 500
@@ -55,11 +56,11 @@ class FetchSettings:
 class _Partition:
     topic: str
     partition: int
-    position: int | None = None  # the next record to deliver
-    fetch_offset: int = -1  # the next one to fetch
-    turn: int = 0  # counts assignments and seeks
+    position: int | None = None  # offset of the next record to deliver
+    fetch_offset: int = -1  # offset of the next fetch
+    position_version: int = 0  # counts assignments and seeks
     paused: bool = False
-    lost_position: bool = False  # it was out of range: the reset policy applies, not the committed offset
+    lost_position: bool = False  # its position was out of range: the reset policy applies, not the committed offset
     buffered: deque[FetchedRecords] = field(default_factory=deque)
     not_before_s: float = 0.0
     failure: KafkaError | None = None
@@ -69,7 +70,7 @@ class _Partition:
     nearby_until_s: float = 0.0  # and for how long
 
     def read_from_leader(self) -> bool:
-        """Gives up the replica nearby; False when there was none."""
+        """Returns to the leader; False when it already reads from the leader."""
         was, self.nearby = self.nearby, NO_LEADER
         return was != NO_LEADER
 
@@ -79,7 +80,7 @@ class _Partition:
 
 
 class Fetcher:
-    """See the module's text.  `news` is set whenever there may be something to take, or to do."""
+    """See the module's text.  `news` is set when `take` may return records, or a partition may need a position."""
 
     def __init__(self, cluster: Cluster, settings: FetchSettings) -> None:
         self._cluster = cluster
@@ -88,7 +89,7 @@ class Fetcher:
         self._fetching: dict[int, asyncio.Task[None]] = {}
         self._metadata_task: asyncio.Task[None] | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
-        self._turn = 0
+        self._counter = 0
         self._first = 0  # where the next `take` begins, for fairness
         self._closed = False
         self.news = asyncio.Event()
@@ -108,15 +109,15 @@ class Fetcher:
         for key in set(self._partitions) - wanted:
             del self._partitions[key]
         for key in sorted(wanted - set(self._partitions)):
-            self._turn += 1
-            self._partitions[key] = _Partition(*key, turn=self._turn)
+            self._counter += 1
+            self._partitions[key] = _Partition(*key, position_version=self._counter)
         self.pump()
 
     def seek(self, key: tuple[str, int], offset: int) -> None:
         """The next record taken from this partition is the first at or after `offset`."""
         partition = self._of(key)
-        self._turn += 1
-        partition.turn = self._turn
+        self._counter += 1
+        partition.position_version = self._counter
         partition.position = partition.fetch_offset = offset
         partition.lost_position = False
         partition.failure = None
@@ -132,11 +133,11 @@ class Fetcher:
         return {key: state.position for key, state in self._partitions.items() if state.position is not None}
 
     def without_position(self) -> dict[tuple[str, int], bool]:
-        """Partitions that need a position; True when they had one that fell out of the log."""
+        """Partitions that need a position; True when they had one that is out of range."""
         return {key: state.lost_position for key, state in self._partitions.items() if state.position is None}
 
     def lag(self, key: tuple[str, int]) -> int | None:
-        """Offsets between the position and the end that this consumer can see, as of the last answer."""
+        """Offsets between the position and the log end that this consumer can see, by the last answer."""
         state = self._of(key)
         end = state.last_stable_offset if self._settings.read_committed else state.high_watermark
         return None if state.position is None or end < 0 else max(0, end - state.position)
@@ -159,7 +160,7 @@ class Fetcher:
     # ------------------------------------------------------------------ taking
 
     def take(self, count: int) -> list[ConsumerRecord]:
-        """Up to `count` records that are here.  Raises a partition's failure when nothing else is left to deliver."""
+        """Up to `count` buffered records.  Raises a partition's failure when no other record is left to deliver."""
         taken: list[ConsumerRecord] = []
         states = list(self._partitions.values())
         freed = False
@@ -185,7 +186,7 @@ class Fetcher:
             if state.failure is not None and not state.buffered:
                 failure = state
             if len(taken) >= count:
-                self._first = index  # go on here: records of one partition stay together
+                self._first = index  # the next call continues here: records of one partition stay together
                 break
         else:
             self._first += 1
@@ -203,7 +204,7 @@ class Fetcher:
     # ------------------------------------------------------------------ fetching
 
     def pump(self) -> None:
-        """Starts a fetch at every node that has none and can be asked for something."""
+        """Starts a fetch at every node without a running one that leads a partition to fetch."""
         if self._closed:
             return
         now_s = self._cluster.clock.monotonic()
@@ -256,7 +257,7 @@ class Fetcher:
             self._pump_after(1.0)
 
     async def _fetch(self, node_id: int, group: list[_Partition], wait_ms: int) -> None:
-        turns = {(state.topic, state.partition): (state, state.turn, state.fetch_offset) for state in group}
+        turns = {(state.topic, state.partition): (state, state.position_version, state.fetch_offset) for state in group}
         try:
             connection = await self._cluster.connection(node_id, "fetch")
             version = connection.version_for(ApiKey.FETCH, highest=FETCH_NAMES_TO)
@@ -274,7 +275,7 @@ class Fetcher:
             for state in group:
                 state.failure = error
         except Exception as error:
-            # A bug must not look like an idle topic: whoever polls gets it.
+            # A bug must not look like an idle topic: the next poll raises it.
             log.exception("fetch_broken", node=node_id)
             for state in group:
                 state.failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the consumer's fetch failed: {error!r}")
@@ -283,8 +284,8 @@ class Fetcher:
                 for entry in entries:
                     known = turns.get((topic, entry.partition))
                     if known is not None and self._partitions.get((topic, entry.partition)) is known[0]:
-                        state, turn, offset = known
-                        if state.turn == turn and state.fetch_offset == offset:
+                        state, version, offset = known
+                        if state.position_version == version and state.fetch_offset == offset:
                             self._answered(state, entry)
         finally:
             self._fetching.pop(node_id, None)
@@ -294,8 +295,8 @@ class Fetcher:
     def _request(self, group: list[_Partition], wait_ms: int) -> FetchRequest:
         settings = self._settings
         topics: defaultdict[str, list[FetchPartition]] = defaultdict(list)
-        turned = group[self._turn % len(group) :] + group[: self._turn % len(group)]
-        self._turn += 1  # the first partition of a request gets its bytes first: take turns
+        turned = group[self._counter % len(group) :] + group[: self._counter % len(group)]
+        self._counter += 1  # a leader fills the answer in the request's order: rotate it
         for state in turned:
             epoch = self._cluster.view.leader_epoch(state.topic, state.partition)
             topics[state.topic].append(FetchPartition(state.partition, state.fetch_offset, settings.partition_bytes, epoch))
@@ -324,7 +325,7 @@ class Fetcher:
             log.debug("offset_not_at_replica", topic=state.topic, partition=state.partition, offset=state.fetch_offset)
             state.not_before_s = self._cluster.clock.monotonic() + RETRY_DELAY_S
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            if not state.buffered:  # else what is here is delivered first; the next fetch asks again
+            if not state.buffered:  # else deliver the buffered records first; the next fetch asks again
                 log.warning("offset_out_of_range", topic=state.topic, partition=state.partition, offset=state.fetch_offset)
                 state.position, state.lost_position = None, True
             else:
@@ -336,7 +337,7 @@ class Fetcher:
             state.failure = error_for(code, f"reading {state.topic}-{state.partition}")
 
     def _leave_alone(self, states: list[_Partition]) -> None:
-        """Not before a moment has passed and the metadata are fresh."""
+        """Delays the next fetch until some time has passed and the metadata is refreshed."""
         delay_s = Backoff(self._cluster.clock, RETRY_DELAY_S).next_s()
         for state in states:
             state.read_from_leader()

@@ -1,17 +1,17 @@
 """A consumer's place in its group: join, sync, heartbeat, leave (the classic protocol).
 
-Who does what, and when:
+The two parts:
 
-* Heartbeats run in a task of their own.  They only *notice*: that the group rebalances, that this member was removed, that the
-  application has not polled for too long (then the member leaves, so that others get its partitions).
-* Joining happens in `rejoin`, which only the consumer's `poll` calls, and counts from `settle` on.  Hence `metadata()` gives the
-  member and generation under which the application got its records, whatever the heartbeats have noticed since, and offsets sent
-  with them are refused if the group moved on (KIP-447).
+* Heartbeats run in a task of their own.  This task only *detects*: that the group rebalances, that the coordinator removed this
+  member, that the application has not polled for too long (then the member leaves, so that others get its partitions).
+* Only the consumer's `poll` calls `rejoin`, which joins; the new generation counts from `settle` on.  So `metadata()` returns the
+  member and generation under which the application got its records, whatever the heartbeats have detected since, and the
+  coordinator rejects offsets sent with them after a rebalance (KIP-447).
 
-A member id is kept over rebalances, and given up only when the coordinator does not know it any more.
+A member keeps its id over rebalances, until the coordinator does not know it any more.
 
-With the cooperative assignor alone (KIP-429) a member joins with what it holds, and goes on holding it until its new share says
-otherwise; with any other, it gives everything up before it joins.
+With only the cooperative assignor (KIP-429), a member joins with its owned partitions and keeps them until its new assignment
+leaves them out; with any other assignor, it gives all partitions up before it joins.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FATAL: Final = frozenset({ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_IN
 
 @dataclass(frozen=True, slots=True)
 class MembershipSettings:
-    """Times of a member; see Consumer."""
+    """The timeouts of a member; see Consumer."""
 
     group_id: str
     group_instance_id: str | None
@@ -73,41 +73,41 @@ class GroupMembership:
         self._topics: tuple[str, ...] = ()
         self._heartbeats: asyncio.Task[None] | None = None
         self._polled_at_s = cluster.clock.monotonic()
-        self._partition_counts: dict[str, int] = {}  # what the leader shared out; None of the others' business
+        self._partition_counts: dict[str, int] = {}  # partition counts at the leader's last assignment; empty for other members
         self.member_id = ""
         self.generation = NO_GENERATION
         self._settled = GroupMetadata(settings.group_id, group_instance_id=settings.group_instance_id)
         self.rejoin_needed = True
-        self.lost = False  # this member was removed: its partitions may already be somebody else's
+        self.lost = False  # the coordinator removed this member: other members may already own its partitions
         self.failure: KafkaError | None = None
         self.is_cooperative = set(settings.assignors) == {COOPERATIVE}
         cluster.on_metadata(self._metadata_changed)
 
-    # ------------------------------------------------------------------ what the consumer asks
+    # ------------------------------------------------------------------ for the consumer
 
     def metadata(self) -> GroupMetadata:
-        """The fence for offsets: which member of which generation this is, or was until it was removed."""
+        """The fence for offsets: the member id and generation, or the last ones after a removal."""
         return self._settled
 
     def settle(self) -> None:
-        """Of what it held before, the application has kept only what is still its own: it goes on under the new generation."""
+        """The application has given up the partitions that it lost: the new generation counts from now on."""
         settings = self._settings
         self._settled = GroupMetadata(settings.group_id, self.generation, self.member_id, settings.group_instance_id)
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """The topics to ask for; takes effect at the next `rejoin`."""
+        """Sets the subscribed topics; takes effect at the next `rejoin`."""
         self._topics = tuple(sorted(set(topics)))
         self._need_rejoin()
 
     def polled(self) -> None:
-        """The application is alive.  Raises what ended the membership for good."""
+        """The application has polled.  Raises the fatal error of the membership, if any."""
         self._polled_at_s = self._cluster.clock.monotonic()
         if self.failure is not None:
             raise self.failure
 
     async def rejoin(self, owned: TopicPartitions) -> tuple[TopicPartitions, bool]:
-        """Joins the group and returns this member's partitions, and whether what it `owned` was still its own by then.  Retries
-        until it is in; raises FatalError when it cannot be."""
+        """Joins the group and returns this member's partitions, and whether it still had its `owned` ones until then.  Retries
+        until the join succeeds; raises FatalError when it cannot."""
         backoff = Backoff(self._cluster.clock)
         self._stop_heartbeats()
         kept = not self.lost
@@ -129,7 +129,7 @@ class GroupMembership:
             await self._cluster.clock.sleep(backoff.next_s())
 
     async def leave(self) -> None:
-        """Leaves the group, so that others need not wait for the session timeout.  A static member stays (KIP-345)."""
+        """Leaves the group, so that other members need not wait for the session timeout.  A static member stays (KIP-345)."""
         self._stop_heartbeats()
         if self.generation == NO_GENERATION or not self.member_id or self._settings.group_instance_id is not None:
             return
@@ -140,7 +140,7 @@ class GroupMembership:
         try:
             await self._ask(ApiKey.LEAVE_GROUP, fields, timeout_s=5.0, highest=4)
         except KafkaError as error:
-            log.info("leave_unconfirmed", group=self._settings.group_id, reason=str(error))  # the session timeout does it
+            log.info("leave_unconfirmed", group=self._settings.group_id, reason=str(error))  # the session times out
 
     async def close(self) -> None:
         await self.leave()
@@ -148,7 +148,7 @@ class GroupMembership:
     # ------------------------------------------------------------------ joining
 
     async def _join(self, owned: TopicPartitions) -> Any | None:
-        """One JoinGroup; None: try again."""
+        """Sends one JoinGroup; None: try again."""
         settings = self._settings
         subscription = encode_subscription(Subscription(self._topics, owned=owned, generation=self.generation))
         fields = {
@@ -167,13 +167,13 @@ class GroupMembership:
             self.member_id, self.generation = answer.member_id, int(answer.generation_id)
             return answer
         if code is ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = answer.member_id  # KIP-394: come back with it
+            self.member_id = answer.member_id  # KIP-394: join again with this id
             return await self._join(owned)
         self._refused(code, "joining")
         return None
 
     async def _sync(self, joined: Any) -> TopicPartitions | None:
-        """SyncGroup with the leader's shares; None: join again."""
+        """Sends SyncGroup, as leader with the assignment; None: join again."""
         settings = self._settings
         assignments: list[dict[str, Any]] = []
         if joined.leader == self.member_id:
@@ -202,7 +202,7 @@ class GroupMembership:
         return None
 
     async def _share_out(self, joined: Any) -> dict[str, TopicPartitions]:
-        """This member leads: it runs the assignor that the coordinator chose."""
+        """As group leader: runs the assignor that the coordinator chose."""
         assignor: ClassicAssignor | None = ASSIGNORS.get(joined.protocol_name)
         if assignor is None:
             raise FatalError(
@@ -225,13 +225,13 @@ class GroupMembership:
         return {topic: len(views[topic].partitions) if topic in views else 0 for topic in topics}
 
     def _metadata_changed(self) -> None:
-        """The leader shares out anew when a topic got partitions."""
+        """The group leader requests a rebalance when a topic got partitions."""
         if self._partition_counts and self.generation != NO_GENERATION:
             if self._counts(self._partition_counts) != self._partition_counts:
                 self._need_rejoin()
 
     def _refused(self, code: ErrorCode, doing: str) -> None:
-        """What an error means for the membership; returns when joining again is right."""
+        """Handles an error of the coordinator; returns when the member may join again, else raises."""
         what = f"{doing} group {self._settings.group_id!r}"
         if code in _FATAL:
             raise FatalError(code, sentence(code, what))
@@ -242,7 +242,7 @@ class GroupMembership:
             raise error if isinstance(error, FatalError) else FatalError(code, error.message)
 
     def _forget(self, code: ErrorCode) -> None:
-        """The coordinator does not count this member (any more)."""
+        """The coordinator has no such member: drops the member id."""
         self.generation = NO_GENERATION
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
@@ -293,7 +293,7 @@ class GroupMembership:
             "member_id": self.member_id,
             "group_instance_id": settings.group_instance_id,
         }
-        # A coordinator that stands still is not waited for as long as for other answers: its successor counts the session, too.
+        # Shorter than for other requests: while a coordinator does not answer, its successor already counts the session.
         session_s = settings.session_timeout_ms / 1000
         answer_s = min(settings.request_timeout_s, session_s / 2)
         answer = await self._ask(ApiKey.HEARTBEAT, fields, timeout_s=session_s, answer_timeout_s=answer_s, highest=4)

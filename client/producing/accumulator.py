@@ -1,26 +1,27 @@
 """The records that a producer holds: batches per partition, their sequence numbers, and what may be sent when.
 
-A pure core: no I/O, no clock (`now_s` is given), no event loop.  The sender asks `drain` what to send, and reports each batch's
-fate with exactly one of `succeeded`, `retry`, `refused_out_of_order`, `refused_as_unknown`, `rejected`, `split` or `failed`.
+A pure core: no I/O, no clock (`now_s` is given), no event loop.  The sender asks `drain` what to send, and reports the outcome of
+each batch with exactly one of `succeeded`, `retry`, `rejected_out_of_order`, `rejected_unknown_producer`, `rejected`, `split` or
+`failed`.
 
 Promises, per partition:
 
-* Records reach the log in the order of `append`, at most `in_flight_max` batches are on the way at once, and a batch keeps its
-  sequence numbers for as long as a broker may hold a copy of it.  A resent batch travels alone, so that it can only be new, or
-  an exact duplicate among the five that the broker remembers (docs/semantics.md I2).
-* A batch whose numbers will never be in the log leaves a gap that no later number may cross.  If it was the last numbered one
-  and was sent only once, its numbers are taken back.  Else the partition becomes *doubtful*: what is numbered is settled under
-  its old numbers first, and only then does the partition go on, under a new identity (`needs_identity`), from sequence 0
-  (rule I4).
-* A batch that was refused while its partition is doubtful is sent again under the new identity only if every earlier attempt
-  was answered.  After a lost answer an old copy may still be on its way behind its missing predecessor, and both would be
-  appended: such a batch is reported as failed.
-* A broker that does not know the producer any more (the topic was made anew, or its state expired) has none of the batches that
-  it refuses for this reason: a copy in the log would have left a trace there, for longer than a delivery takes.  All of them
-  are sent again, in order, under a new identity from sequence 0.
-* A partition changes to a new (producer id, epoch) only when nothing numbered is open there.
+* Records reach the log in the order of `append`.  At most `in_flight_max` batches of a partition are in flight.  A batch keeps
+  its sequence numbers for as long as a broker may hold a copy of it.  A resent batch is in flight alone: then it is either new to
+  the broker, or an exact duplicate of one of the five batches that the broker remembers (docs/semantics.md I2).
+* A batch whose sequence numbers will never be in the log leaves a sequence gap, and the broker accepts no later number.  If it
+  was the last numbered batch and was sent only once, the next batch gets its numbers.  Otherwise the partition's sequence is
+  *unresolved*: the partition first waits for the outcome of every numbered batch under its old numbers, and then continues from
+  sequence 0 under a new identity (`needs_identity`, rule I4).
+* A batch that the broker rejected while the partition's sequence is unresolved is sent again under the new identity only if
+  every earlier attempt was answered.  After a lost answer, an old copy may still be in the network behind its missing
+  predecessor, and the broker would append both copies: such a batch is reported as failed.
+* A broker that does not know the producer (the topic was created again, or the producer's state expired) has none of the batches
+  that it rejects for this reason: a batch in the log keeps the producer's state there for longer than a delivery takes.  All
+  these batches are sent again, in order, under a new identity from sequence 0.
+* A partition changes to a new (producer id, epoch) only when it has no numbered batch without an outcome.
 
-Memory: `append` refuses what does not fit into `memory_bytes`; the producer then waits for room.
+Memory: `append` rejects a record that does not fit into `memory_bytes`; the producer then waits for room.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class ProducerBatch:
-    """Records of one partition that travel and succeed or fail together.  `tokens` belong to the caller, one a record."""
+    """Records of one partition that are sent together and have one outcome.  `tokens`: the caller's, one for each record."""
 
     topic: str
     partition: int
@@ -70,8 +71,8 @@ class ProducerBatch:
     attempts: int = 0
     not_before_s: float = 0.0
     closed: bool = False
-    uncertain: bool = False  # some attempt was never answered: a copy may be in the log, or still on its way
-    refused: bool = False  # certainly not in the log under its numbers: waits for a new identity
+    uncertain: bool = False  # an attempt was never answered: a copy may be in the log, or still in the network
+    needs_renumbering: bool = False  # certainly not in the log under these numbers: waits for a new identity
     encoded: bytes | None = None  # kept for resending; dropped when the numbers change
 
     @property
@@ -83,9 +84,9 @@ class ProducerBatch:
         return self.base_sequence >= 0
 
     def unnumber(self) -> None:
-        """As if it had never been sent; only for what is certainly not in the log."""
+        """Resets the batch to never sent; only for a batch that is certainly not in the log."""
         self.identity, self.base_sequence, self.encoded = NO_IDENTITY, -1, None
-        self.refused, self.uncertain, self.attempts = False, False, 0
+        self.needs_renumbering, self.uncertain, self.attempts = False, False, 0
 
 
 @dataclass(slots=True)
@@ -96,14 +97,14 @@ class _Partition:
     next_sequence: int = 0
     acknowledged_next: int = 0  # the sequence that the broker expects, as far as its answers say
     next_order: int = 0
-    doubtful: bool = False
-    forgotten: bool = False  # the broker's state of this producer is gone; implies doubtful
+    unresolved: bool = False
+    producer_unknown: bool = False  # the broker lost its state of this producer; implies `unresolved`
 
     @property
     def settled(self) -> bool:
-        """Nothing numbered may be, or get, in the log.  Behind a refused batch nothing can: the number before it is missing."""
+        """No numbered batch can still reach the log: none is in flight, and none can follow one with `needs_renumbering`."""
         head = self.queue[0] if self.queue else None
-        return not self.in_flight and (head is None or not head.numbered or head.refused)
+        return not self.in_flight and (head is None or not head.numbered or head.needs_renumbering)
 
 
 class Accumulator:
@@ -133,7 +134,7 @@ class Accumulator:
         return set(self._incomplete)
 
     def incomplete_before(self, started_count: int) -> bool:
-        """Whether a batch that was started when `started_count` had this value has no fate yet."""
+        """Whether a batch that was started when `started_count` had this value has no outcome yet."""
         return any(batch.born < started_count for batch in self._incomplete)
 
     def in_flight_count(self) -> int:
@@ -162,7 +163,7 @@ class Accumulator:
     # ------------------------------------------------------------------ filling
 
     def append(self, topic: str, partition_number: int, record: NewRecord, token: object, now_s: float) -> bool:
-        """Adds a record; True when something may now be sent that could not before (the sender should look)."""
+        """Adds a record.  True when a batch becomes sendable by it: then the caller wakes the sender."""
         key = (topic, partition_number)
         partition = self._partitions.get(key)
         if partition is None:
@@ -200,22 +201,22 @@ class Accumulator:
     # ------------------------------------------------------------------ sending
 
     def set_identity(self, identity: Identity) -> None:
-        """A new producer id or epoch: each partition adopts it when nothing numbered is left there."""
+        """A new producer id or epoch: each partition adopts it when it has no numbered batch without an outcome."""
         self._identity = identity
 
     @property
-    def doubtful(self) -> bool:
-        """Some partition takes no new numbers under the present identity."""
-        return any(p.doubtful and p.identity == self._identity for p in self._partitions.values())
+    def has_unresolved_sequences(self) -> bool:
+        """Some partition gives out no sequence numbers under the present identity."""
+        return any(p.unresolved and p.identity == self._identity for p in self._partitions.values())
 
     def needs_identity(self) -> bool:
-        """Some partition can only go on under an identity newer than the present one."""
-        return any(p.doubtful and p.queue and p.settled and p.identity == self._identity for p in self._partitions.values())
+        """Some partition can continue only under an identity newer than the present one."""
+        return any(p.unresolved and p.queue and p.settled and p.identity == self._identity for p in self._partitions.values())
 
     def drain(self, partitions: Iterable[TopicPartition], max_bytes: int, now_s: float) -> list[ProducerBatch]:
-        """What may be sent to the leader of `partitions` in one request: at most one batch each, numbered, now in flight.
+        """The batches for one request to the leader of `partitions`: at most one for each, numbered, from now on in flight.
 
-        The first batch is given whatever its size (a leader decides whether it is too large).
+        The first batch is returned whatever its size (the leader decides whether it is too large).
         """
         batches: list[ProducerBatch] = []
         total = 0
@@ -239,7 +240,7 @@ class Accumulator:
         return batches
 
     def next_due_s(self, now_s: float) -> float | None:
-        """When the next batch becomes sendable by the passing of time alone; None when nothing waits for time."""
+        """When the next batch becomes sendable by the passing of time alone; None when no batch waits for a time."""
         due: float | None = None
         for partition in self._partitions.values():
             if not partition.queue:
@@ -272,23 +273,23 @@ class Accumulator:
         if not self._limits.numbered:
             return not partition.in_flight
         if head.numbered:  # it was sent before: alone, and not while it waits for a new identity
-            return not partition.in_flight and not head.refused
-        if partition.doubtful or partition.identity != self._identity or self._identity == NO_IDENTITY:
+            return not partition.in_flight and not head.needs_renumbering
+        if partition.unresolved or partition.identity != self._identity or self._identity == NO_IDENTITY:
             return False
         if any(batch.attempts > 1 for batch in partition.in_flight):
             return False
         return len(partition.in_flight) < self._limits.in_flight_max
 
     def _resolve(self, partition: _Partition) -> None:
-        """Adopts the present identity once nothing is open under the old one."""
+        """Adopts the present identity once no numbered batch is without an outcome under the old one."""
         if self._limits.numbered and partition.identity != self._identity and partition.settled:
             for batch in partition.queue:
                 batch.unnumber()
             partition.identity = self._identity
             partition.next_sequence = partition.acknowledged_next = 0
-            partition.doubtful = partition.forgotten = False
+            partition.unresolved = partition.producer_unknown = False
 
-    # ------------------------------------------------------------------ fates
+    # ------------------------------------------------------------------ outcomes of batches
 
     def succeeded(self, batch: ProducerBatch) -> None:
         """The batch is in the log and acknowledged."""
@@ -304,55 +305,55 @@ class Accumulator:
         batch.uncertain |= uncertain
         self._requeue(partition, batch)
 
-    def refused_out_of_order(self, batch: ProducerBatch, not_before_s: float) -> bool:
-        """OUT_OF_ORDER_SEQUENCE_NUMBER.  True: it will be sent again, after the batch before it or under a new identity.
-        False: it is out of the accumulator and must be reported as failed."""
+    def rejected_out_of_order(self, batch: ProducerBatch, not_before_s: float) -> bool:
+        """OUT_OF_ORDER_SEQUENCE_NUMBER.  True: the batch will be sent again, after the batch before it or under a new identity.
+        False: the accumulator has removed it, and the caller reports it as failed."""
         partition = self._partitions[batch.topic, batch.partition]
-        if not partition.doubtful and batch.base_sequence != partition.acknowledged_next:
+        if not partition.unresolved and batch.base_sequence != partition.acknowledged_next:
             self.retry(batch, not_before_s, uncertain=False)  # a batch before it is still to be sent again
             return True
-        if partition.doubtful and not batch.uncertain:
+        if partition.unresolved and not batch.uncertain:
             self.retry(batch, not_before_s, uncertain=False)
-            batch.refused = True
+            batch.needs_renumbering = True
             return True
-        # The broker lost acknowledged data or its memory of this producer; or a copy may still be on its way.
+        # The broker lost acknowledged data or its state of this producer; or a copy may still be in the network.
         self.failed(batch)
         return False
 
-    def refused_as_unknown(self, batch: ProducerBatch, not_before_s: float) -> bool:
-        """UNKNOWN_PRODUCER_ID: the partition's leader has nothing of this producer, so only sequence 0 can follow.  True: it will
-        be sent again, after the batch before it or under a new identity.  False: it is out, and must be reported as failed."""
+    def rejected_unknown_producer(self, batch: ProducerBatch, not_before_s: float) -> bool:
+        """UNKNOWN_PRODUCER_ID: the leader has no state of this producer and accepts only sequence 0.  True: the batch is sent
+        again, after the batch before it or under a new identity.  False: it is removed, and the caller reports it as failed."""
         partition = self._partitions[batch.topic, batch.partition]
         if batch.base_sequence == 0:
-            self.failed(batch)  # nothing is missing before it: another identity would fare no better
+            self.failed(batch)  # no batch is missing before it: another identity would not help
             return False
-        if not partition.forgotten and batch.base_sequence != partition.acknowledged_next:
-            return self.refused_out_of_order(batch, not_before_s)  # its predecessor has not come yet, or never will
-        # What came before it was acknowledged: the state was there, and is gone.
-        partition.forgotten = partition.doubtful = True
+        if not partition.producer_unknown and batch.base_sequence != partition.acknowledged_next:
+            return self.rejected_out_of_order(batch, not_before_s)  # its predecessor has not arrived, or never will
+        # The batches before it were acknowledged: the leader had the state and lost it.
+        partition.producer_unknown = partition.unresolved = True
         self.retry(batch, not_before_s, uncertain=False)
-        batch.refused = True
+        batch.needs_renumbering = True
         return True
 
     def rejected(self, batch: ProducerBatch) -> None:
-        """The broker will never take this batch and did not: report it as failed."""
+        """The broker did not append this batch and never will: the caller reports it as failed."""
         partition = self._take_from_flight(batch)
         if batch.numbered:
             later = any(other.numbered and other.order > batch.order for other in _all(partition))
-            if batch.attempts == 1 and not later and not partition.doubtful:
+            if batch.attempts == 1 and not later and not partition.unresolved:
                 partition.next_sequence = batch.base_sequence
             else:
-                partition.doubtful = True
+                partition.unresolved = True
         self._complete(batch)
 
     def failed(self, batch: ProducerBatch) -> None:
-        """The batch is given up although it may be in the log: report it as failed."""
+        """The producer gives the batch up although it may be in the log: the caller reports it as failed."""
         partition = self._take_from_flight(batch)
-        partition.doubtful |= batch.numbered
+        partition.unresolved |= batch.numbered
         self._complete(batch)
 
     def split(self, batch: ProducerBatch) -> bool:
-        """A batch that was rejected as too large is halved, numbers and all; False when it is a single record."""
+        """Halves a batch that the broker rejected as too large, with its sequence numbers; False when it is a single record."""
         if len(batch.records) < 2:
             return False
         partition = self._take_from_flight(batch)
@@ -381,24 +382,24 @@ class Accumulator:
         return True
 
     def expire(self, now_s: float) -> list[ProducerBatch]:
-        """Takes out the waiting batches whose delivery timeout has passed; the caller reports them as failed."""
+        """Removes the waiting batches whose delivery timeout has passed; the caller reports them as failed."""
         expired: list[ProducerBatch] = []
         for partition in self._partitions.values():
             while partition.queue and partition.queue[0].deadline_s <= now_s:
                 batch = partition.queue.popleft()
-                partition.doubtful |= batch.numbered
+                partition.unresolved |= batch.numbered
                 self._complete(batch)
                 expired.append(batch)
         return expired
 
     def drop_waiting(self) -> list[ProducerBatch]:
-        """Takes out everything that is not in flight (a transaction is being aborted); the caller reports it as failed.
+        """Removes all batches that are not in flight (the transaction is being aborted); the caller reports them as failed.
 
-        The identity must change before anything is sent again: what was numbered here may be in the log.
+        The identity must change before the next send: the numbered ones of these batches may be in the log.
         """
         dropped: list[ProducerBatch] = []
         for partition in self._partitions.values():
-            partition.doubtful |= any(batch.numbered for batch in partition.queue)
+            partition.unresolved |= any(batch.numbered for batch in partition.queue)
             dropped.extend(partition.queue)
             partition.queue.clear()
         for batch in dropped:
@@ -406,7 +407,7 @@ class Accumulator:
         return dropped
 
     def abandon(self) -> list[ProducerBatch]:
-        """Takes out everything: nothing more is sent.  The caller reports it as failed, and passes over answers still to come."""
+        """Removes all batches: nothing more is sent.  The caller reports them as failed, and ignores answers still to come."""
         left = sorted(self._incomplete, key=lambda batch: batch.born)
         self._partitions.clear()
         self._incomplete.clear()
@@ -430,7 +431,7 @@ class Accumulator:
         self._used_bytes -= batch.size_bytes
 
     def forget_idle(self, keep: Callable[[TopicPartition], bool]) -> None:
-        """Drops the books of partitions that no longer exist and hold nothing."""
+        """Drops the state of partitions that no longer exist and hold no batch."""
         for key in [k for k, p in self._partitions.items() if not p.queue and not p.in_flight and not keep(k)]:
             del self._partitions[key]
 

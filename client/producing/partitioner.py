@@ -1,10 +1,10 @@
-"""Which partition a record goes to.
+"""The partition of a record.
 
-* A key goes where every Kafka client in use would put it: murmur2 of the key, sign bit cleared, modulo the number of
-  partitions.  Two producers in different languages must agree, or the order per key is lost.
-* No key: the *sticky* partition of the topic, kept until about `batch_bytes` went there, then another one that has a leader
+* With a key: murmur2 of the key, sign bit cleared, modulo the number of partitions, as in all Kafka clients.  Producers in
+  different languages must agree, or the order per key is lost.
+* Without a key: the *sticky* partition of the topic, until about `batch_bytes` went there, then another one that has a leader
   (KIP-480, KIP-794): full batches instead of many small ones.
-* Anything else: a function `(topic, key, value, partitions) -> partition` of the user.
+* Or the user's function `(topic, key, value, partitions) -> partition`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
-# (topic, key, value, all partition numbers in order) -> one of them
+# (topic, key, value, all partition numbers in order) -> partition
 Partitioner = Callable[[str, bytes | None, bytes | None, Sequence[int]], int]
 
 MURMUR2_SEED: Final = 0x9747B28C
@@ -52,7 +52,7 @@ class StickyChooser:
         self._current: dict[str, tuple[int, int]] = {}  # topic -> (partition, bytes sent there since it was chosen)
 
     def choose(self, topic: str, available: Sequence[int], size_bytes: int) -> int:
-        """A partition out of `available` (those with a leader, or all when none has one)."""
+        """One of the `available` partitions (those with a leader, or all when none has one)."""
         partition, used = self._current.get(topic, (-1, 0))
         if partition not in available or used >= self._batch_bytes:
             others = [other for other in available if other != partition] or list(available)

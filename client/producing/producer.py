@@ -10,7 +10,7 @@
 
 What an error means is its class (see errors.py): after an `AbortableError` call `abort()` and run the transaction again
 (`transaction()` aborts by itself); after a `FatalError` close the producer; `CommitOutcomeUnknown` says that the coordinator
-could not be asked: call `commit()` again to learn the outcome, or `begin()` to go on without knowing it.
+did not answer: call `commit()` again to learn the outcome, or `begin()` to continue without it.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ ACKS: Final[dict[str | int, int]] = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1":
 
 
 class Producer:
-    """See the module's text.  Keys and values are bytes, or str (sent as UTF-8).  All methods belong to one event loop.
+    """See the module's text.  Keys and values are bytes, or str (sent as UTF-8).  Use all methods on one event loop.
 
-    `batch_bytes` and `linger_ms` trade latency for throughput; `memory_bytes` bounds what waits (then `send` waits, up to
-    `max_block_s`); a record is given up after `delivery_timeout_s`.
+    `batch_bytes` and `linger_ms` trade latency for throughput; `memory_bytes` bounds the buffered records (when it is full,
+    `send` waits, up to `max_block_s`); a record fails after `delivery_timeout_s` without acknowledgement.
     """
 
     def __init__(
@@ -114,13 +114,13 @@ class Producer:
         self._state_lock = asyncio.Lock()  # one begin, commit, abort or initialisation at a time
         self._close_lock = asyncio.Lock()
         self._started = False
-        self._closing = False  # nothing new is taken
+        self._closing = False  # no new record is accepted
         self._closed = False
 
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Connects; with a transactional id also ends what a former producer of this id left open, and fences it."""
+        """Connects; with a transactional id, also fences a former producer of this id and ends its open transaction."""
         if self._closing:
             raise self._not_open("closed")
         if self._started:
@@ -136,13 +136,13 @@ class Producer:
         self._started = True
 
     async def close(self) -> None:
-        """Sends what is left (an open transaction is aborted instead), then closes the connections.
+        """Sends the remaining records (or aborts an open transaction), then closes the connections.
 
-        From here on every other call is refused.  When it returns, every future that `send` gave has a result or an error; also
-        when it is cancelled: then what is left fails at once.  A second call waits for the first and does nothing.
+        From then on every other call raises.  When it returns, every future that `send` returned has a result or an error; also
+        when it is cancelled: then the remaining records fail at once.  A second call waits for the first and does nothing.
         """
         self._closing = True
-        self._sender.notify_progress()  # who waits for room learns that there will be none
+        self._sender.notify_progress()  # a `send` that waits for memory raises now
         async with self._close_lock:
             if self._closed:
                 return
@@ -160,7 +160,7 @@ class Producer:
             if manager.state is not State.FATAL_ERROR:
                 await self._sender.flush()
             return
-        async with self._state_lock:  # a commit that is under way gets its answer
+        async with self._state_lock:  # a running commit first gets its answer
             if manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
                 await self._abort()
 
@@ -190,10 +190,10 @@ class Producer:
         headers: Headers | Mapping[str, bytes] = (),
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Hands a record over.  The future is the acknowledgement; in a transaction `commit` waits for all of them.
+        """Queues a record.  The future is its acknowledgement; in a transaction `commit` waits for all of them.
 
-        Raises RequestError (record too large, no such partition, no open transaction, closed), BufferExhausted, or what the state
-        says.
+        Raises RequestError (record too large, no such partition, no open transaction, closed), BufferExhausted, or the error that
+        brought the transaction to its state.
         """
         self._require_open()
         self._manager.require_sending()
@@ -221,7 +221,7 @@ class Producer:
         if not self._accumulator.has_room(size):
             await self._wait_for_room(size)
         self._require_open()
-        self._manager.require_sending()  # the state may have changed while we waited
+        self._manager.require_sending()  # the state may have changed during the wait
         future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         if self._accumulator.append(topic, number, record, future, self._clock.monotonic()):
             self._sender.wake()
@@ -234,11 +234,11 @@ class Producer:
         return await (await self.send(topic, value, key, **options))  # type: ignore[arg-type]
 
     def waits_for(self, waited_s: float = 0.0) -> str | None:
-        """One sentence on the oldest records that were handed over so long ago and are not acknowledged; None without any."""
+        """One sentence on the oldest records without acknowledgement for so long; None without any."""
         return self._sender.waits_for(waited_s)
 
     async def flush(self) -> None:
-        """Waits until every record handed over so far is acknowledged or has failed; the futures tell which."""
+        """Waits until every queued record is acknowledged or has failed; the futures show which."""
         self._require_open()
         await self._sender.flush()
 
@@ -282,7 +282,7 @@ class Producer:
 
     @property
     def state(self) -> State:
-        """Where the transaction stands."""
+        """The state of the transaction."""
         return self._manager.state
 
     @property
@@ -292,7 +292,7 @@ class Producer:
 
     @property
     def identity(self) -> Identity:
-        """Producer id and epoch now."""
+        """The present producer id and epoch."""
         return self._manager.identity
 
     @property
@@ -302,7 +302,7 @@ class Producer:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Producer]:
-        """begin; commit at the end, or abort when the body or the commit fails (the error is raised either way)."""
+        """Begins; commits at the end, or aborts and raises when the body or the commit fails."""
         await self.begin()
         try:
             yield self
@@ -318,7 +318,7 @@ class Producer:
             raise
 
     async def abort_after_failure(self) -> None:
-        """The failure that led here is what the user must see: a failing abort is logged, and made good by the next begin."""
+        """Aborts and only logs a failing abort: the user must see the first failure, and the next begin ends the transaction."""
         if self._manager.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             return
         try:
@@ -344,7 +344,7 @@ class Producer:
             await self._end(commit=True)
 
     async def abort(self) -> None:
-        """Gives the transaction up: no reader at read_committed will see any of it."""
+        """Aborts: no read_committed reader will see any record of the transaction."""
         async with self._alone():
             await self._abort()
 
@@ -359,10 +359,10 @@ class Producer:
         await self._end(commit=False)
 
     async def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
-        """Stores consumed offsets with the transaction: they count if and only if it commits.
+        """Commits consumed offsets with the transaction: they count if and only if it commits.
 
-        `offsets`: {(topic, partition): next offset to read}.  Give the consumer's `group_metadata()`: a bare group id is not
-        protected against a consumer that lost its partitions meanwhile (KIP-447).
+        `offsets`: {(topic, partition): next offset to read}.  Pass the consumer's `group_metadata()`: with only a group id, the
+        coordinator cannot fence a consumer that lost its partitions meanwhile (KIP-447).
         """
         metadata = GroupMetadata(group) if isinstance(group, str) else group
         async with self._alone():
@@ -385,7 +385,7 @@ class Producer:
                 raise
 
     async def _flush_transaction(self) -> None:
-        """All records have a fate, or the transaction has failed.  Raises the cause in the latter case."""
+        """Waits until all records have an outcome; raises the cause when the transaction has failed."""
         manager = self._manager
         try:
             await self._sender.flush()
@@ -408,7 +408,7 @@ class Producer:
             manager.outcome_unknown()
             raise self._unknown(commit, error) from error
         except asyncio.CancelledError:
-            manager.outcome_unknown()  # the request may be on its way
+            manager.outcome_unknown()  # the request may be in the network
             raise
         except KafkaError as error:
             if self._closed:  # under the request
@@ -426,10 +426,10 @@ class Producer:
             case Family.FENCED:
                 await self._refused_epoch(answer, commit=commit)
             case Family.ABORTABLE if not commit:
-                # Nothing is open under this identity: what was to be aborted is aborted.
+                # No transaction is open under this identity: it is already aborted.
                 manager.identity_lost()
             case Family.ABORTABLE if answer.code is ErrorCode.INVALID_TXN_STATE:
-                # The coordinator has ended it the other way; had an earlier attempt committed it, this one were confirmed.
+                # The coordinator has aborted it: had an earlier attempt committed, the coordinator would have confirmed this one.
                 timed_out = TransactionTimedOut(answer.code, sentence(answer.code, what))
                 manager.abortable(timed_out)
                 raise timed_out
@@ -446,8 +446,8 @@ class Producer:
                 raise fatal
 
     async def _refused_epoch(self, answer: EndAnswer, *, commit: bool) -> None:
-        """The coordinator knows a newer epoch: another producer took over, or the transaction timed out (KIP-588).  Asking for
-        a new epoch with our old one tells: it is refused to a producer that was fenced."""
+        """The coordinator knows a newer epoch: another producer took over, or the transaction timed out (KIP-588).
+        InitProducerId with the old epoch tells which: the coordinator rejects it only from a fenced producer."""
         manager = self._manager
         if not commit:
             manager.identity_lost()
@@ -482,14 +482,14 @@ class Producer:
         )
 
     def _ended(self, identity: Identity | None) -> None:
-        self._manager.ended(identity, doubtful=self._accumulator.doubtful)
+        self._manager.ended(identity, unresolved_sequences=self._accumulator.has_unresolved_sequences)
         self._accumulator.set_identity(self._manager.identity)
         self._sender.wake()
 
     # ------------------------------------------------------------------ identity
 
     async def _renew_identity(self) -> None:
-        """For a producer without transactions: a fresh producer id."""
+        """A producer without transactions gets a fresh producer id."""
         async with self._state_lock:
             if self._manager.state is State.READY:
                 try:
@@ -525,7 +525,7 @@ class Producer:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """One change of the transaction's state at a time; none once close() was called, also for those that waited."""
+        """One change of the transaction's state at a time; after close() also the callers that waited raise."""
         self._require_open()
         async with self._state_lock:
             self._require_open()

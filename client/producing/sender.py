@@ -1,12 +1,12 @@
-"""The producer's engine: takes batches from the accumulator to the leaders and their fates back.
+"""The producer's sender: sends the accumulator's batches to the leaders and reports their outcomes back.
 
-One task does everything in turn, woken by whoever changes something: expire what is too old, get a new identity when one is
-needed, enlist partitions (TV1), send what may be sent, sleep until the next batch is due.  Requests are pipelined, up to
-`requests_in_flight_max` a node; answers arrive as callbacks.  What may be sent, in which order and with which numbers is the
-accumulator's decision; whether records of a transaction may leave is the transaction manager's.
+One task runs the loop, and each change wakes it: it expires old batches, requests a new identity when one is needed, enlists
+partitions (TV1), sends sendable batches, and sleeps until the next batch is due.  Requests are pipelined, up to
+`requests_in_flight_max` for each node; answers arrive as callbacks.  The accumulator decides which batches may be sent, in which
+order and with which sequence numbers; the transaction manager decides whether records of a transaction may be sent.
 
-In a transaction the first batch that is given up makes the transaction abortable, and everything that has not left yet fails
-with the same cause: a transaction that lost one record is not to be committed.
+In a transaction, the first batch that fails makes the transaction abortable, and all unsent batches fail with the same cause: a
+transaction that lost a record must not be committed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MOVED: Final = frozenset(
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is now.  `offset` is -1 with acks=0; `timestamp_ms` is what the log holds."""
+    """The place of an acknowledged record.  `offset` is -1 with acks=0; `timestamp_ms` is the one in the log."""
 
     topic: str
     partition: int
@@ -68,7 +68,7 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SenderSettings:
-    """How requests are made."""
+    """The parameters of requests."""
 
     acks: int
     compression: Compression
@@ -98,7 +98,7 @@ class Sender:
         self._wake = asyncio.Event()
         self._progress = asyncio.Event()
         self._in_flight: defaultdict[int, int] = defaultdict(int)
-        self._refusals: dict[tuple[str, int], str] = {}  # of partitions, why their batches are sent again
+        self._refusals: dict[tuple[str, int], str] = {}  # per partition, why its batches are sent again
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._identity_task: asyncio.Task[None] | None = None
         self._enlist_task: asyncio.Task[None] | None = None
@@ -107,7 +107,7 @@ class Sender:
         self._metadata_topics: set[str] = set()
         self._next_expiry_s = 0.0
         self._task: asyncio.Task[None] | None = None
-        self._ended = False  # everything has a fate; answers that still come mean nothing any more
+        self._ended = False  # every batch has an outcome; later answers are ignored
 
     # ------------------------------------------------------------------ life
 
@@ -116,11 +116,11 @@ class Sender:
         self._task = asyncio.create_task(self._run(), name="producer-sender")
 
     def wake(self) -> None:
-        """Something changed: look again what can be sent."""
+        """Wakes the loop after a change."""
         self._wake.set()
 
     async def close(self) -> None:
-        """Stops at once; what is still here fails, before anything is awaited: also a cancelled close leaves nobody waiting."""
+        """Stops at once.  The remaining batches fail before the first await, so a cancelled close leaves no caller waiting."""
         tasks = [*self._connecting.values(), self._task, self._identity_task, self._enlist_task, self._metadata_task]
         running = [task for task in tasks if task is not None]
         for task in running:
@@ -137,7 +137,7 @@ class Sender:
         self._progress.set()
 
     async def flush(self) -> None:
-        """Waits until everything appended so far has a fate."""
+        """Waits until every batch appended so far has an outcome."""
         mark = self._accumulator.started_count
         self._accumulator.begin_flush()
         try:
@@ -148,8 +148,8 @@ class Sender:
             self._accumulator.end_flush()
 
     async def drop_unsent(self, error: KafkaError) -> None:
-        """Fails what has not left, and waits until what has left is answered.  Nothing is enlisted any more: what came behind the
-        end of the transaction would begin another one, which nobody ends."""
+        """Fails the unsent batches, and waits for the answers of the sent ones.  Enlistment stops: a partition enlisted after
+        EndTxn would begin another transaction, which no request ends."""
         if self._enlist_task is not None:
             self._enlist_task.cancel()
         self._drop_waiting(error)
@@ -166,7 +166,7 @@ class Sender:
                 self._turn(self._cluster.clock.monotonic())
                 await self._sleep()
         except Exception as error:
-            # A bug here must not look like a slow broker: fail what waits, refuse what comes.
+            # A bug here must not look like a slow broker: fail the waiting batches, reject new ones.
             log.exception("sender_failed")
             self._manager.fatal(FatalError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer's sender failed: {error!r}"))
             self._fail_everything(self._manager.error or error)
@@ -195,7 +195,7 @@ class Sender:
         by_leader: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
         view = self._cluster.view
         if view.topics and self._cluster.metadata_is_old:
-            self._want_metadata(*view.topics)  # a topic may have got partitions
+            self._want_metadata(*view.topics)  # for partitions added to a topic
         for partition in self._accumulator.waiting():
             if not self._manager.may_send_to(partition):
                 continue
@@ -260,7 +260,7 @@ class Sender:
 
     async def _enlist(self) -> None:
         partitions = self._manager.take_to_enlist()
-        self._manager.left()  # also if the answer is lost: the coordinator may know of the transaction then
+        self._manager.left()  # before the request: if its answer is lost, the coordinator may have begun the transaction
         try:
             await self._requests.enlist(self._manager.identity, partitions)
         except KafkaError as error:
@@ -317,7 +317,7 @@ class Sender:
             self._send_unanswered(connection, version, body, batches)
             return
         self._in_flight[node_id] += 1
-        # The broker itself answers after timeout_ms; only a broker that says nothing at all loses its connection.
+        # The broker itself answers after timeout_ms; only the connection of a silent broker is closed.
         patience_s = settings.request_timeout_s + min(ANSWER_GRACE_S, settings.request_timeout_s)
         answer = connection.send(ApiKey.PRODUCE, version, body, timeout_s=patience_s)
         answer.add_done_callback(partial(self._answered, node_id, version, batches))
@@ -382,12 +382,12 @@ class Sender:
             case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE if self._accumulator.split(batch):
                 self.notify_progress()
             case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                if not self._accumulator.refused_out_of_order(batch, now_s + self._retry_delay_s(batch)):
+                if not self._accumulator.rejected_out_of_order(batch, now_s + self._retry_delay_s(batch)):
                     self._batch_failed(batch, self._refusal(batch, result))
             case ErrorCode.UNKNOWN_PRODUCER_ID if self._manager.transactional_id is None and batch.numbered:
                 log.info("producer_forgotten", topic=batch.topic, partition=batch.partition, sequence=batch.base_sequence)
-                self._want_metadata(batch.topic)  # the topic may be another one under the same name
-                if not self._accumulator.refused_as_unknown(batch, now_s + self._retry_delay_s(batch)):
+                self._want_metadata(batch.topic)  # the topic may have been deleted and created again
+                if not self._accumulator.rejected_unknown_producer(batch, now_s + self._retry_delay_s(batch)):
                     self._batch_failed(batch, self._refusal(batch, result))
             case _ if family(code) is Family.RETRIABLE:
                 log.debug("produce_retried", topic=batch.topic, partition=batch.partition, error=code.name)
@@ -418,7 +418,7 @@ class Sender:
         else:
             self._accumulator.retry(batch, now_s + self._retry_delay_s(batch), uncertain=uncertain)
 
-    # ------------------------------------------------------------------ fates
+    # ------------------------------------------------------------------ outcomes
 
     def _succeeded(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
         self._accumulator.succeeded(batch)
@@ -431,7 +431,7 @@ class Sender:
         self.notify_progress()
 
     def _batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
-        """The batch has left the accumulator for good."""
+        """The accumulator has removed the batch: its futures fail."""
         log.warning(
             "records_not_delivered", topic=batch.topic, partition=batch.partition, records=len(batch.records), reason=str(error)
         )
@@ -443,11 +443,11 @@ class Sender:
         for future in batch.tokens:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # it was logged, and commit() or flush() tell: a user need not look at every record
+                future.exception()  # logged already, and commit() or flush() raise it: the user need not check every record
         self.notify_progress()
 
     def transaction_failed(self, error: KafkaError) -> None:
-        """The open transaction cannot be committed any more, for this reason."""
+        """The open transaction can only be aborted, for this reason."""
         manager = self._manager
         if manager.state in (State.IN_TRANSACTION, State.COMMITTING, State.ABORTING, State.ABORTABLE_ERROR):
             if isinstance(error, FatalError) and family(error.code) is not Family.FENCED:
@@ -463,14 +463,14 @@ class Sender:
             self._tell(batch, error)
 
     def _fail_everything(self, error: BaseException) -> None:
-        """The end of this sender: for good, so that neither flush() nor whoever waits for room goes on waiting."""
+        """Fails all batches and ends the sender, so that flush() and a `send` that waits for memory return."""
         self._ended = True
         for batch in self._accumulator.abandon():
             self._tell(batch, error)
         self.notify_progress()
 
     def waits_for(self, waited_s: float) -> str | None:
-        """Why the oldest batch that has waited for so long is not acknowledged yet; None when there is none."""
+        """Why the oldest batch without acknowledgement for so long still waits; None without such a batch."""
         since_s = self._cluster.clock.monotonic() - waited_s
         late = [batch for batch in self._accumulator.incomplete() if batch.created_s <= since_s]
         if not late:
@@ -490,4 +490,4 @@ class Sender:
 
 
 class RequestClosed(KafkaError):
-    """The producer was closed under the record."""
+    """The producer was closed before the record was acknowledged."""

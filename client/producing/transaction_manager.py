@@ -1,26 +1,26 @@
-"""What a producer may do now: the transaction's states as a table, and what the coordinator knows of the transaction.
+"""The states of a producer and its transaction as a table, and what the coordinator knows of the transaction.
 
-A pure core: the producer reports events, the table says what follows, and anything that is not in the table is refused with a
-sentence that says what to call instead.
+A pure core: the producer reports events, and the table gives the next state.  For an event that is not in the table, it raises
+an error that says what to call instead.
 
     UNINITIALIZED    no identity (producer id, epoch) that a new transaction may use
-    INITIALIZING     InitProducerId is on its way
+    INITIALIZING     InitProducerId is sent
     READY            an identity, no transaction
     IN_TRANSACTION   records and offsets may be sent
-    COMMITTING       EndTxn(commit) is on its way, or about to be, after the last records
+    COMMITTING       EndTxn(commit) is sent, or will be after the last records
     ABORTING         the same for EndTxn(abort)
-    ABORTABLE_ERROR  the transaction cannot be committed any more: only abort() leads on
-    FATAL_ERROR      the end of this producer
+    ABORTABLE_ERROR  the transaction cannot be committed: only abort() is possible
+    FATAL_ERROR      the producer can only be closed
 
-Three rules that the table alone does not say:
+Three rules beside the table:
 
 * **An EndTxn whose outcome is unknown** leads to UNINITIALIZED, with the outcome kept in `unresolved`.  The same call may be
   repeated (a coordinator recognises the retry: docs/semantics.md T13), anything else needs a new epoch first: a late copy of the
   old EndTxn could otherwise end the *next* transaction (KAFKA-17754, rule P3).  The new epoch is asked for with the
   old identity (KIP-360), never without: a producer that was fenced meanwhile must stay fenced.
 * **TV2** (KIP-890 part 2) holds when the cluster's *finalised* feature transaction.version is 2, not when the API versions would
-  allow it (rule T27).  It is looked at when an identity is given, never within a transaction.
-* **Under TV1 an abort** needs a new epoch as well when sequence numbers were given out whose fate is unknown.
+  allow it (rule T27).  The producer reads it when it gets an identity, never within a transaction.
+* **Under TV1, an abort** also needs a new epoch when batches with sequence numbers have an unknown outcome.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What the user asks for, and what the brokers answer."""
+    """Calls of the user and answers of the brokers."""
 
     INITIALIZE = "initialize"
     INITIALIZED = "initialized"
-    INITIALIZE_FAILED = "initialize failed"  # for now: it may be repeated
+    INITIALIZE_FAILED = "initialize failed"  # it may be repeated
     BEGIN = "begin"
     SEND = "send"
     COMMIT = "commit"
     ABORT = "abort"
     ENDED = "ended"  # EndTxn was confirmed
-    ENDED_WITHOUT_IDENTITY = "ended without identity"  # it is over, but the next transaction needs a new epoch
+    ENDED_WITHOUT_IDENTITY = "ended without identity"  # ended, but the next transaction needs a new epoch
     OUTCOME_UNKNOWN = "outcome unknown"
     ABORTABLE_FAILURE = "abortable failure"
     FATAL_FAILURE = "fatal failure"
@@ -87,7 +87,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
     **{(state, _E.FATAL_FAILURE): _S.FATAL_ERROR for state in State},
 }
 
-# What to say when a user's call is not in the table.
+# The messages for a user's call that is not in the table.
 _INSTEAD: Final[dict[State, str]] = {
     State.UNINITIALIZED: "call start() first, or use `async with Producer(...)`",
     State.INITIALIZING: "the producer is still getting its identity: await start() first",
@@ -110,15 +110,15 @@ class TransactionManager:
         self.version = 1  # transaction.version in force: 1 or 2
         self.error: KafkaError | None = None  # why the state is ABORTABLE_ERROR or FATAL_ERROR
         self.unresolved: Event | None = None  # COMMIT or ABORT, when its outcome is unknown
-        self.started = False  # something of this transaction may have reached the coordinator: EndTxn is needed
-        self.ended_by_coordinator = False  # it was aborted without us (timeout): EndTxn is neither needed nor possible
+        self.started = False  # the coordinator may have begun this transaction: EndTxn is needed
+        self.ended_by_coordinator = False  # the coordinator aborted it (timeout): EndTxn is neither needed nor possible
         self._enlisted: set[TopicPartition] = set()
         self._to_enlist: set[TopicPartition] = set()
 
     # ------------------------------------------------------------------ the table
 
     def on(self, event: Event) -> None:
-        """Follows the table.  A user's event that is not there raises RequestError (or the error that led here)."""
+        """Follows the table.  A user's event that is not in it raises RequestError (or the error that led to this state)."""
         following = TRANSITIONS.get((self.state, event))
         if following is None:
             raise self._refusal(event)
@@ -139,7 +139,7 @@ class TransactionManager:
         return self.state is State.UNINITIALIZED
 
     def initialized(self, identity: Identity, version: int) -> None:
-        """InitProducerId was answered: whatever was before is over."""
+        """InitProducerId succeeded: a former transaction of this producer has ended."""
         self.on(Event.INITIALIZED)
         self.identity, self.version = identity, version
         self.unresolved = None
@@ -163,7 +163,7 @@ class TransactionManager:
             self.on(Event.SEND)
 
     def may_send_to(self, partition: TopicPartition) -> bool:
-        """Whether records may leave for this partition now; under TV1 the coordinator must know it first."""
+        """Whether records may be sent to this partition now; under TV1 the coordinator must have enlisted it."""
         if self.transactional_id is None:
             return self.state in (State.READY,)
         if self.state not in (State.IN_TRANSACTION, State.COMMITTING):
@@ -174,7 +174,7 @@ class TransactionManager:
         return False
 
     def left(self) -> None:
-        """Records or offsets of this transaction are about to leave: from now on EndTxn is needed."""
+        """Records or offsets of this transaction are about to be sent: from now on EndTxn is needed."""
         self.started = True
 
     def take_to_enlist(self) -> set[TopicPartition]:
@@ -187,7 +187,7 @@ class TransactionManager:
         return bool(self._to_enlist) and self.state in (State.IN_TRANSACTION, State.COMMITTING)
 
     def enlisted(self, partitions: set[TopicPartition]) -> None:
-        """The coordinator has put these partitions into the transaction: also those that were asked for again meanwhile."""
+        """The coordinator has enlisted these partitions, also those that were requested again meanwhile."""
         self._enlisted |= partitions
         self._to_enlist -= partitions
 
@@ -210,11 +210,11 @@ class TransactionManager:
         """Whether the coordinator has anything to end."""
         return self.started and not self.ended_by_coordinator
 
-    def ended(self, identity: Identity | None, *, doubtful: bool = False) -> None:
-        """The transaction is over.  `identity`: the next transaction's, as EndTxn returned it (TV2), None: unchanged.
-        `doubtful`: sequence numbers were given out whose fate is unknown, so an unchanged identity will not do."""
+    def ended(self, identity: Identity | None, *, unresolved_sequences: bool = False) -> None:
+        """The transaction has ended.  `identity`: the next transaction's, as EndTxn returned it (TV2), None: unchanged.
+        `unresolved_sequences`: batches have an unknown outcome, so the next transaction needs another identity."""
         unchanged = identity is None or identity == self.identity
-        self.on(Event.ENDED_WITHOUT_IDENTITY if doubtful and unchanged else Event.ENDED)
+        self.on(Event.ENDED_WITHOUT_IDENTITY if unresolved_sequences and unchanged else Event.ENDED)
         if identity is not None:
             self.identity = identity
         self.unresolved = None

@@ -18,9 +18,8 @@ from tidegate.chaos.run import harness, targets
 from tidegate.chaos.run.harness import Run, run_scenario
 from tidegate.chaos.run.outcome import Recovery, RunOutcome
 from tidegate.chaos.run.targets import Target
-from tidegate.chaos.run.timed_kills import AimedKill
-from tidegate.chaos.scenarios import disk_faults as sick_disks
-from tidegate.chaos.scenarios import network_scenarios, restart_elsewhere, starved
+from tidegate.chaos.run.timed_kills import InjectedFault
+from tidegate.chaos.scenarios import disk_faults, network_scenarios, restart_elsewhere, starved
 from tidegate.chaos.scenarios.table import SCENARIOS
 
 emptied: list[Path] = []
@@ -132,8 +131,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRun:
 
     emptied.clear()
     changing(monkeypatch, 3)
-    monkeypatch.setattr(sick_disks, "fill", lambda folder: None)
-    monkeypatch.setattr(sick_disks, "empty", lambda folder: emptied.append(folder))
+    monkeypatch.setattr(disk_faults, "fill", lambda folder: None)
+    monkeypatch.setattr(disk_faults, "empty", lambda folder: emptied.append(folder))
     says(monkeypatch, True)
     return found
 
@@ -143,14 +142,14 @@ def changing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
         await run.load(seconds)
         return times
 
-    monkeypatch.setattr(sick_disks, "_change_metadata", changed)
+    monkeypatch.setattr(disk_faults, "_change_metadata", changed)
 
 
 def says(monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
     async def fake(*_: object) -> bool:
         return answer
 
-    monkeypatch.setattr(sick_disks, "_says", fake)
+    monkeypatch.setattr(disk_faults, "_says", fake)
 
 
 def failed(run: Run) -> list[str]:
@@ -218,23 +217,23 @@ async def test_a_slow_delivery_fails_the_restart_with_names_that_lag(run: FakeRu
 
 async def test_acknowledgements_on_full_disks_fail_the_run(run: FakeRun) -> None:
     run.workload.refusal = "TimeoutError()"  # type: ignore[attr-defined]
-    await sick_disks.majority_full(run)
+    await disk_faults.majority_full(run)
     assert failed(run) == [] and len(emptied) == 2
     run.workload.refusal = ""  # type: ignore[attr-defined]
-    await sick_disks.majority_full(run)
+    await disk_faults.majority_full(run)
     assert failed(run) == ["nothing that needs room is acknowledged while the disks of a majority are full"]
 
 
 async def test_a_full_disk_that_blocks_others_or_reads_or_is_not_told_fails_the_run(
     run: FakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await sick_disks.disk_full(run)
+    await disk_faults.disk_full(run)
     assert failed(run) == []
     run.workload.refusal = "TimeoutError()"  # type: ignore[attr-defined]
     run.workload.incomplete = [A]  # type: ignore[attr-defined]
     says(monkeypatch, False)
     changing(monkeypatch, 0)
-    await sick_disks.disk_full(run)
+    await disk_faults.disk_full(run)
     assert failed(run) == [
         "the metadata can be changed while disks are full",
         "a node with a full disk says so and lives",
@@ -250,14 +249,14 @@ async def test_a_folder_that_fails_silently_or_keeps_its_leaderships_fails_the_r
     async def chosen(_: Run) -> tuple[Target, list[Partition]]:
         return targets.leading({A: 2}, run.cluster.nodes[1], "leader"), [A]
 
-    monkeypatch.setattr(sick_disks, "_leader_in_second_folder", chosen)
+    monkeypatch.setattr(disk_faults, "_leader_in_second_folder", chosen)
     says(monkeypatch, False)
-    await sick_disks.sync_fails(run)
+    await disk_faults.sync_fails(run)
     assert failed(run) == ["the node says that its folder is offline, and lives", "others lead what was in the folder"]
     run.outcome.verdicts.clear()
     run.led = {A: 1, B: 3}
     says(monkeypatch, True)
-    await sick_disks.sync_fails(run)
+    await disk_faults.sync_fails(run)
     assert failed(run) == []
 
 
@@ -267,7 +266,7 @@ async def test_only_a_fail_stop_passes_when_a_journal_cannot_be_flushed(
 ) -> None:
     for node in run.cluster.nodes:
         node.exit_code = code  # type: ignore[misc]
-    await sick_disks.journal_sync_fails(run)
+    await disk_faults.journal_sync_fails(run)
     assert (failed(run) == []) is passed
 
 
@@ -301,7 +300,7 @@ def test_a_pause_ends_with_the_affected_only() -> None:
     from tidegate.chaos.load.progress import Commit
 
     target = targets.leading({A: 2, B: 3}, FakeNode(2), "leader")  # type: ignore[arg-type]
-    is_affected = target.affected(AimedKill(2, 5.0, None))
+    is_affected = target.affected(InjectedFault(2, 5.0, None))
     assert is_affected(Commit("p", "t", frozenset({A}), 5.1, 6.0))
     assert not is_affected(Commit("p", "t", frozenset({A}), 4.9, 6.0))
     assert not is_affected(Commit("p", "t", frozenset({B}), 5.1, 6.0))

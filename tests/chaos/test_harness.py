@@ -12,7 +12,7 @@ from tidegate.chaos.command import _fresh, app
 from tidegate.chaos.load.workload import FinalRead
 from tidegate.chaos.run import harness
 from tidegate.chaos.run.harness import decided_is_visible, run_scenario
-from tidegate.chaos.run.timed_kills import AimedKill
+from tidegate.chaos.run.timed_kills import InjectedFault
 from tidegate.chaos.scenarios.table import SCENARIOS
 from tidegate.processes.local_cluster import LocalClusterError
 from tidegate.runtime.clock import ManualClock
@@ -36,7 +36,7 @@ def history_with_a_kill_at_2() -> list[Op]:
     return history.ops()
 
 
-KILL = AimedKill(1, 2.1, -9, "t")
+KILL = InjectedFault(1, 2.1, -9, "t")
 
 
 def visible(*values: str) -> FinalRead:
@@ -57,7 +57,7 @@ def test_a_decided_commit_that_is_not_wholly_there_fails(values: tuple[str, ...]
 
 
 def test_a_kill_before_any_commit_proves_nothing_and_fails() -> None:
-    assert not decided_is_visible(AimedKill(1, 0.1, -9, "t"), history_with_a_kill_at_2(), visible("a1", "b1"))[0]
+    assert not decided_is_visible(InjectedFault(1, 0.1, -9, "t"), history_with_a_kill_at_2(), visible("a1", "b1"))[0]
 
 
 class BrokenCluster:

@@ -18,7 +18,7 @@ import pytest
 from tidegate.chaos.machine import network_lab
 from tidegate.chaos.machine.network_lab import CLIENTS, NetworkLab
 from tidegate.chaos.machine.small_disks import SmallDisks, empty, fill
-from tidegate.chaos.machine.undo import MissingRight, UndoneOnExit
+from tidegate.chaos.machine.undo import MissingRight, UndoProcess
 
 pytestmark = [pytest.mark.xdist_group("network-lab"), pytest.mark.timeout(60)]
 
@@ -168,14 +168,14 @@ def test_two_labs_side_by_side_have_networks_of_their_own(lab: NetworkLab) -> No
 
 
 def test_where_the_right_is_missing_it_is_said_what_for_and_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_lab, "_namespace", lambda: UndoneOnExit("echo unshare: Operation not permitted >&2"))
+    monkeypatch.setattr(network_lab, "_namespace", lambda: UndoProcess("echo unshare: Operation not permitted >&2"))
     with pytest.raises(MissingRight, match="NETWORK CANNOT BE CUT HERE.*Operation not permitted.*run as root"):
         NetworkLab(1).__enter__()
 
 
 def test_a_program_that_is_not_installed_is_named() -> None:
     with pytest.raises(MissingRight, match="no-such-program"):
-        UndoneOnExit("echo", before=["no-such-program"])
+        UndoProcess("echo", before=["no-such-program"])
 
 
 def test_a_small_disk_is_filled_to_the_last_byte_and_has_room_again(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def operation(producer: ScriptedProducer, sent: Sequence[Exception | int] = ()) 
         with history.begin("p/1", transactional_id="t") as op:
             for index, answer in enumerate(sent):
                 future: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
-                outcomes.hear(future)
+                outcomes.mark_retrieved(future)
                 futures.append((op.send(("topic", 0), f"v{index}"), future))
                 if isinstance(answer, Exception):
                     future.set_exception(answer)

@@ -68,8 +68,8 @@ def test_resent_batches_keep_their_numbers_and_travel_alone_in_order() -> None:
     for batch in (batches[1], batches[0], batches[2]):  # answers of a broken connection come in any order
         accumulator.retry(batch, 0.0, uncertain=True)
     assert drain_all(accumulator) == []  # 3 and 4 are still on their way
-    accumulator.refused_out_of_order(batches[3], 0.0)
-    accumulator.refused_out_of_order(batches[4], 0.0)
+    accumulator.rejected_out_of_order(batches[3], 0.0)
+    accumulator.rejected_out_of_order(batches[4], 0.0)
     for expected in batches:
         assert drain_all(accumulator) == [expected]
         accumulator.succeeded(expected)
@@ -90,7 +90,7 @@ def test_after_a_batch_of_unknown_fate_a_new_identity_is_needed_once_the_rest_is
     first, second = accumulator.drain([TP], 1 << 20, 0.0)[0], accumulator.drain([TP], 1 << 20, 0.0)[0]
     accumulator.failed(first)
     assert drain_all(accumulator) == [] and not accumulator.needs_identity()  # the second is still open
-    assert accumulator.refused_out_of_order(second, 0.0)
+    assert accumulator.rejected_out_of_order(second, 0.0)
     assert accumulator.needs_identity()
     accumulator.set_identity(Identity(8, 0))
     assert not accumulator.needs_identity()
@@ -105,13 +105,13 @@ def test_a_refused_batch_with_an_unanswered_attempt_is_given_up_in_a_doubtful_pa
     accumulator.retry(second, 0.0, uncertain=True)
     accumulator.failed(first)
     assert drain_all(accumulator) == [second]
-    assert not accumulator.refused_out_of_order(second, 0.0)
+    assert not accumulator.rejected_out_of_order(second, 0.0)
 
 
 def test_out_of_order_for_the_very_next_sequence_means_that_data_was_lost() -> None:
     accumulator = filled(1)
     (batch,) = drain_all(accumulator)
-    assert not accumulator.refused_out_of_order(batch, 0.0)
+    assert not accumulator.rejected_out_of_order(batch, 0.0)
     assert accumulator.incomplete() == set()
 
 
@@ -120,8 +120,8 @@ def test_a_broker_that_forgot_the_producer_gets_everything_that_is_left_from_zer
     first, second, third, fourth = drain_all(accumulator)
     accumulator.succeeded(first)
     accumulator.retry(third, 0.0, uncertain=True)  # its answer was lost, its fate is the same
-    assert accumulator.refused_as_unknown(second, 0.0) and not accumulator.needs_identity()
-    assert accumulator.refused_as_unknown(fourth, 0.0)
+    assert accumulator.rejected_unknown_producer(second, 0.0) and not accumulator.needs_identity()
+    assert accumulator.rejected_unknown_producer(fourth, 0.0)
     assert drain_all(accumulator) == [] and accumulator.needs_identity()
     accumulator.set_identity(Identity(8, 0))
     again = drain_all(accumulator)
@@ -133,7 +133,7 @@ def test_an_unknown_producer_whose_first_batch_has_not_come_yet_keeps_its_number
     accumulator = filled(2)
     first, second = drain_all(accumulator)
     accumulator.retry(first, 0.0, uncertain=False)
-    assert accumulator.refused_as_unknown(second, 0.0) and not accumulator.needs_identity()
+    assert accumulator.rejected_unknown_producer(second, 0.0) and not accumulator.needs_identity()
     assert drain_all(accumulator) == [first]
     accumulator.succeeded(first)
     assert drain_all(accumulator) == [second] and second.base_sequence == 1
@@ -142,7 +142,7 @@ def test_an_unknown_producer_whose_first_batch_has_not_come_yet_keeps_its_number
 def test_an_unknown_producer_at_sequence_zero_is_told_and_not_repeated_for_ever() -> None:
     accumulator = filled(1)
     (batch,) = drain_all(accumulator)
-    assert not accumulator.refused_as_unknown(batch, 0.0)
+    assert not accumulator.rejected_unknown_producer(batch, 0.0)
     assert accumulator.incomplete() == set()
 
 
@@ -305,7 +305,7 @@ class Run:
             self.acknowledged += batch.tokens
             return
         known = self.broker.knows(batch.identity)
-        refused = self.accumulator.refused_out_of_order if known else self.accumulator.refused_as_unknown
+        refused = self.accumulator.rejected_out_of_order if known else self.accumulator.rejected_unknown_producer
         if not refused(batch, self.now_s):
             self.failed += batch.tokens
 
@@ -365,7 +365,7 @@ def test_the_model_detects_a_broker_without_deduplication() -> None:
 
 def test_the_model_detects_uncertain_batches_resent_under_a_new_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule is needed: without it a late copy and the resent batch are both appended."""
-    honest = Accumulator.refused_out_of_order
+    honest = Accumulator.rejected_out_of_order
 
     def careless(self: Accumulator, batch: ProducerBatch, not_before_s: float) -> bool:
         batch.uncertain = False
@@ -389,6 +389,6 @@ def test_the_model_detects_uncertain_batches_resent_under_a_new_identity(monkeyp
         run.verify()
 
     doomed()
-    monkeypatch.setattr(Accumulator, "refused_out_of_order", careless)
+    monkeypatch.setattr(Accumulator, "rejected_out_of_order", careless)
     with pytest.raises(AssertionError, match="duplicate"):
         doomed()

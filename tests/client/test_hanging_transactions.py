@@ -1,4 +1,4 @@
-"""Transactions that nobody will end (KIP-664): found, told from those that are under way, and aborted."""
+"""Hanging transactions (KIP-664): found, distinguished from running ones, and aborted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def leave_hanging(folder: Path) -> None:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
-    """One node, `flights` with an open transaction that nobody knows, and one that is under way."""
+    """One node, `flights` with an open transaction unknown to its coordinator, and one that runs."""
     cluster = LocalCluster(tmp_path / "cluster", nodes=1)
     await cluster.up()
     try:
@@ -137,7 +137,7 @@ class MovingCoordinators:
     ("led", "said"),
     [
         (((1, 4), (1, 4)), ""),
-        (((-1, 4),), "nobody knows the transactions of __transaction_state 0 now"),
+        (((-1, 4),), "no coordinator has the transactions of __transaction_state 0 now"),
         (((1, 4), (2, 5)), "a coordinator moved"),
         (((1, 4), (1, 6)), "a coordinator moved"),
     ],

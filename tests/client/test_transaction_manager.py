@@ -148,7 +148,7 @@ def test_records_of_an_aborting_transaction_may_fail_without_changing_anything()
 )
 def test_doubtful_sequences_need_an_identity_that_really_is_new(given: Identity | None, state: State) -> None:
     manager = aborting()
-    manager.ended(given, doubtful=True)
+    manager.ended(given, unresolved_sequences=True)
     assert manager.state is state
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from tidegate.spark.decode import Target, decode_batches
+from tidegate.spark.decompression import Budget
 from tidegate.spark.schema import arrow_schema, spark_schema
-from tidegate.spark.unfold import Budget
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import (

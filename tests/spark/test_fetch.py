@@ -13,7 +13,7 @@ from tidegate.runtime.clock import SystemClock
 from tidegate.spark import fetch
 from tidegate.spark.connection import DataClient, ReadError, offset_query
 from tidegate.spark.fetch import RangeRequest, fetch_range
-from tidegate.spark.patience import StallWatch
+from tidegate.spark.retry import StallWatchdog
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import ControlType, NewRecord, assign_in_place, decode_batch, encode_batch, encode_marker
 
@@ -204,9 +204,9 @@ def test_time_spent_in_the_consumer_is_not_time_without_progress(
     leaping: DataClient, clock: LeapingClock, scripted: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[None] = []
-    look = StallWatch._look
+    look = StallWatchdog._look
     monkeypatch.setattr("tidegate.spark.connection.STALL_TIMEOUT_S", 5.0)
-    monkeypatch.setattr(StallWatch, "_look", lambda watch: (looked.append(None), look(watch)))
+    monkeypatch.setattr(StallWatchdog, "_look", lambda watch: (looked.append(None), look(watch)))
     assert read_slowly(leaping, clock) == list(range(30))
     assert (scripted.reads, looked) == ([(0, 0)], [None])
 
@@ -287,7 +287,7 @@ def test_a_topic_that_is_deleted_in_the_middle_ends_the_read_soon(
     scripted: Script, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not after all of the two minutes that a leader is looked for, and with one warning."""
-    monkeypatch.setattr("tidegate.spark.connection.UNKNOWN_TOPIC_PATIENCE_S", 0.3)
+    monkeypatch.setattr("tidegate.spark.connection.UNKNOWN_TOPIC_TIMEOUT_S", 0.3)
 
     def delete(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk | None:
         scripted.deleted = number == 3

@@ -9,7 +9,7 @@ from tidegate.spark.options import (
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
-    Everywhere,
+    EveryPartition,
     OptionError,
     Partitions,
     Pattern,
@@ -26,7 +26,7 @@ def parse(**more: str) -> ReadOptions:
 
 
 def test_defaults_are_everything_committed() -> None:
-    assert parse() == ReadOptions(("a:1", "b:2"), Topics(("flights",)), Everywhere(EARLIEST), Everywhere(LATEST))
+    assert parse() == ReadOptions(("a:1", "b:2"), Topics(("flights",)), EveryPartition(EARLIEST), EveryPartition(LATEST))
     assert parse().read_committed and parse().fail_on_data_loss and not parse().include_headers
 
 
@@ -56,7 +56,7 @@ def test_a_job_of_the_official_connector_moves_over_by_its_format() -> None:
 
 
 def test_bounds() -> None:
-    assert parse(startingOffsets="EARLIEST", endingOffsets="latest").starting == Everywhere(EARLIEST)
+    assert parse(startingOffsets="EARLIEST", endingOffsets="latest").starting == EveryPartition(EARLIEST)
     assert parse(startingOffsets='{"flights":{"0":23,"1":-2}}').starting == AtOffsets(
         {("flights", 0): 23, ("flights", 1): EARLIEST}
     )

@@ -12,7 +12,7 @@ from tidegate.spark.options import (
     EARLIEST,
     LATEST,
     AtOffsets,
-    Everywhere,
+    EveryPartition,
     OptionError,
     Partitions,
     Pattern,
@@ -20,13 +20,13 @@ from tidegate.spark.options import (
     Topics,
 )
 from tidegate.spark.planning import (
-    Settled,
+    FrozenRange,
     choose_partitions,
+    freeze_range,
     limit_decompressed,
     limit_records,
-    reach_count,
+    reach_task_min,
     require_all_named,
-    settle,
 )
 
 KEY = ("flights", 0)
@@ -40,39 +40,39 @@ FOUND = {
 
 
 def test_everything_ends_at_the_last_stable_offset_or_the_high_watermark() -> None:
-    assert settle(KEY, OPTIONS, LIMITS, None, None) == Settled(10, 90)
-    assert settle(KEY, replace(OPTIONS, read_committed=False), LIMITS, None, None) == Settled(10, 100)
+    assert freeze_range(KEY, OPTIONS, LIMITS, None, None) == FrozenRange(10, 90)
+    assert freeze_range(KEY, replace(OPTIONS, read_committed=False), LIMITS, None, None) == FrozenRange(10, 100)
 
 
 def test_explicit_offsets_are_taken_as_they_are() -> None:
     options = replace(OPTIONS, starting=AtOffsets({KEY: 20}), ending=AtOffsets({KEY: 55}))
-    assert settle(KEY, options, LIMITS, None, None) == Settled(20, 55)
+    assert freeze_range(KEY, options, LIMITS, None, None) == FrozenRange(20, 55)
     special = replace(OPTIONS, starting=AtOffsets({KEY: EARLIEST}), ending=AtOffsets({KEY: LATEST}))
-    assert settle(KEY, special, LIMITS, None, None) == Settled(10, 90)
+    assert freeze_range(KEY, special, LIMITS, None, None) == FrozenRange(10, 90)
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "cut"), [(5, 50, Settled(10, 50)), (20, 95, Settled(20, 90)), (95, 100, Settled(90, 90))]
+    ("start", "end", "cut"), [(5, 50, FrozenRange(10, 50)), (20, 95, FrozenRange(20, 90)), (95, 100, FrozenRange(90, 90))]
 )
-def test_offsets_that_are_not_there_fail_unless_loss_is_accepted(start: int, end: int, cut: Settled) -> None:
+def test_offsets_that_are_not_there_fail_unless_loss_is_accepted(start: int, end: int, cut: FrozenRange) -> None:
     options = replace(OPTIONS, starting=AtOffsets({KEY: start}), ending=AtOffsets({KEY: end}))
     with pytest.raises(ReadError, match="failOnDataLoss=false"):
-        settle(KEY, options, LIMITS, None, None)
-    assert settle(KEY, replace(options, fail_on_data_loss=False), LIMITS, None, None) == cut
+        freeze_range(KEY, options, LIMITS, None, None)
+    assert freeze_range(KEY, replace(options, fail_on_data_loss=False), LIMITS, None, None) == cut
 
 
 def test_a_time_after_the_last_record_starts_nowhere_and_ends_at_the_end() -> None:
     nothing, at_40 = replace(LIMITS, offset=-1), replace(LIMITS, offset=40)
-    assert settle(KEY, OPTIONS, LIMITS, at_40, nothing) == Settled(40, 90)
+    assert freeze_range(KEY, OPTIONS, LIMITS, at_40, nothing) == FrozenRange(40, 90)
     with pytest.raises(ReadError, match="startingOffsetsByTimestampStrategy=latest"):
-        settle(KEY, OPTIONS, LIMITS, nothing, None)
-    assert settle(KEY, replace(OPTIONS, starting_after_last_is_error=False), LIMITS, nothing, None) == Settled(90, 90)
+        freeze_range(KEY, OPTIONS, LIMITS, nothing, None)
+    assert freeze_range(KEY, replace(OPTIONS, starting_after_last_is_error=False), LIMITS, nothing, None) == FrozenRange(90, 90)
 
 
 @given(st.integers(0, 120), st.integers(0, 120))
 def test_a_range_never_ends_before_it_starts_nor_leaves_the_log(start: int, end: int) -> None:
     options = replace(OPTIONS, starting=AtOffsets({KEY: start}), ending=AtOffsets({KEY: end}), fail_on_data_loss=False)
-    found = settle(KEY, options, LIMITS, None, None)
+    found = freeze_range(KEY, options, LIMITS, None, None)
     assert 10 <= found.start <= found.end <= 90
 
 
@@ -88,7 +88,7 @@ def test_partitions_are_chosen_by_name_pattern_or_list() -> None:
 
 def test_bounds_by_partition_must_name_exactly_what_is_read() -> None:
     keys = [("flights", 0), ("flights", 1)]
-    require_all_named("starting", Everywhere(EARLIEST), keys)
+    require_all_named("starting", EveryPartition(EARLIEST), keys)
     with pytest.raises(OptionError, match="flights-1 is missing"):
         require_all_named("starting", AtOffsets({("flights", 0): 1}), keys)
     with pytest.raises(OptionError, match="flights-2, which is not read"):
@@ -101,9 +101,9 @@ def make(*ranges: tuple[int, int, int]) -> list[SplitRange]:
 
 def test_min_partitions_divides_the_largest_ranges_until_there_are_so_many() -> None:
     splits = {("a", 0): make((0, 100, 1000), (100, 110, 10)), ("b", 0): make((5, 8, 2000))}
-    assert reach_count(splits, None) == splits
-    assert reach_count(splits, 3) == splits
-    found = reach_count(splits, 7)
+    assert reach_task_min(splits, None) == splits
+    assert reach_task_min(splits, 3) == splits
+    found = reach_task_min(splits, 7)
     assert found["b", 0] == make((5, 6, 666), (6, 7, 666), (7, 8, 666))  # no more than one offset each
     assert [(part.start, part.end) for part in found["a", 0]] == [(0, 33), (33, 66), (66, 100), (100, 110)]
 
@@ -121,7 +121,7 @@ def test_there_are_exactly_min_partitions_and_they_cover_the_same_offsets(
         at += offsets
     limited = limit_records(ranges, records_max)
     assert all(part.end - part.start <= (records_max or at) for part in limited)
-    found = reach_count({KEY: limited}, wanted)[KEY]
+    found = reach_task_min({KEY: limited}, wanted)[KEY]
     assert len(found) == max(len(limited), min(wanted, at))
     assert [0, *(part.end for part in found)] == [*(part.start for part in found), at]
     assert all(part.start < part.end for part in found)
@@ -146,4 +146,4 @@ def test_tasks_without_number_are_refused_before_they_are_made() -> None:
     with pytest.raises(OptionError, match="maxRecordsPerPartition would make"):
         limit_records(endless, 1)
     with pytest.raises(OptionError, match="minPartitions would make"):
-        reach_count({KEY: endless}, 1 << 40)
+        reach_task_min({KEY: endless}, 1 << 40)

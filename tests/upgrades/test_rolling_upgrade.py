@@ -16,7 +16,7 @@ import pytest
 from tidegate.chaos.checks import archive
 from tidegate.chaos.load.processes import Plan
 from tidegate.chaos.run.harness import Run, run_scenario
-from tidegate.chaos.run.timed_kills import AimedKill
+from tidegate.chaos.run.timed_kills import InjectedFault
 from tidegate.chaos.scenarios.named import BETWEEN_S, NamedScenario
 from tidegate.client.administration.admin import Admin, NewTopic
 from tidegate.processes.local_cluster import LocalClusterError, LocalNode
@@ -128,7 +128,7 @@ class RollingUpgrade:
         step = f"node {node.id}, {what}"
         run.outcome.require(f"a stop by SIGTERM is clean ({step})", code == 0, f"exit code {code}")
         node.python_path = python_path
-        await run.recovery(step, AimedKill(node.id, begin, code), "everybody", lambda commit: commit.invoked >= begin)
+        await run.recovery(step, InjectedFault(node.id, begin, code), "everybody", lambda commit: commit.invoked >= begin)
         recovered = (await node.status()).recovered_logs
         run.outcome.require(f"a start needs no recovery ({step})", recovered == 0, f"{recovered} logs")
         await run.wait_in_sync()

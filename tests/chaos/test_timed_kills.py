@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 import pytest
-from tidegate.chaos.run import timed_kills as aimed
-from tidegate.chaos.run.timed_kills import AimedKill, AimedKillError, kill_coordinator_mid_commit, wait_completed
+from tidegate.chaos.run import timed_kills
+from tidegate.chaos.run.timed_kills import FaultInjectionError, InjectedFault, kill_coordinator_mid_commit, wait_completed
 from tidegate.client.administration.descriptions import TransactionDescription
 from tidegate.client.connecting.errors import RequestError
 from tidegate.runtime.clock import ManualClock
@@ -88,12 +88,12 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> ScriptedCluster:
                 raise RequestError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id)
             return TransactionDescription(transactional_id, made.state, 1, 2, 1000, -1, answer, {})
 
-    monkeypatch.setattr(aimed, "Admin", ScriptedAdmin)
-    monkeypatch.setattr(aimed, "POLL_INTERVAL_S", 0)
+    monkeypatch.setattr(timed_kills, "Admin", ScriptedAdmin)
+    monkeypatch.setattr(timed_kills, "POLL_INTERVAL_S", 0)
     return made
 
 
-def kill(cluster: Any, **options: Any) -> AimedKill:
+def kill(cluster: Any, **options: Any) -> InjectedFault:
     return asyncio.run(kill_coordinator_mid_commit(cluster, "t", **options))
 
 
@@ -127,24 +127,24 @@ def test_a_coordinator_that_moves_takes_the_aim_along_and_the_old_one_is_disarme
 
 def test_a_node_that_ends_otherwise_is_no_hit(cluster: ScriptedCluster) -> None:
     cluster.node(1).dies_when_armed, cluster.node(1).exit_code = 1, 1
-    with pytest.raises(AimedKillError, match="exit code 1, not by the fault point"):
+    with pytest.raises(FaultInjectionError, match="exit code 1, not by the fault point"):
         kill(cluster)
 
 
 def test_when_nothing_is_committed_the_point_is_disarmed_and_said(cluster: ScriptedCluster) -> None:
-    with pytest.raises(AimedKillError, match="does it commit"):
+    with pytest.raises(FaultInjectionError, match="does it commit"):
         kill(cluster, timeout_s=5)
     assert cluster.node(1).armed[-1] == {"transactional_id": ""}
 
 
 def test_a_cluster_without_fault_points_is_named_as_the_cause(cluster: ScriptedCluster) -> None:
     cluster.node(1).refuses = grpc.StatusCode.PERMISSION_DENIED
-    with pytest.raises(AimedKillError, match="fault_points=True"):
+    with pytest.raises(FaultInjectionError, match="fault_points=True"):
         kill(cluster)
 
 
 def test_a_transaction_is_completed_only_by_another_node_and_when_it_is_no_longer_prepared(cluster: ScriptedCluster) -> None:
-    fallen = AimedKill(1, 0.0, -9, "t")
+    fallen = InjectedFault(1, 0.0, -9, "t")
     cluster.coordinators, cluster.state = [1, 2], "CompleteCommit"
     assert asyncio.run(wait_completed(cluster, fallen)).coordinator == 2  # type: ignore[arg-type]
 
@@ -155,6 +155,6 @@ def test_a_transaction_that_stays_prepared_is_reported(cluster: ScriptedCluster,
     async def advance(_: float) -> None:
         cluster.clock.advance(1)
 
-    monkeypatch.setattr(aimed.asyncio, "sleep", advance)
-    with pytest.raises(AimedKillError, match="node 2 says PrepareCommit"):
-        asyncio.run(wait_completed(cluster, AimedKill(1, 0.0, -9, "t"), timeout_s=3))  # type: ignore[arg-type]
+    monkeypatch.setattr(timed_kills.asyncio, "sleep", advance)
+    with pytest.raises(FaultInjectionError, match="node 2 says PrepareCommit"):
+        asyncio.run(wait_completed(cluster, InjectedFault(1, 0.0, -9, "t"), timeout_s=3))  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ BACKOFF_LAST_S: Final = 1.0
 LOOKS_A_TIMEOUT: Final = 20
 
 
-class Patience:
+class RetryBudget:
     """Bounds the attempts of one piece of work: waits with a growing, jittered back-off, and gives up after the timeout.
 
     A topic that the metadata do not know is waited for less long, counted from the first time that they said so.
@@ -49,7 +49,7 @@ class Patience:
         return True
 
 
-class StallWatch:
+class StallWatchdog:
     """Calls `on_stall` once when one stay inside `with watch:` lasts longer than `timeout_s`; time outside does not count.
 
     gRPC's own deadline is one for the whole call, the reader's time included.  A thread looks on, as `next(call)` cannot be given

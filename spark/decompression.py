@@ -62,14 +62,14 @@ class Section:
 Piece = tuple[bytes, Sequence[Section]]
 
 
-def unfold(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget) -> Iterator[Piece]:
+def decompress_pieces(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget) -> Iterator[Piece]:
     """The records of the `batches` (position in `chunk`, header), in order; raises KafkaError and Malformed."""
     if any(header.attributes & COMPRESSION_BITS for _, header in batches):
-        return _unfold_compressed(chunk, batches, budget)
-    return _unfold_plain(chunk, batches, budget)
+        return _compressed_pieces(chunk, batches, budget)
+    return _plain_pieces(chunk, batches, budget)
 
 
-def _unfold_plain(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget) -> Iterator[Piece]:
+def _plain_pieces(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget) -> Iterator[Piece]:
     """Nothing is copied, except from a batch that is too large for one piece."""
     sections: list[Section] = []
     cost = 0
@@ -88,7 +88,7 @@ def _unfold_plain(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budg
         yield chunk, sections
 
 
-def _unfold_compressed(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget) -> Iterator[Piece]:
+def _compressed_pieces(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget) -> Iterator[Piece]:
     parts: list[bytes | memoryview] = []
     sections: list[Section] = []
     size = cost = 0
