@@ -126,7 +126,7 @@ def warm_up(targets: list[Target], seconds: float) -> None:
 
 
 def disk_probe(directory: Path) -> Figures:
-    """What one flush of a small write costs here: the ground under every acks=all of Tidegate."""
+    """The time of one flush of a small write on this disk: the lower bound of every acks=all of Tidegate."""
     path = directory / "probe"
     handle = os.open(path, os.O_CREAT | os.O_WRONLY)
     times = []

@@ -2,8 +2,8 @@
 
     python bench/idle.py [--nodes 3] [--partitions 4] [--seconds 20] [--profile]
 
-Nobody writes or reads; the partitions of one topic have a replica on every node, so followers fetch from leaders, heartbeats and
-probes go round, and the quorum's leader tells the others that it is there.  A node that may use 20 ms a second
+No client writes or reads; the partitions of one topic have a replica on every node: followers fetch from leaders, nodes send
+heartbeats and probes, and the quorum's leader sends its own heartbeats.  A node that may use 20 ms a second
 (`tidegate chaos run starved`) has for its clients what this leaves.  The first row of a node is the whole process; those below
 are its threads, from /proc/PID/task.  Aims: an idle node below 8 ms a second, the active controller below 12.
 

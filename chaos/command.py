@@ -1,4 +1,4 @@
-"""`tidegate chaos`: hurt a cluster of real processes on this machine and check what its clients saw."""
+"""`tidegate chaos`: inject faults into a cluster of real processes on this machine and check its clients' history."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run_scenarios(
     directory: Annotated[Path, typer.Option(help="Where histories, reports and the nodes' logs go.")] = Path("tidegate-chaos"),
     json: Json = False,
 ) -> None:
-    """Run scenarios, one after the other.  Exit code 1 when anything that was checked does not hold."""
+    """Run scenarios, one after the other.  Exit code 1 when a check fails."""
     from ..client.command_line.output import complain, run
     from .scenarios.table import SCENARIOS
 
@@ -76,7 +76,7 @@ def simulate_storage(
     ] = "log",
     json: Json = False,
 ) -> None:
-    """Random histories of logs on disks that lie, held against a model.  Exit code 1 when a promise does not hold."""
+    """Random histories of logs on faulty disks, compared with a model.  Exit code 1 when a promise does not hold."""
     from ..client.command_line.output import complain
     from .sim.runs import run_seeds
     from .sim.storage.kinds import KINDS, history_of
@@ -145,7 +145,7 @@ def simulate_transactions(
 def check_again(
     directory: Annotated[Path, typer.Argument(help="The folder of a run, with history.jsonl and final.json.")], json: Json = False
 ) -> None:
-    """Check the history of a former run again.  Exit code 1 when it holds an anomaly."""
+    """Check the history of a former run again.  Exit code 1 when it has an anomaly."""
     from ..client.command_line.output import complain, show_json
     from .checks import archive
     from .checks.checker import check

@@ -1,4 +1,4 @@
-"""Spark's way to the data: the batch source `tidegate`, and what it takes to run Spark on one machine.
+"""The Spark batch source `tidegate`, and a Spark session for one machine.
 
     from tidegate.spark import local_session
     spark = local_session("backfill")
@@ -24,7 +24,7 @@ __all__ = ["count_committed", "local_session", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("tidegate")` known to a session, where it is not registered by itself already."""
+    """Registers `format("tidegate")` with a session that has not registered it by itself."""
     from .source import register as register_source
 
     register_source(spark)

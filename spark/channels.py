@@ -1,7 +1,7 @@
 """Open gRPC channels by endpoint.
 
-A Spark worker keeps one of these from task to task: to connect anew for every task costs more than a small task itself, and two
-hundred tasks would be two hundred connections.  The least recently used channel is closed where there are too many.
+A Spark worker keeps one `Channels` from task to task: a new connection for every task would cost more than a small task itself,
+and two hundred tasks would be two hundred connections.  Above the limit, it closes the least recently used channel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Channels:
         self.opened = 0
 
     def to(self, endpoint: str) -> grpc.Channel:
-        """A channel that waits for a busy node, and learns at once that a node is gone."""
+        """A channel to this endpoint; it waits for a busy node, and fails at once for a node that has ended."""
         with self._lock:
             if self._process != os.getpid():  # a channel does not survive a fork
                 self._open, self._process = {}, os.getpid()

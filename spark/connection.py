@@ -1,15 +1,15 @@
-"""The blocking gRPC client of the data service: finds leaders, asks them, and keeps asking within bounds.
+"""The blocking gRPC client of the data service: finds leaders, sends them requests, and retries within bounds.
 
-One instance serves one driver call or one task, in one thread.  It promises that a call either returns what the partition's
-leader said or raises `ReadError`; in between it follows leader hints, asks the other nodes for the leader when it has none, and
-waits longer and longer between attempts, until `retry_timeout_ms` have passed without progress.  A topic that the cluster's
-metadata do not know is asked for again for some seconds only: it may have been made a moment ago, and else it was deleted.
+One instance serves one driver call or one task, in one thread.  A call either returns the answer of the partition's leader or
+raises `ReadError`.  In between it follows leader hints, asks the other nodes when it knows no leader, and waits longer and longer
+between attempts, until `retry_timeout_ms` have passed without progress.  For a topic that is not in the cluster's metadata it
+retries for some seconds only: the topic may have been created a moment ago; otherwise it was deleted.
 
-A stream has no deadline as a whole.  It is given up when the node is silent for STALL_TIMEOUT_S while its next chunk is waited
-for; the time in which the consumer does something else does not count.
+A stream has no deadline as a whole.  The client cancels it when it waits for the next chunk and the node is silent for
+STALL_TIMEOUT_S; the time in which the consumer processes a chunk does not count.
 
-What is retried: a node that cannot be reached or went away in the middle, and the Kafka errors that a later attempt can cure (a
-moved leader, an offset that a new leader does not know as committed yet).  Everything else is final at once.
+The client retries when a node cannot be reached or ends during the call, and for the Kafka errors that a later attempt can cure
+(a moved leader, an offset that a new leader does not know as committed yet).  All other errors are final at once.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Key = tuple[str, int]  # topic, partition
 
 ERROR_DETAIL_KEY = "tidegate-error-bin"
 CALL_TIMEOUT_S = 30.0
-DESCRIBE_TIMEOUT_S = 5.0  # any node can answer: one that is silent is passed over soon
-COUNT_TIMEOUT_S = 60.0  # the first count of a log that an older version has written takes its time, and goes on when asked again
+DESCRIBE_TIMEOUT_S = 5.0  # any node can answer, so the client soon tries another one
+COUNT_TIMEOUT_S = 60.0  # the first count of a log from an older version takes long, and continues with the next request
 UNKNOWN_TOPIC_TIMEOUT_S = 5.0  # a topic made a moment ago may be unknown to the node that is asked
 STALL_TIMEOUT_MIN_S = 5.0
-STALL_TIMEOUT_S = 60.0  # how long a frozen leader is waited for; a stream that is cut then resumes
+STALL_TIMEOUT_S = 60.0  # how long to wait for a silent leader; then the client cancels the stream and resumes
 PLANNED_AT_ONCE = 1_000  # partitions of one PlanManyRanges
 
 _CURABLE = frozenset(
@@ -68,14 +68,14 @@ _LOST = frozenset(
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.CANCELLED,
         grpc.StatusCode.ABORTED,
-        grpc.StatusCode.INTERNAL,  # a killed server's reset of the stream arrives as this or the next
+        grpc.StatusCode.INTERNAL,  # a killed server resets the stream; gRPC reports this code or the next
         grpc.StatusCode.UNKNOWN,
     }
 )
 
 
 class ReadError(Exception):
-    """A read that cannot go on.  `code` is Kafka's; `log_start_offset` is set when records below it are gone (else -1)."""
+    """A read that cannot continue.  `code` is Kafka's; `log_start_offset` is set when records below it are deleted (else -1)."""
 
     def __init__(self, code: ErrorCode, message: str, log_start_offset: int = -1) -> None:
         message = _without_code(code, message)
@@ -89,7 +89,7 @@ class ReadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """Who leads a partition, as far as the client knows."""
+    """The client's view of a partition's leader."""
 
     node_id: int
     leader_epoch: int
@@ -98,7 +98,7 @@ class LeaderView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic as some node described it."""
+    """A topic, as one node described it."""
 
     name: str
     topic_id: bytes
@@ -118,7 +118,7 @@ class OffsetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SplitRange:
-    """Part of a partition, between batch boundaries wherever it was cut."""
+    """Part of a partition; its inner boundaries are batch boundaries."""
 
     start: int
     end: int
@@ -128,15 +128,15 @@ class SplitRange:
 
 @dataclass(slots=True)
 class _Problem:
-    """Why an attempt failed, and whether another can help."""
+    """Why an attempt failed, and whether another one can succeed."""
 
     code: ErrorCode
     message: str
     curable: bool
     leader: LeaderView | None = None
     log_start_offset: int = -1
-    topic_unknown: bool = False  # to the metadata of a node, not only to one that should hold it
-    method_unknown: bool = False  # to a node of an older version
+    topic_unknown: bool = False  # a node's metadata do not have the topic, not only the node as replica
+    method_unknown: bool = False  # a node of an older version does not know the method
 
     def error(self) -> ReadError:
         return ReadError(self.code, self.message, self.log_start_offset)
@@ -153,13 +153,13 @@ class DataClient:
         clock: Clock | None = None,
         channels: Channels | None = None,
     ) -> None:
-        """`bootstrap`: gRPC or Kafka listeners of some nodes, each as host:port.  `channels` that are given stay open."""
+        """`bootstrap`: gRPC or Kafka listeners of some nodes, each as host:port.  `close` does not close passed `channels`."""
         self._bootstrap = tuple(bootstrap)
-        self._grpc_of: dict[str, tuple[str, ...]] = {}  # of those that turned out to be Kafka listeners
-        self._endpoints: tuple[str, ...] = ()  # learnt from the cluster; the bootstrap list stays as a fallback
+        self._grpc_of: dict[str, tuple[str, ...]] = {}  # gRPC endpoints by Kafka listener of the bootstrap list
+        self._endpoints: tuple[str, ...] = ()  # from the cluster's answers; the bootstrap list stays as a fallback
         self._clock = clock or SystemClock()
         self._retry_timeout_s = retry_timeout_ms / 1000
-        # Half of the patience, so that there is some left for another leader.
+        # Half of the retry timeout, so that some is left for another leader.
         self._stall_timeout_s = min(STALL_TIMEOUT_S, max(STALL_TIMEOUT_MIN_S, self._retry_timeout_s / 2))
         self._own_channels = None if channels is not None else Channels()
         self._channels = channels or self._own_channels or Channels()
@@ -167,21 +167,21 @@ class DataClient:
         self._unreachable: set[str] = set()
 
     def close(self) -> None:
-        """Closes the channels that are its own; calls in progress on them end."""
+        """Closes its own channels; running calls on them end."""
         if self._own_channels is not None:
             self._own_channels.close()
         for endpoint in self._unreachable:
-            self._channels.drop(endpoint)  # what is kept from task to task must not try to connect for ever
+            self._channels.drop(endpoint)  # a channel kept from task to task must not try to connect for ever
 
     def retry_budget(self) -> RetryBudget:
         return RetryBudget(self._clock, self._retry_timeout_s, UNKNOWN_TOPIC_TIMEOUT_S)
 
     def known_leader(self, topic: str, partition: int) -> LeaderView | None:
-        """The leader that was asked last, for a task to start from."""
+        """The leader of the last request; a task begins with it."""
         return self._leaders.get((topic, partition))
 
     def remember_leader(self, topic: str, partition: int, leader: LeaderView) -> None:
-        """What `known_leader` said on the driver; when it is no longer true, the first call finds out."""
+        """Takes `known_leader` of the driver; if another node leads by then, the first call gets the new leader."""
         self._leaders[topic, partition] = leader
 
     # Topics
@@ -216,7 +216,7 @@ class DataClient:
         return {}, problem
 
     def _behind(self, endpoint: str) -> tuple[str, ...]:
-        """Where to ask instead, when a Kafka listener was given."""
+        """The gRPC endpoints to use when the bootstrap address is a Kafka listener."""
         found = grpc_addresses(endpoint)
         if found:
             self._grpc_of[endpoint] = found
@@ -239,7 +239,7 @@ class DataClient:
     def offsets(
         self, topic: TopicView, queries: Iterable[data_pb2.OffsetQuery], *, read_committed: bool
     ) -> dict[int, OffsetAnswer]:
-        """Asks the leaders of the partitions; every query's partition is in the answer."""
+        """Asks the leaders of the partitions; the result has every queried partition."""
         left = {query.partition: query for query in queries}
         answers: dict[int, OffsetAnswer] = {}
         budget = self.retry_budget()
@@ -254,7 +254,7 @@ class DataClient:
     def _offsets_once(
         self, topic: TopicView, left: dict[int, data_pb2.OffsetQuery], answers: dict[int, OffsetAnswer], read_committed: bool
     ) -> _Problem | None:
-        """One round over all leaders; moves what was answered from `left` to `answers`."""
+        """One round over all leaders; moves answered partitions from `left` to `answers`."""
         last: _Problem | None = None
         by_leader: dict[str, list[data_pb2.OffsetQuery]] = {}
         for partition, query in left.items():
@@ -311,7 +311,7 @@ class DataClient:
         *,
         estimate_decompressed: bool = False,
     ) -> dict[Key, list[SplitRange]]:
-        """As `plan_ranges`, for many partitions with one question to each leader; `wanted` holds their [start, end).
+        """As `plan_ranges`, for many partitions with one request to each leader; `wanted` holds their [start, end).
 
         To estimate how much the ranges hold decompressed, the leaders read one batch of each partition."""
         left = {
@@ -338,7 +338,7 @@ class DataClient:
         found: dict[Key, list[SplitRange]],
         estimate_decompressed: bool,
     ) -> _Problem | None:
-        """One round over all leaders; moves what was answered from `left` to `found`."""
+        """One round over all leaders; moves answered partitions from `left` to `found`."""
         last: _Problem | None = None
         by_leader: dict[str, list[Key]] = {}
         for key, request in left.items():
@@ -383,7 +383,7 @@ class DataClient:
                     self._forget(request.topic, request.partition, problem)
             return problem
         last: _Problem | None = None
-        for request, answer in zip(together.partitions, reply.partitions, strict=False):  # a long answer may be cut short
+        for request, answer in zip(together.partitions, reply.partitions, strict=False):  # a leader may answer only a prefix
             if answer.error_code:
                 last = _partition_problem(request.topic, answer)
                 last.log_start_offset = answer.log_start_offset
@@ -408,7 +408,7 @@ class DataClient:
         return self._of_leader(topic, partition, ask).records
 
     def _of_leader(self, topic: str, partition: int, ask: Callable[[data_pb2_grpc.DataStub, int], Reply]) -> Reply:
-        """The answer of the partition's leader to a call that can be repeated."""
+        """The answer of the partition's leader to an idempotent call."""
         budget = self.retry_budget()
         while True:
             leader, problem = self._leader(topic, partition)
@@ -426,7 +426,7 @@ class DataClient:
     ) -> Generator[data_pb2.RangeChunk]:
         """One attempt to stream a range from the leader; raises StreamLost or ReadError, at once or in the middle.
 
-        Some chunks hold nothing but the word that the node's queue moves (`waiting`)."""
+        Some chunks only report that the node's queue moves (`waiting`)."""
         leader, problem = self._leader(topic, partition)
         if leader is None:
             assert problem is not None
@@ -460,7 +460,7 @@ class DataClient:
             raise (StreamLost(problem.error()) if problem.curable else problem.error()) from None
         finally:
             watch.close()
-            call.cancel()  # no effect once it has ended
+            call.cancel()  # without effect on a call that has ended
 
     # Leaders
 
@@ -476,7 +476,7 @@ class DataClient:
         return known, None
 
     def _note_leader(self, topic: str, partition: int, leader: LeaderView | None) -> None:
-        """Takes the newer view: a node whose metadata lags must not bring an old leader back."""
+        """Keeps the view with the higher epoch: a node with old metadata must not restore a former leader."""
         known = self._leaders.get((topic, partition))
         if leader is not None and (known is None or leader.leader_epoch >= known.leader_epoch):
             self._leaders[topic, partition] = leader
@@ -499,7 +499,7 @@ class DataClient:
 
 
 class StreamLost(Exception):
-    """A stream that broke for a reason that another attempt may cure; `error` is what to raise when there is none."""
+    """A stream that broke for a reason that another attempt may cure; `error`: to raise when there is no other attempt."""
 
     def __init__(self, error: ReadError, topic_unknown: bool = False) -> None:
         super().__init__(str(error))
@@ -508,14 +508,14 @@ class StreamLost(Exception):
 
 
 def offset_query(partition: int, *, timestamp_ms: int | None = None) -> data_pb2.OffsetQuery:
-    """Asks for the latest visible offset, or the first at or after a time; the limits of the log come with either."""
+    """A query for the latest visible offset, or the first at or after a time; the answer also has the limits of the log."""
     if timestamp_ms is None:
         return data_pb2.OffsetQuery(partition=partition, kind=data_pb2.OffsetQuery.LATEST)
     return data_pb2.OffsetQuery(partition=partition, kind=data_pb2.OffsetQuery.AT_TIMESTAMP, timestamp_ms=timestamp_ms)
 
 
 def _whole_split(asked: data_pb2.PlanRangesRequest, answered: Iterable[data_pb2.Range]) -> list[SplitRange]:
-    """The ranges of an answer, which adjoin and cover what was asked for exactly."""
+    """The ranges of an answer; raises unless they adjoin and cover exactly the requested one."""
     ranges = [
         SplitRange(part.start, part.end, part.bytes_estimated, part.decompressed_bytes_estimated) for part in answered
     ]
@@ -548,7 +548,7 @@ def _without_code(code: ErrorCode, message: str) -> str:
 
 
 def _problem_of(failure: grpc.RpcError, endpoint: str) -> _Problem:
-    """What a failed call means: the server's own detail when it sent one, else what gRPC says about the connection."""
+    """The problem of a failed call: the server's own detail, else gRPC's message about the connection."""
     assert isinstance(failure, grpc.Call)
     for key, value in failure.trailing_metadata() or ():
         if key == ERROR_DETAIL_KEY:

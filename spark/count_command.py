@@ -1,4 +1,4 @@
-"""`tidegate count`: how many records a topic holds for a read_committed reader.  Neither Spark nor the data is needed for that.
+"""`tidegate count`: how many records a topic holds for a read_committed reader, without Spark and without reading data.
 
 Exit codes: 0, 1 when there is no answer, 2 for a mistake in the arguments.
 """

@@ -1,10 +1,10 @@
-"""How many records there are, asked of the partitions' leaders: they know it from indexes, and no data is read.  Without Spark.
+"""Counts records by requests to the partitions' leaders, which count by indexes and read no data.  Without Spark.
 
     count_committed("localhost:9192", "flights")                                    all that can be read now
     count_committed("localhost:9192", "flights", {0: (0, 1000), 1: (0, 250)})       these offsets of these partitions
 
-What is counted is what a read_committed reader of the same offsets gets: no transaction markers, no records of aborted
-transactions, none that compaction has removed, and nothing above the last stable offset.
+The count is the number of records that a read_committed reader of the same offsets gets: without transaction markers, records
+of aborted transactions, records that compaction removed, and records above the last stable offset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .options import RETRY_TIMEOUT_MS_DEFAULT, parse_bootstrap
 
 @dataclass(frozen=True, slots=True)
 class PartitionCount:
-    """`records` of a partition have offsets in [start, end) and can be read."""
+    """A partition's number of readable `records` with offsets in [start, end)."""
 
     partition: int
     start: int
@@ -35,10 +35,10 @@ def count_committed(
     *,
     retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT,
 ) -> int:
-    """The committed records of a topic, or of [start, end) of some of its partitions.  Waits for the answer.
+    """The number of committed records of a topic, or of [start, end) of some of its partitions.  Blocks.
 
-    `bootstrap`: Kafka or gRPC listeners of some nodes, as host:port,host:port.  Raises ReadError, also when a range is not there
-    (OFFSET_OUT_OF_RANGE, below the log start or above what is committed).
+    `bootstrap`: Kafka or gRPC listeners of some nodes, as host:port,host:port.  Raises ReadError: OFFSET_OUT_OF_RANGE for a range
+    below the log start or above the committed end.
     """
     return sum(count.records for count in counts_of(bootstrap, topic, ranges, retry_timeout_ms=retry_timeout_ms))
 
@@ -72,7 +72,7 @@ def counts_of(
 def _require_ends(
     client: DataClient, view: TopicView, ranges: Mapping[int, tuple[int, int]], *, read_committed: bool
 ) -> None:
-    """A count waits for what a leader may not know to be committed yet; here the leaders say that they know."""
+    """A count would wait for offsets that the leader does not know as committed yet: checks first that the leaders do."""
     answers = client.offsets(view, [offset_query(partition) for partition in ranges], read_committed=read_committed)
     for partition, (start, end) in sorted(ranges.items()):
         answer = answers[partition]

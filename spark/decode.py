@@ -1,17 +1,17 @@
-"""Record batches to Arrow columns, vectorised: the reader's share of the cost of a record, about a tenth of what the JVM adds.
+"""Decodes record batches to Arrow columns with numpy; the cost of a record is about a tenth of the JVM's part.
 
 How a group of batches becomes columns:
 
-1. the record sections of so many batches as memory allows (`unfold`) are laid end to end in one buffer (the chunk itself when
-   nothing is compressed);
-2. one loop in Python walks the record *lengths*, the only thing about records that is sequential by nature;
+1. `decompress_pieces` puts the record sections of as many batches as memory allows into one buffer, end to end (the chunk itself
+   when no batch is compressed);
+2. one loop in Python reads the record *lengths*, since only they are sequential;
 3. numpy decodes each varint field of all records at once, every field giving the position of the next;
-4. Arrow gathers the keys and values: seen as a binary array whose offsets alternate start, end, start, end, ..., the buffer
-   holds the wanted bytes at the even places and gaps at the odd ones, so that one `take` copies exactly the wanted ones.
+4. Arrow gathers the keys and values: as a binary array whose offsets alternate start, end, start, end, ..., the buffer has the
+   selected bytes at even indices and the bytes between at odd ones, so that one `take` copies exactly the selected ones.
 
-A producer can put anything into a batch with a valid CRC, and the broker does not look inside: every length is checked against
-its record before a byte is gathered, and nonsense raises INVALID_RECORD naming the offsets.  Offsets must ascend strictly within
-the bounds that the batch header promises.
+The bytes of a record are a producer's, whatever the CRC says: the decoder checks every length against its record before it
+gathers a byte, and invalid data raises INVALID_RECORD that names the offsets.  Offsets must ascend strictly within the bounds of
+the batch header.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Octets = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is read: the constant columns, the projection, and the offsets asked for, [start, end)."""
+    """The parameters of a decode: the constant columns, the projection, and the requested offsets, [start, end)."""
 
     topic: str
     partition: int
@@ -53,7 +53,7 @@ def decode_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The visible `batches` (position in `chunk`, header) as Arrow batches, empty ones left out; raises KafkaError.
 
-    Each is made when it is asked for, and none costs more memory than the budget."""
+    A generator: it makes each Arrow batch on demand, within the memory budget."""
     limits = budget or Budget.of_memory(MEMORY_DEFAULT, target.topic, with_headers="headers" in target.columns)
     first = batches[0][1].base_offset if batches else 0
     last = batches[-1][1].last_offset if batches else 0
@@ -186,7 +186,7 @@ def _record_bounds(octets: Octets, data: bytes, sections: Sequence[Section]) -> 
         two_bytes = begin[octets[begin] > 127]
         if (octets[two_bytes + 1] > 127).any():
             raise Malformed("a length of more than two bytes")
-    except (IndexError, Malformed):  # rare: a record of 8 KiB or more, or nonsense
+    except (IndexError, Malformed):  # rare: a record of 8 KiB or more, or invalid data
         begin = np.array(_walk_any_records(data, sections), np.int64)
     end = np.empty_like(begin)
     end[:-1] = begin[1:]
@@ -198,7 +198,7 @@ def _record_bounds(octets: Octets, data: bytes, sections: Sequence[Section]) -> 
 def _walk_short_records(data: bytes, sections: Sequence[Section]) -> list[int]:
     """The one loop over records, bare because it is half of the whole cost: it *assumes* lengths of one or two bytes.
 
-    What it returns is only good when the caller finds that the assumption held everywhere.
+    The result is valid only if the caller then finds that the assumption held for all records.
     """
     starts: list[int] = []
     low_part, high_part = _LOW, _HIGH
@@ -317,7 +317,7 @@ def _headers(data: bytes, octets: Octets, position: Positions, ends: Positions) 
     values = _gather(data, bounds[2], bounds[3], null if null.any() else None)
     entry = ARROW_HEADERS_TYPE.value_type
     entries = pa.StructArray.from_arrays([names, values], fields=[entry.field(0), entry.field(1)])
-    # A null list takes its place in the offsets like an empty one, so the mask alone makes it null.
+    # A null list has the same offsets as an empty one, so only the mask makes it null.
     lists = pa.ListArray.from_arrays(pa.array(first, pa.int32()), entries, type=ARROW_HEADERS_TYPE)
     missing = counts == 0
     if not missing.any():
@@ -327,7 +327,7 @@ def _headers(data: bytes, octets: Octets, position: Positions, ends: Positions) 
 
 
 def _text(names: Any) -> Any:
-    """Header names as strings.  Kafka demands UTF-8; what breaks the rule is shown with replacement characters, not refused."""
+    """Header names as strings.  Kafka requires UTF-8; invalid bytes become replacement characters, not an error."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

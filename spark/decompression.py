@@ -1,10 +1,9 @@
-"""Stored batches to plain records, piece by piece: what one piece holds in memory is bounded whatever the compression.
+"""Decompresses stored batches piece by piece; the memory of one piece is bounded for any compression ratio.
 
-A few kilobytes may hold gigabytes of records.  So the batches of a chunk are grouped, and decompressed, only as far as the
-`Budget` of a piece goes, which counts bytes and, since columns are made of records, a price for each record.  A batch that goes
-beyond it alone is taken apart between its records: its decompression is a stream (gzip, lz4, zstd; snappy block by block), of
-which no more is read than a piece needs.  Only a single record cannot be taken apart: one above `record_bytes_max` is an error
-that names the option.
+A few kilobytes may decompress to gigabytes of records.  So a piece gets only as many batches of a chunk as its `Budget` allows;
+the budget counts bytes and, since columns are made of records, a cost for each record.  A batch that alone exceeds the budget is
+split between its records: its decompression is a stream (gzip, lz4, zstd; snappy block by block), of which the reader takes only
+what a piece needs.  A single record is never split: one above `record_bytes_max` is an error that names the option.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ READ_BYTES: Final = 1 << 20
 RECORD_PRICE: Final = 256  # of decoding and of the columns of one record, bytes; the name of the topic comes on top
 MEMORY_PER_PIECE: Final = 16  # a task's memory, in pieces: a piece is there decompressed, joined, as columns, and on its way out
 MEMORY_PER_RECORD: Final = 6
-BLOCK_BYTES_MIN: Final = 64 << 10  # what there is always room for: twice the block of an ordinary snappy stream
+BLOCK_BYTES_MIN: Final = 64 << 10  # the least budget: twice the block of an ordinary snappy stream
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
 _STREAMED: Final = {Compression.GZIP: "gzip", Compression.LZ4: "lz4", Compression.ZSTD: "zstd"}
@@ -36,7 +35,7 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a piece may cost (`bytes + records * record_price`), and how large one record may be."""
+    """The limit of a piece (`bytes + records * record_price`), and of a single record."""
 
     piece_cost_max: int
     record_bytes_max: int
@@ -45,7 +44,7 @@ class Budget:
 
     @classmethod
     def of_memory(cls, memory_bytes: int, topic: str, *, with_headers: bool = False) -> Budget:
-        """Shares the memory of a task out.  Headers are small and many: a byte of them becomes several of columns."""
+        """The budget for the memory of a task.  Headers are small and many: each of their bytes needs several in columns."""
         piece = memory_bytes // MEMORY_PER_PIECE // (4 if with_headers else 1)
         return cls(piece, memory_bytes // MEMORY_PER_RECORD, RECORD_PRICE + len(topic))
 
@@ -70,7 +69,7 @@ def decompress_pieces(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], 
 
 
 def _plain_pieces(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget) -> Iterator[Piece]:
-    """Nothing is copied, except from a batch that is too large for one piece."""
+    """The pieces of an uncompressed chunk; only a batch that is too large for one piece is copied."""
     sections: list[Section] = []
     cost = 0
     for position, header in batches:
@@ -116,7 +115,7 @@ def _compressed_pieces(chunk: bytes, batches: Sequence[tuple[int, BatchHeader]],
 
 
 def _decompressed(header: BatchHeader, stored: memoryview, budget: Budget) -> memoryview | None:
-    """All of it, or None when it is larger than a piece."""
+    """The whole decompressed batch, or None when it is larger than a piece."""
     try:
         return decompress(header.compression, stored, budget.piece_cost_max)
     except KafkaError as problem:
@@ -126,7 +125,7 @@ def _decompressed(header: BatchHeader, stored: memoryview, budget: Budget) -> me
 
 
 def _taken_apart(header: BatchHeader, read: Callable[[int], bytes], budget: Budget) -> Iterator[Piece]:
-    """One batch between its records; `read(n)` gives some of the next n bytes, and none at the end."""
+    """Splits one batch between its records; `read(n)` returns some of the next n bytes, and none at the end."""
     held = bytearray()
     left = header.record_count
     wanted = budget.piece_cost_max
@@ -195,7 +194,7 @@ def _reader_of(view: memoryview) -> Callable[[int], bytes]:
 
 
 def _stream(codec: Compression, stored: memoryview, budget: Budget) -> Callable[[int], bytes]:
-    """A decompression of which only so much is done as is read."""
+    """A streaming decompression: it decompresses only the bytes that are read."""
     if codec == Compression.SNAPPY:
         return _reader_of_blocks(_snappy_blocks(stored, budget))
     stream = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(stored)), _STREAMED[codec])

@@ -1,14 +1,14 @@
-"""Reads one range of one partition to its end, whatever happens to the leader meanwhile.
+"""Reads one range of one partition to its end, also when the leader fails or moves meanwhile.
 
-The order of things, for every chunk that arrives:
+For every chunk, in this order:
 
-1. it must continue exactly where the last one ended: nothing skipped, nothing repeated;
+1. it must continue exactly where the last one ended, without skipped or repeated offsets;
 2. every batch in it must have a valid CRC, and offsets above those before it and below the end that the chunk states;
-3. the aborted transactions of the range are known (they come with a stream's first chunk) before a batch is judged visible;
-4. only then does the position move, and the chunk is handed out.
+3. the reader must know the aborted transactions of the range (a stream's first chunk has them) before it filters a batch;
+4. only then the position moves, and the caller gets the chunk.
 
-So when the stream breaks, a new one starts at the position, with a new list of aborted transactions and a new filter, and the
-rows that Spark has seen are exactly those below the position.
+So when the stream breaks, the reader opens a new one at the position, with a new list of aborted transactions and a new filter,
+and the rows that Spark has got are exactly those below the position.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class RangeRequest:
 
 
 def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedChunk]:
-    """Yields the whole range, in order; raises ReadError when it cannot be had.
+    """Yields the whole range, in order; raises ReadError when it cannot be read.
 
-    Only the time in which this side waits for a node counts against its patience, however long the consumer takes for a chunk.
+    Only the time in which the reader waits for a node counts against the retry timeout, not that of the consumer.
     """
     position = request.start
     budget = client.retry_budget()
-    is_logged = False  # of the interruption that goes on
+    is_logged = False  # of the present interruption
     while position < request.end:
         lost: StreamLost | None = None
         try:
@@ -70,7 +70,7 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
             with closing(stream):
                 for chunk in stream:
                     if chunk.waiting:
-                        budget.renew()  # the node is there and gets on with other reads
+                        budget.renew()  # the node works, at other reads
                         continue
                     if visibility is None:
                         aborted = chunk.aborted_transactions if request.read_committed else ()
@@ -79,7 +79,7 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
                     position = chunk.next_offset
                     is_logged = False
                     yield fetched
-                    budget.renew()  # not before: the consumer has taken its time
+                    budget.renew()  # now, since the consumer's time does not count
         except StreamLost as problem:
             lost = problem
         except ReadError as problem:
@@ -105,7 +105,7 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
 
 
 def check_chunk(request: RangeRequest, chunk: data_pb2.RangeChunk, position: int, visibility: VisibilityFilter) -> FetchedChunk:
-    """Verifies that the chunk continues at `position` and holds together; judges its batches."""
+    """Checks that the chunk continues at `position` and is consistent; filters its batches."""
     place = f"{request.topic}-{request.partition}"
     if chunk.start_offset != position or chunk.next_offset <= position:
         raise ReadError(
@@ -132,7 +132,7 @@ def check_chunk(request: RangeRequest, chunk: data_pb2.RangeChunk, position: int
 
 
 def where_to_resume(request: RangeRequest, position: int, problem: ReadError) -> int:
-    """Where to go on when records below the log's start are gone and the user said that this is acceptable."""
+    """The new position when records below the log start are deleted and the user accepts this loss."""
     gone = problem.code == ErrorCode.OFFSET_OUT_OF_RANGE and problem.log_start_offset > position
     if not gone or request.fail_on_data_loss:
         raise problem
@@ -142,7 +142,7 @@ def where_to_resume(request: RangeRequest, position: int, problem: ReadError) ->
 
 
 def deletion_is_accepted(request: RangeRequest, position: int, problem: ReadError) -> bool:
-    """Whether the topic is gone and the user said that a read then ends with what was there."""
+    """Whether the topic is deleted and the user accepts that the read then ends early."""
     if request.fail_on_data_loss or problem.code not in _TOPIC_DELETED:
         return False
     log.warning("records_lost", topic=request.topic, partition=request.partition, first=position, reason=problem)

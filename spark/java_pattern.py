@@ -34,7 +34,7 @@ _FLAGS: Final = frozenset("imsxu")
 
 
 class PatternError(ValueError):
-    """An expression that Java would refuse too, or that has no counterpart here; the message says which."""
+    """An expression that is invalid in Java, too, or that has no counterpart here; the message says which."""
 
 
 def compile_java_pattern(expression: str) -> re.Pattern[str]:

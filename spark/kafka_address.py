@@ -1,7 +1,7 @@
-"""From a node's Kafka address to a gRPC address: whoever reads may give either, as all commands take the Kafka one.
+"""Finds gRPC addresses by a node's Kafka address: a reader's bootstrap may be either, since all commands take the Kafka one.
 
-Two questions of the Kafka protocol: Metadata names the brokers, and one of them says in its configuration (DescribeConfigs) where
-its gRPC listener is.  Through that one the rest of the cluster is found.
+Two requests of the Kafka protocol: Metadata names the brokers, and DescribeConfigs of one of them has the address of its gRPC
+listener.  That node then names the rest of the cluster.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def grpc_addresses(address: str) -> tuple[str, ...]:
 
 
 def _grpc_address(address: str, node_id: int) -> str:
-    """What this broker advertises; empty when it does not say.  Raises OSError, KafkaError."""
+    """The gRPC address that this broker advertises; empty without one.  Raises OSError, KafkaError."""
     resource = {"resource_type": _BROKER_RESOURCE, "resource_name": str(node_id), "configuration_keys": list(_SETTINGS)}
     fields = {"resources": [resource], "include_synonyms": False}
     (result,) = _ask(address, ApiKey.DESCRIBE_CONFIGS, _CONFIGS_VERSION, fields).results

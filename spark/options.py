@@ -1,12 +1,12 @@
 """The options of `spark.read.format("tidegate")`: parsed once, on the driver, into one frozen value.
 
-The names are those of Spark's own Kafka connector wherever the meaning is the same, so that a job moves over by changing its
-format: `kafka.bootstrap.servers` and `kafka.isolation.level` are taken, and what else it sets for Kafka's consumer or for that
-connector (`kafka.*`, fetch retries, groups, triggers) is not needed here, and named in one warning.  Spark lower-cases option
+The names are those of Spark's own Kafka connector wherever the meaning is the same, so that a job only changes its format:
+`kafka.bootstrap.servers` and `kafka.isolation.level` have an effect; other options of Kafka's consumer or of that connector
+(`kafka.*`, fetch retries, groups, triggers) have none here, and one warning names them.  Spark lower-cases option
 names before a source sees them, hence the table below is keyed by the lower case and error messages show the proper spelling.
 
-Nothing else is ignored: an unknown name, two bounds for one side, a bound that a finished read cannot have ("start at
-latest") are errors that say what to write instead.
+The parser ignores no other option: an unknown name, two bounds for one side, or a bound that a batch read cannot have ("start at
+latest") is an error that says what to write instead.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ Bound = EveryPartition | AtOffsets | AtTimestamp | AtTimestamps
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What one `load()` asks for."""
+    """The options of one `load()`."""
 
     bootstrap: tuple[str, ...]
     selection: Selection
@@ -145,7 +145,7 @@ class ReadOptions:
     include_headers: bool = False
     fail_on_data_loss: bool = True
     retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT
-    ignored: tuple[str, ...] = ()  # options for Kafka's consumer or Spark's Kafka connector, without a meaning here
+    ignored: tuple[str, ...] = ()  # options of Kafka's consumer or Spark's Kafka connector, without effect here
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:

@@ -1,4 +1,4 @@
-"""How long a read goes on trying, and how long it waits for a node that is silent."""
+"""How long a read retries, and how long it waits for a silent node."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LOOKS_A_TIMEOUT: Final = 20
 
 
 class RetryBudget:
-    """Bounds the attempts of one piece of work: waits with a growing, jittered back-off, and gives up after the timeout.
+    """Bounds the attempts of one operation: a growing, jittered back-off, and a timeout without progress.
 
-    A topic that the metadata do not know is waited for less long, counted from the first time that they said so.
+    A shorter timeout holds for a topic that is not in the metadata, from the first such answer on.
     """
 
     __slots__ = ("_clock", "_deadline", "_delay_s", "_timeout_s", "_unknown_deadline", "_unknown_topic_s")
@@ -28,13 +28,13 @@ class RetryBudget:
         self.renew()
 
     def renew(self) -> None:
-        """Progress was made: the whole timeout is available again."""
+        """After progress: the whole timeout is available again."""
         self._deadline = self._clock.monotonic() + self._timeout_s
         self._unknown_deadline: float | None = None
         self._delay_s = BACKOFF_FIRST_S
 
     def wait(self, *, topic_unknown: bool = False) -> bool:
-        """Waits before the next attempt; False when there must be none."""
+        """Waits before the next attempt; False after the timeout."""
         now = self._clock.monotonic()
         deadline = self._deadline
         if topic_unknown:
@@ -50,10 +50,10 @@ class RetryBudget:
 
 
 class StallWatchdog:
-    """Calls `on_stall` once when one stay inside `with watch:` lasts longer than `timeout_s`; time outside does not count.
+    """Calls `on_stall` once when one `with watch:` block lasts longer than `timeout_s`; time outside does not count.
 
-    gRPC's own deadline is one for the whole call, the reader's time included.  A thread looks on, as `next(call)` cannot be given
-    a timeout; entering and leaving cost no more than an assignment.
+    gRPC's own deadline would cover the whole call, with the reader's time.  A thread watches, since `next(call)` has no timeout;
+    entering and leaving the block cost one assignment each.
     """
 
     __slots__ = ("_clock", "_closed", "_on_stall", "_timeout_s", "_waiting_since", "has_stalled")

@@ -1,8 +1,8 @@
 """The columns of the source, and the Arrow schema that Spark demands of every batch.
 
 A user's `.schema("value binary")` is a projection: any of the columns, in any order, with exactly these types.  One without any
-column, `.schema(StructType())`, asks for rows only: they are counted where they are, and not read.  Spark refuses a
-batch whose Arrow schema differs in any way, so the Arrow types here are Spark's own translation, spelled out.
+column, `.schema(StructType())`, requests rows only: the leaders count them, and no data is read.  Spark rejects a batch whose
+Arrow schema differs in any way, so the Arrow types here are exactly Spark's own translation.
 """
 
 from __future__ import annotations
@@ -62,5 +62,5 @@ def projected_columns(schema: StructType) -> tuple[str, ...]:
 
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """What every RecordBatch of these columns must have."""
+    """The Arrow schema of every RecordBatch of these columns."""
     return pa.schema([pa.field(name, COLUMNS[name][1]) for name in columns])

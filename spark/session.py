@@ -1,4 +1,4 @@
-"""A Spark session on this machine, set up so that small reads are quick and the terminal stays quiet.
+"""A Spark session on this machine, configured for fast small reads and little terminal output.
 
 Three settings matter for correctness: the workers run this very interpreter, everything binds to loopback, and Java is the one
 that `java.py` found.  Two matter for speed: unix domain sockets to the Python workers here, and the `gc.freeze()` that the
@@ -40,7 +40,7 @@ def local_session(app_name: str, cores: int = 2) -> SparkSession:
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stops the session and the Java that it started, and waits for its end; `stop` alone leaves Java to end some time later."""
+    """Stops the session and its Java process, and waits for its end; after `stop` alone, Java would end some time later."""
     spark.stop()
     gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
     process = getattr(gateway, "proc", None)

@@ -4,8 +4,8 @@ The driver parses the options and freezes the ranges; each task then fetches its
 yields Arrow batches.  Filters are deliberately not pushed down: in PySpark 4.3 an implementation of `pushFilters` makes every
 read fail by default, and gives wrong results where it is switched on.  Bounds are options instead.
 
-Aggregates cannot be pushed down to a Python source at all.  But a schema without columns, `.schema(StructType())`, asks for rows
-that hold nothing: those are counted by the leader, from indexes, so that `.count()` reads no data.
+Aggregates cannot be pushed down to a Python source at all.  But a schema without columns, `.schema(StructType())`, requests
+empty rows: the leader counts them by indexes, so that `.count()` reads no data.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMAT = "tidegate"
-ROWS_MIN = 10_000  # smaller Arrow batches cost Spark more than joining them costs us
+ROWS_MIN = 10_000  # for smaller Arrow batches, Spark's cost of a batch exceeds that of joining them here
 ROWS_MAX = 50_000
 JOINED_BYTES_MAX = 16 << 20
-EMPTY_ROWS_MAX = 1 << 20  # without columns they weigh nothing
+EMPTY_ROWS_MAX = 1 << 20  # rows without columns need no memory
 
 _worker_channels = Channels()
 """Spark's worker processes run task after task: their connections stay open in between."""
@@ -136,7 +136,7 @@ class TidegateReader(DataSourceReader):
 
 
 def join_small_batches(batches: Iterable[pa.RecordBatch], bytes_max: int = JOINED_BYTES_MAX) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of ROWS_MIN to ROWS_MAX rows, as far as `bytes_max` allows."""
+    """The same rows in batches of ROWS_MIN to ROWS_MAX rows, unless `bytes_max` requires smaller ones."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -153,7 +153,7 @@ def join_small_batches(batches: Iterable[pa.RecordBatch], bytes_max: int = JOINE
 
 
 def empty_rows(count: int) -> Iterator[pa.RecordBatch]:
-    """Batches without columns, that have nothing but their length."""
+    """Batches without columns, which have only a length."""
     for start in range(0, count, EMPTY_ROWS_MAX):
         rows = min(EMPTY_ROWS_MAX, count - start)
         yield pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
@@ -168,5 +168,5 @@ def _emit(held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("tidegate")` known to a session, where it is not registered by itself already."""
+    """Registers `format("tidegate")` with a session that has not registered it by itself."""
     spark.dataSource.register(TidegateSource)

@@ -1,4 +1,4 @@
-"""Which batches of a range a reader may see: neither control batches nor, when reading committed, aborted transactions.
+"""The batches of a range that a reader gets: no control batches and, at read_committed, no aborted transactions.
 
 The rule is that of Kafka's consumer (docs/semantics.md F3, X4), batch by batch in offset order:
 

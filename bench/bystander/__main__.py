@@ -1,15 +1,15 @@
-"""What somebody who writes one record after the other notices of what others do to the same nodes.
+"""The write latency of one client (the bystander) while others overload the same nodes.
 
     python bench/bystander [pipelined] [insistent] [large] [batches] [probes]
                            [--directory DIR] [--nodes 1,3] [--rounds 5]
 
-Without a name, all of them.  The bystander writes with acks=all, one record at a time with a short pause; others are processes
-of their own, which share the machine's cores with the nodes.  Every row says what the bystander's writes took before and
-meanwhile, and how many sessions the nodes lost; `probes` asks /livez and /readyz instead.
+Without a name, all of them.  The bystander writes with acks=all, one record at a time with a short pause; the others are separate
+processes, which share the machine's cores with the nodes.  Every row has the latency of the bystander's writes before and during
+the load, and the number of lost broker sessions; `probes` requests /livez and /readyz instead.
 
     pipelined   300 connections send 50 Metadata requests each, and are reset before they read an answer
     insistent   the same connections stay, read all answers, and begin anew
-    large       8 connections send requests of 1 MB, as fast as they are answered, and the bystander asks small ones
+    large       8 connections send requests of 1 MB, as fast as they are answered, and the bystander sends small ones
     batches     2 MB of the batches that cost a broker most: what unfolds far, what has a million records
     probes      70, then 500 connections to the metrics port that say nothing; others that ask and never read the answer
 """
@@ -24,7 +24,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))  # what the benchmarks share stands one floor above
+sys.path.append(str(Path(__file__).parents[1]))  # for the modules that all benchmarks share
 sys.path.append(str(Path(__file__).parents[1] / "cluster"))
 
 from crowds import CROWDS, bench_crowd

@@ -1,4 +1,4 @@
-"""One crowd, as a process of its own: python crowd.py KIND HOST:PORT.  Says nothing; ends when it is through."""
+"""One crowd, as a process of its own: python crowd.py KIND HOST:PORT.  Prints nothing; exits at its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.wire.records import NewRecord, encode_batch
 
 CONNECTIONS = 300
 PIPELINED = 50
-PAUSED = 200  # more than a node takes up of one connection at once
+PAUSED = 200  # more than a node starts of one connection at once
 BATCHES_BYTES = 2 << 20
 SENDERS = 16
 METADATA, PRODUCE = 3, 0
@@ -80,7 +80,7 @@ def produce(batch: bytes) -> bytes:
 
 
 def send_all(address: str, requests: Iterator[bytes], senders: int = SENDERS, pipelined_max: int = 8) -> None:
-    """Over a few connections, several under way on each; a connection that is closed for what it sent is opened again."""
+    """Pipelines requests over a few connections; opens a connection again that the node closed."""
     opened = [connected(address) for _ in range(senders)]
     under_way = [0] * senders
     turn = 0
@@ -129,7 +129,7 @@ def record(delta: int, size: int, key: bytes = b"\1") -> bytes:
 def batch_of(kind: str) -> bytes:
     one = encode_batch([NewRecord(None, bytes(50 << 20))])
     match kind:
-        case "zeros":  # small enough for any bound on what is unfolded
+        case "zeros":  # small enough for any bound on decompression
             return with_payload(record(0, 1_000_000), 1, Compression.ZSTD)
         case "one-zstd":
             return with_payload(one[61:], 1, Compression.ZSTD)
@@ -139,7 +139,7 @@ def batch_of(kind: str) -> bytes:
             return with_payload(one[61:], 1, Compression.LZ4)
         case "many-records":
             return with_payload(b"".join(record(delta, 0) for delta in range(900_000)), 900_000, Compression.ZSTD)
-        case "walked-records":  # no two neighbours of one size
+        case "walked-records":  # no two adjacent records of one size
             records = b"".join(record(delta, 40 + delta * 7 % 120) for delta in range(400_000))
             return with_payload(records, 400_000, Compression.ZSTD)
         case "repeated-deltas":

@@ -1,4 +1,4 @@
-"""The crowds, and what a bystander's writes take meanwhile."""
+"""Runs each crowd, and measures the bystander's writes meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SESSION_LOST = ("broker_session_expired", "leaderships_suspended")
 
 
 class Bystander:
-    """Writes one record at a time; remembers when each write began and what it took."""
+    """Writes one record at a time; records the begin and the latency of each write."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
@@ -46,7 +46,7 @@ class Bystander:
             await asyncio.sleep(PAUSE_S)
 
     def took_ms(self, begin: float, end: float) -> list[float]:
-        """Of all writes that were under way in between."""
+        """The latencies of all writes that were in flight between two instants."""
         return [took * 1e3 for at, took in self.writes if at + took >= begin and at <= end]
 
 
@@ -72,7 +72,7 @@ async def _measure(cluster: LocalCluster, crowd: str, nodes: int, rounds: int) -
     bystander = Bystander(Partition(connection, "bystander", 0, batch_of(100)))
     writing = asyncio.create_task(bystander.write_on())
     lost_before = _sessions_lost(cluster)
-    await _come("warm", crowd_at)  # the first request of a kind makes the node load what reads it
+    await _come("warm", crowd_at)  # the first request of a kind makes the node import its classes
     began = time.perf_counter()
     await asyncio.sleep(CALM_S)
     calm = bystander.took_ms(began + CALM_S / 4, time.perf_counter())

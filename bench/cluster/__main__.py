@@ -1,4 +1,4 @@
-"""What a cluster of real processes costs: metadata commands, failover, ten thousand partitions, replicated writes.
+"""Benchmarks of a cluster of real processes: metadata commands, failover, ten thousand partitions, replicated writes.
 
     python bench/cluster [metadata] [failover] [partitions] [writes]
                          [--directory DIR] [--rounds 9] [--partitions 10000] [--replicas 3,1] [--nodes 1,3,5] [--seconds 3]
@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))  # what the benchmarks share stands one floor above
+sys.path.append(str(Path(__file__).parents[1]))  # for the modules that all benchmarks share
 
 from failover import bench_failover
 from metadata import bench_metadata

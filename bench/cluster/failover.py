@@ -64,7 +64,7 @@ async def _kill(cluster: LocalCluster, rows: Rows, *, controller: bool) -> None:
                 request = pb.AllocateProducerIdsRequest(node_id=BROKER_ID, broker_epoch=broker_epoch)
                 await client.allocate_producer_ids(request, timeout_s=0.05)
                 break
-            except Exception:  # no controller yet, or it does not know that there was another one
+            except Exception:  # no controller yet, or it does not know of the election yet
                 await asyncio.sleep(0.005)
         rows["controller: command"].append((0.0, time.time() - killed))
     written = await writing
@@ -86,4 +86,4 @@ async def _victim(cluster: LocalCluster, active: LocalNode, controller: bool) ->
         for number, leader in leaders.items():
             if leader >= 0 and (leader == active.id) is controller:
                 return cluster.node(leader), number
-        await asyncio.sleep(0.1)  # leaderships return to their preferred replicas by and by
+        await asyncio.sleep(0.1)  # the preferred replicas become leaders again after some time

@@ -1,4 +1,4 @@
-"""What all parts stand on: raw loops, one-request clients, and what the nodes' logs say."""
+"""What all parts share: raw loops, one-request clients, and readers of the nodes' logs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METADATA_VERSION = 12
 
 
 class RawFile:
-    """The ground under it all: a file that grows by appends, each synced or not."""
+    """The raw loop for comparison: a file that grows by appends, each synced or not."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_CREAT | os.O_RDWR)
@@ -46,7 +46,7 @@ class RawFile:
 
 @asynccontextmanager
 async def running(directory: Path, nodes: int, settings: dict[str, object] | None = None) -> AsyncIterator[LocalCluster]:
-    """A cluster of real processes, all ready; every one of them is gone afterwards."""
+    """A cluster of real processes, all ready; stops all of them afterwards."""
     cluster = LocalCluster(directory, nodes=nodes, settings=settings)
     try:
         await cluster.up(READY_S)
@@ -59,7 +59,7 @@ async def make_topic(cluster: LocalCluster, topic: NewTopic) -> None:
     """Every partition has its leader and all its replicas in sync when this returns."""
     async with Admin(cluster.bootstrap, timeout_s=READY_S) as admin:
         await admin.create_topics([topic], wait=False)
-        # The nodes are asked for their counts, not for lists of ten thousand partitions: asking must not become the load.
+        # Requests the nodes' counts, not lists of ten thousand partitions, which would themselves be a load.
         while True:
             said = await statuses(cluster.nodes)
             all_there = len(said) == len(cluster.nodes) and not any(status.under_replicated for status in said)
@@ -69,7 +69,7 @@ async def make_topic(cluster: LocalCluster, topic: NewTopic) -> None:
 
 
 async def statuses(nodes: list[LocalNode]) -> list[StatusReply]:
-    """What those of the nodes say that answer."""
+    """The status of the nodes that answer."""
     answers = await asyncio.gather(*(node.status(READY_S) for node in nodes), return_exceptions=True)
     return [answer for answer in answers if isinstance(answer, StatusReply)]
 
@@ -105,7 +105,7 @@ async def leaders_of(connection: BrokerConnection, topic: str) -> dict[int, int]
 
 
 async def next_write(cluster: LocalCluster, survivors: list[LocalNode], topic: str, partition: int, batch: bytearray) -> float:
-    """Repeats one write with acks=all at whoever leads by what a survivor says; `time.time()` of its acknowledgement."""
+    """Repeats one write with acks=all at the leader that a survivor names; `time.time()` of its acknowledgement."""
     asked = await connect(survivors[0])
     connections: dict[int, Partition] = {}
     try:
@@ -127,7 +127,7 @@ async def next_write(cluster: LocalCluster, survivors: list[LocalNode], topic: s
 
 
 class NodeLogs:
-    """What the nodes have logged since `mark`."""
+    """The nodes' log lines since `mark`."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._paths = {node.id: node.log_path for node in cluster.nodes}

@@ -1,8 +1,8 @@
-"""Thousands of partitions on three nodes: to make them, to start with them, to lose a node, to hold them and do nothing.
+"""Thousands of partitions on three nodes: creation, start, loss of a node, and idle cost.
 
-"leaders" is the time until every partition has a leader that has taken up its office, as the nodes themselves count them; the
-detection time of the failover is the session (see `failover.py`).  "pause" is the longest time that a surviving node left a
-request without an answer meanwhile.  Memory is resident memory above that of the same nodes without the partitions.
+"leaders" is the time until every partition has an active leader, by the nodes' own counts; the detection time of the failover is
+the session (see `failover.py`).  "pause" is the longest time in which a surviving node did not answer a request.  Memory is
+resident memory above that of the same nodes without the partitions.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ async def _all_led(nodes: list[LocalNode], count: int) -> None:
 
 
 async def _lose_one(cluster: LocalCluster, count: int) -> None:
-    """A node that is not the active controller is killed, and comes back."""
+    """Kills a node that is not the active controller, and starts it again."""
     active = await cluster.active_controller()
     victim = next(node for node in cluster.nodes if node is not active)
     survivors = [node for node in cluster.nodes if node is not victim]

@@ -1,4 +1,4 @@
-"""What all storage benchmarks stand on: batches of an exact size, logs, and the statistics of turns."""
+"""What all storage benchmarks share: batches of an exact size, logs, and the statistics of turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What transactions and groups cost on a cluster of real processes: commits, a dead coordinator, readers, rebalances.
+"""Benchmarks of transactions and groups on a cluster of real processes: commits, a dead coordinator, readers, rebalances.
 
     python bench/txn [commits] [coordinator] [lag] [rebalance] [loading]
                      [--directory DIR] [--nodes 3] [--seconds 4] [--rounds 5] [--members 100]
@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))  # what the benchmarks share stands one floor above
+sys.path.append(str(Path(__file__).parents[1]))  # for the modules that all benchmarks share
 sys.path.append(str(Path(__file__).parents[1] / "cluster"))
 
 from commits import bench_commits

@@ -60,7 +60,7 @@ class Worker(threading.Thread):
             while (spent := time.perf_counter() - begun) < self.seconds_wanted or not self.commits:
                 self.commits.append(self._transaction(producer))
             self.seconds = max(spent, time.perf_counter() - begun)
-        except Exception as error:  # for whoever joins
+        except Exception as error:  # raised by `join`
             self.error = error
             self._begun.abort()
 

@@ -1,7 +1,7 @@
-"""How long after its commit was acknowledged a transaction is in the hands of a read_committed consumer.
+"""How long after the acknowledgement of its commit a read_committed consumer gets a transaction.
 
 One producer commits one record at a time, ten times a second and then as fast as it can; one consumer reads behind it.  Below
-zero: the reader had it before the producer knew.
+zero: the reader got it before the producer got the acknowledgement.
 """
 
 from __future__ import annotations

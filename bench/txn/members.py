@@ -22,7 +22,7 @@ READY_S = 120.0
 
 
 class Member:
-    """One consumer, polled until it is told to stop."""
+    """One consumer, polled until `stop`."""
 
     def __init__(self, bootstrap: str) -> None:
         self.consumer = Consumer(

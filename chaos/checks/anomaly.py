@@ -1,4 +1,4 @@
-"""What a check can find: the kinds of anomalies, and one anomaly with its evidence."""
+"""The kinds of anomalies that a check can find, and one anomaly with its evidence."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class AnomalyKind(StrEnum):
     LOST_WRITE = "lost-write"
     """A record that must have committed is not there."""
     UNSEEN = "unseen"
-    """A record of a successful operation that nobody read, in a partition without a final read: lost, or only late."""
+    """A record of a successful operation that no reader read, in a partition without a final read: lost, or only late."""
     DUPLICATE = "duplicate"
     """One record at two offsets of a partition."""
     INCONSISTENT_OFFSETS = "inconsistent-offsets"
     """Two records at one offset of a partition."""
     UNWRITTEN_VALUE = "unwritten-value"
-    """A record that nobody wrote there."""
+    """A record that no client wrote there."""
     ABORTED_READ = "G1a"
     """A record of a transaction that definitely failed was read."""
     PRECOMMITTED_READ = "precommitted-read"

@@ -1,4 +1,4 @@
-"""A run on disk: what clients saw (history.jsonl) and what was read in the end (final.json), to be checked again at any time."""
+"""A run on disk: the clients' history (history.jsonl) and the final read (final.json), for later checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FINAL = "final.json"
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """What `check` needs."""
+    """The input of `check`."""
 
     history: list[Op]
     logs: dict[Partition, list[tuple[int, Value]]]

@@ -1,10 +1,10 @@
-"""The history checker: what clients saw, held against what Tidegate promises (docs/semantics.md, chapter V).
+"""The history checker: compares what clients observed with the guarantees of Tidegate (docs/semantics.md, chapter V).
 
-Pure: `check` takes what was recorded and says what is wrong with it.  It knows nothing of the run, of nodes or of faults, and
-it draws no conclusion that the evidence does not force: an anomaly in the report is a broken promise, not a suspicion.
+Pure: `check` takes a recorded history and reports its anomalies.  It knows nothing of the run, of nodes or of faults, and it
+concludes only what the evidence proves: an anomaly in the report is a broken guarantee, not a suspicion.
 
-Each check stands alone in `CHECKS`.  A check is proven by a hand-written history that must be rejected, by its neighbour that
-must be accepted, and by its ablation: with the check taken out, the bad history passes.
+Each check stands alone in `CHECKS`.  Its tests are a hand-written history that it must reject, a similar one that it must
+accept, and its ablation: without the check, the bad history passes.
 
 It is modelled on Jepsen's kafka workload, and stricter in three places:
 
@@ -42,7 +42,7 @@ Check = Callable[[Evidence], Iterator[Anomaly]]
 
 
 def read_cycles(evidence: Evidence) -> Iterator[Anomaly]:
-    """G1c without write order: somebody read a record before it can have been committed."""
+    """G1c without write order: a reader read a record before it can have been committed."""
     for cycle in find_cycles(evidence, write_order=False):
         yield _cycle(cycle)
 
@@ -74,7 +74,7 @@ CHECKS: Mapping[str, Check] = {
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much was checked: a verdict over nothing is no verdict."""
+    """How much was checked: a verdict over an empty history proves nothing."""
 
     operations: int
     transactions_ok: int
@@ -90,8 +90,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The verdict.  `tolerated` holds what is no broken promise but worth seeing: cycles that need write order (transactions
-    may interleave in a log)."""
+    """The verdict.  `tolerated` holds cycles that need write order: no broken guarantee (transactions may interleave in a log),
+    but worth showing."""
 
     anomalies: list[Anomaly]
     counts: Counts
@@ -126,10 +126,10 @@ def check(
     checks: Mapping[str, Check] = CHECKS,
     tolerated_cycles: bool = False,
 ) -> Report:
-    """Holds a history against the promises.
+    """Checks a history against the guarantees.
 
-    `final_logs`: partition -> [(offset, value)] in reading order, read_committed, from the log's start to its end once nothing
-    runs any more.  Partitions that are not in it are judged by the polls alone.  `final_offsets`: group -> partition ->
+    `final_logs`: partition -> [(offset, value)] in reading order, read_committed, from the log's start to its end after the
+    workload has stopped.  Other partitions are checked by the polls alone.  `final_offsets`: group -> partition ->
     committed position, for the checks on transactional offsets.  Raises HistoryError when the history itself is malformed.
     `tolerated_cycles` looks for G0 and G1c over the write order too, which costs another pass.
     """

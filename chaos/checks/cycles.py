@@ -8,8 +8,8 @@ The nodes are the operations that must have committed.  An edge A -> B says that
 * `REALTIME`: A was completed before B was invoked.
 
 With read_committed readers a record is visible only after its transaction's commit, so every `WR`, `PROCESS` and `REALTIME`
-edge goes from an earlier end to a later one: a cycle of those alone proves that somebody read the future.  `WW` edges prove
-less, because transactions may interleave in a log; cycles that need one are known and allowed.
+edge goes from an earlier end to a later one: a cycle of those alone proves that a reader read a later transaction's record.
+`WW` edges prove less, because transactions may interleave in a log; a cycle that needs one is allowed.
 
 Pure graph code.  Everything is iterative: a history of a hundred thousand transactions must not meet the recursion limit.
 """
@@ -58,7 +58,7 @@ LEVELS: tuple[tuple[Edge, ...], ...] = ((), (Edge.PROCESS,), (Edge.PROCESS, Edge
 def find_cycles(evidence: Evidence, *, write_order: bool) -> list[Cycle]:
     """The shortest cycle of every strongly connected component, named G0 or G1c with `-process` or `-realtime`.
 
-    Without `write_order` only `WR` edges and the orders of processes and time are used: whatever is found is a violation.
+    Without `write_order` only `WR` edges and the orders of processes and time are used: every cycle is then a violation.
     """
     nodes = [op for op in evidence.history if evidence.must_have_committed(op)]
     base: Graph = {}

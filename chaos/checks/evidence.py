@@ -1,13 +1,13 @@
-"""What a history proves: who wrote a value, where it was seen, in which order, and which operations must have committed.
+"""What a history proves: the writer of a value, its offsets, the version order, and which operations must have committed.
 
 `Evidence` is built once per check and only read afterwards.  Everything in it is derived by docs/semantics.md V1 and V2:
 
 * The *version order* of a partition comes from what was read (by polls of any outcome, for a read_committed poll must be safe
-  whatever became of its transaction, and by the final read), and from acknowledged offsets only of writes that must have
-  committed: an aborted write's offset may have been cut off and given to another.
-* A transaction *must have committed* when it was acknowledged, or when its outcome is unknown and a record of it was read
-  by anybody.  That second clause is what turns a single visible record into a demand for all the others.
-* Offsets have holes (control records), so positions are compared by *index*: the rank among the offsets known to hold data.
+  whatever the outcome of its transaction, and by the final read), and from acknowledged offsets only of writes that must have
+  committed: the leader may have truncated an aborted write and given its offset to another.
+* A transaction *must have committed* when it was acknowledged, or when its outcome is unknown and any reader read a record of
+  it.  By that second clause, a single visible record requires all the others.
+* Offsets have gaps (control records), so positions are compared by *index*: the rank among the offsets known to hold data.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ FinalOffsets = Mapping[str, Mapping[Partition, int]]
 
 @dataclass(slots=True)
 class VersionOrder:
-    """Which value stands at which offset of one partition.
+    """The value at each offset of one partition.
 
-    `at` and `where` keep the first value of an offset and the first offset of a value; what contradicts them is kept in
-    `conflicts` and `copies`, which stay empty as long as the broker is right.
+    `at` and `where` keep the first value of an offset and the first offset of a value; contradictions go to `conflicts` and
+    `copies`, which stay empty as long as the broker is right.
     """
 
     at: dict[int, Value] = field(default_factory=dict)

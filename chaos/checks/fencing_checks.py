@@ -1,10 +1,10 @@
-"""Checks on fencing: once a newer producer of a transactional id is initialised, an older one ends nothing any more.
+"""Checks on fencing: once a newer producer of a transactional id is initialised, an older one cannot end a transaction.
 
 A process is one producer.  Its transaction is a zombie's when another process initialised the same transactional id after
-this one did, and had its answer before this one's commit left (or, when that time was not recorded, before the transaction
-began).  Such a commit must be refused; if it was acknowledged, two producers own one id, and exactly-once is gone.
+this one did, and had its answer before this one sent its commit (or, when that time was not recorded, before the transaction
+began).  The coordinator must reject such a commit; if it was acknowledged, two producers own one id, and exactly-once is broken.
 
-The broker's identities must say the same: an initialisation never hands out an identity that another process was given.
+The same holds for producer ids and epochs: no initialisation returns an identity that another process already got.
 """
 
 from __future__ import annotations
@@ -65,5 +65,5 @@ def _initialisations(evidence: Evidence) -> defaultdict[str, list[_Initialisatio
 
 
 def _has_effect(op: Op) -> bool:
-    """An empty transaction ends in the client: nobody was asked, so nothing was acknowledged."""
+    """An empty transaction ends in the client: no coordinator was asked, so none acknowledged it."""
     return any(True for _ in op.sends) or any(True for _ in op.commits)

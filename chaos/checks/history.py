@@ -1,4 +1,4 @@
-"""What the clients of a run saw: one `Op` per operation, from its invocation to its outcome.
+"""What the clients of a run observed: one `Op` per operation, from its invocation to its outcome.
 
 The model is that of Jepsen's kafka workload (docs/semantics.md V1), with two changes that suit Python.  An operation is one value
 that carries both its times, instead of an invocation and a completion that must be paired; and its micro-operations are typed
@@ -7,12 +7,12 @@ a new position in every partition and, when transactional, a new producer epoch.
 
 Outcomes are facts, and the checker draws hard conclusions from them:
 
-* `OK`: the cluster said yes.  Every effect must be there for ever.
-* `FAIL`: the cluster said no, or the client aborted and the abort was confirmed.  No effect may ever be seen.
-* `INFO`: nobody knows (a timeout, a cut connection, a killed client).  All effects or none.
+* `OK`: the cluster acknowledged it.  Every effect must stay for ever.
+* `FAIL`: the cluster rejected it, or confirmed the client's abort.  No effect may ever be visible.
+* `INFO`: the outcome is unknown (a timeout, a broken connection, a killed client).  All effects or none.
 
-Recording order: `begin` before the first request leaves; every step when its answer has come (a send's *value* before it
-leaves, for it may arrive even if no answer does); `ending` right before the commit leaves; one of `ok`, `fail`, `info` when
+Recording order: `begin` before the first request is sent; every step after its answer (a send's *value* before the request, since
+the record may be appended even if no answer arrives); `ending` right before the commit is sent; one of `ok`, `fail`, `info` when
 the outcome is known.  An operation without an outcome at the end of the run is `INFO`.
 
 Values must be unique within a partition over the whole history: a record that is written again after an abort is a new value
@@ -88,7 +88,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """The process moved its position in these partitions on purpose."""
+    """The process called `seek` for these partitions."""
 
     partitions: frozenset[Partition]
 
@@ -100,9 +100,9 @@ Step = Send | Poll | CommitOffsets | Init | Assign | Subscribe | Seek
 class Op:
     """One operation of one process; a transaction when `transactional_id` is set.
 
-    Times are seconds of one monotonic clock shared by all processes of the run.  `ending` is when the commit left: what is
-    acknowledged although it left after a newer producer was initialised was acknowledged to a zombie.  `rebalanced` names the
-    partitions that changed hands during the operation: their positions prove nothing.
+    Times are seconds of one monotonic clock shared by all processes of the run.  `ending` is when the commit was sent: an
+    acknowledged commit that was sent after a newer producer was initialised is a zombie's.  `rebalanced` names the partitions
+    that the group moved during the operation: their positions prove nothing.
     """
 
     index: int
@@ -134,12 +134,12 @@ class Op:
 
 
 class HistoryError(Exception):
-    """The recorder was used against its rules; the history would not mean what the checker takes it to mean."""
+    """A client broke the rules of the recorder: the checker would misread the history."""
 
 
 @dataclass(slots=True)
 class OpenOp:
-    """An operation under way.  As a context manager it becomes `INFO` when its body raises without having said an outcome."""
+    """A running operation.  As a context manager it becomes `INFO` when its body raises without having set an outcome."""
 
     _history: History
     index: int
@@ -152,7 +152,7 @@ class OpenOp:
     _closed: bool = False
 
     def send(self, partition: Partition, value: Value) -> int:
-        """Notes a record that is about to leave; returns the number by which `acknowledged` names it."""
+        """Records a record before it is sent; returns the number for `acknowledged`."""
         return self._add(Send(partition, value))
 
     def acknowledged(self, number: int, offset: int) -> None:
@@ -180,7 +180,7 @@ class OpenOp:
         self._add(Seek(frozenset(partitions)))
 
     def ending(self) -> None:
-        """The commit leaves now."""
+        """The commit is about to be sent."""
         self._ending = self._history.now()
 
     def ok(self) -> Op:
@@ -205,7 +205,7 @@ class OpenOp:
         return self._history.complete(self.as_op(outcome, error))
 
     def as_op(self, outcome: OpOutcome, error: str) -> Op:
-        """What is known so far, with this outcome; the operation itself stays as it is."""
+        """The operation so far, with this outcome; the operation itself does not change."""
         return Op(
             index=self.index,
             process=self.process,
@@ -248,7 +248,7 @@ class History:
         return op
 
     def ops(self) -> list[Op]:
-        """The history in the order of invocation; what is still under way counts as `INFO`."""
+        """The history in the order of invocation; running operations count as `INFO`."""
         unfinished = [operation.as_op(OpOutcome.INFO, "not finished when the run ended") for operation in self._open.values()]
         return sorted([*self._done, *unfinished], key=lambda op: op.index)
 

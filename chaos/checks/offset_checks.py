@@ -4,7 +4,8 @@ The promise of consume-transform-produce: the input position of a group and the 
 for every group and partition
 
 * the position at the end is one that a transaction committed, and none that committed lies above it;
-* no input was taken by two transactions that committed, and none below the final position was taken by nobody.
+* no two committed transactions consumed the same input, and some committed transaction consumed each input below the final
+  position.
 
 The group is taken to have begun at the start of its input; the first two checks need the final positions of the groups.
 """

@@ -1,7 +1,7 @@
-"""Checks on the order in which one client reads and writes a partition: nothing skipped, nothing twice, nothing backwards.
+"""Checks on the order in which one client reads and writes a partition: no skip, no duplicate, no step backwards.
 
-Positions are indices of the version order (ranks among the offsets that hold data), so that the holes left by control records
-and aborted transactions count for nothing.  Between two operations of a process (docs/semantics.md V4):
+Positions are indices of the version order (ranks among the offsets that hold data), so that the offset gaps of control records
+and aborted transactions do not count.  Between two operations of a process (docs/semantics.md V4):
 
 * a failed operation does not move the position: its reader goes back to where it was;
 * an undecided one leaves the position unknown, so the next read proves nothing;

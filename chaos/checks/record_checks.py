@@ -1,4 +1,4 @@
-"""Checks on single records and on the transactions that wrote them: lost, duplicated, torn, aborted, or nobody's.
+"""Checks on single records and on the transactions that wrote them: lost, duplicated, torn, aborted, or never written.
 
 Every function is pure, takes the evidence and yields anomalies; the definitions are those of docs/semantics.md V1 to V3.
 """
@@ -13,7 +13,7 @@ from .history import Op, OpOutcome, Partition, Poll, Send, Value
 
 
 def lost_writes(evidence: Evidence) -> Iterator[Anomaly]:
-    """Records that must be there and are not.
+    """Records that must be visible and are not.
 
     With a final read of the partition: everything that must have committed must be in it.
     Without one, only what lies below an index that was read can be called lost (`unseen` reports the rest): the bound is the
@@ -42,7 +42,7 @@ def _read_bound(evidence: Evidence, partition: Partition) -> int:
 
 
 def unseen_writes(evidence: Evidence) -> Iterator[Anomaly]:
-    """Records of successful operations that nobody read; where there is a final read they count as lost."""
+    """Records of successful operations that no reader read; in a partition with a final read they count as lost."""
     for op in evidence.history:
         if op.outcome is OpOutcome.OK:
             for send in op.sends:
@@ -70,7 +70,7 @@ def inconsistent_offsets(evidence: Evidence) -> Iterator[Anomaly]:
 
 
 def unwritten_values(evidence: Evidence) -> Iterator[Anomaly]:
-    """Records that were read where nobody wrote them: corruption, or a record in the wrong partition."""
+    """Records read in a partition where no client wrote them: corruption, or a record in the wrong partition."""
     for partition, order in evidence.orders.items():
         for value, offset in order.where.items():
             if (partition, value) not in evidence.writers:
@@ -115,7 +115,7 @@ def _values_read(polls: Iterator[Poll]) -> Iterator[tuple[Partition, Value]]:
 
 
 def torn_transactions(evidence: Evidence) -> Iterator[Anomaly]:
-    """Transactions of which the final read has a part.  Partitions without a final read cannot show that a record is missing."""
+    """Transactions of which the final read has only a part.  A partition without a final read cannot show a missing record."""
     for op in evidence.history:
         if op.transactional_id is None:
             continue

@@ -1,4 +1,4 @@
-"""Step 5 of the main job: what Spark read, held against the data set and against what the producers were told.
+"""Step 5 of the main job: compares Spark's result with the data set and with the acknowledgements of the producers.
 
 Each check counts violations; the demo passes when every count is zero.
 """
@@ -16,7 +16,7 @@ from .load import Journal
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the result table: `violations` must be 0; `compared` says over how many things it was looked for."""
+    """One line of the result table: `violations` must be 0; `compared` is the number of compared items."""
 
     name: str
     violations: int

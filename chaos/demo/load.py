@@ -1,7 +1,7 @@
 """Step 1 of the main job: four transactional producers write every flight, one transaction in ten aborted first on purpose.
 
-What is acknowledged is noted in a `Journal`, together with when: the checks compare it with what Spark reads, and the time to
-recover from a kill is read off it.
+A `Journal` records each acknowledgement and its time: the checks compare it with Spark's result, and it gives the time to
+recover from a kill.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Committed:
 
 @dataclass(slots=True)
 class Journal:
-    """What the producers were told, in order.  `failures` are attempts that the cluster made them repeat."""
+    """The producers' acknowledgements, in order.  `failures` are attempts that they had to repeat."""
 
     committed: list[Committed] = field(default_factory=list)
     aborted_on_purpose: int = 0
@@ -102,7 +102,7 @@ class Loader:
             await producer.flush()
             await producer.abort()
         except (AbortableError, RetriableError) as error:
-            # It was to be aborted and it is, or will be at the next begin: nothing to repeat.
+            # An intended abort: it is done, or the next begin does it.
             log.info("abort_on_purpose_disturbed", transaction=name, error=error)
             await self._reset(producer)
         self.journal.aborted_on_purpose += 1

@@ -1,7 +1,7 @@
 """`tidegate demo`: the whole main job, from three empty nodes to a table of checks.
 
 Order: cluster up -> load and transform side by side, a coordinator killed between PREPARE_COMMIT and its markers, then the active
-controller -> both nodes back -> Spark -> checks -> table and result.json -> every process stopped, whatever happened.
+controller -> both nodes back -> Spark -> checks -> table and result.json -> every process stopped, also after an error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FIRST_KILL_AT: Final = 0.25  # of the records
 SECOND_KILL_AT: Final = 0.6
 DOWN_S: Final = 3.0  # how long a killed node stays away
 RECOVERY_TIMEOUT_S: Final = 60.0
-# A broker that is silent for this long is fenced: the larger part of the time to recover from a kill.
+# The controller fences a broker that is silent for this long: the larger part of the time to recover from a kill.
 SETTINGS: Final[dict[str, object]] = {
     "broker.session.timeout.ms": 2500,
     "broker.heartbeat.interval.ms": 500,
@@ -53,7 +53,7 @@ SETTINGS: Final[dict[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """One kill: what was hit, and how long until the producer that it hit, and any producer, had its next commit confirmed."""
+    """One kill: its target, and the time until the affected producer, and any producer, had its next commit acknowledged."""
 
     what: str
     node: int
@@ -79,7 +79,7 @@ class Result:
 
 
 class DemoFailed(Exception):
-    """The job could not be carried through; the message says where."""
+    """The job failed; the message says where."""
 
 
 class Demo:

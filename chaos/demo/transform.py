@@ -1,7 +1,7 @@
 """Step 2 of the main job: reads `flights` read_committed, writes the late arrivals, its offsets inside its transactions.
 
-If a transaction fails, whatever the reason, the job goes back to what the group has committed and reads on from there: output
-and offsets move together or not at all.
+If a transaction fails, for whatever reason, the job seeks to the group's committed offsets and continues from there: output and
+offsets move together or not at all.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class LateArrivals:
         await producer.commit()
 
     async def _go_back(self, consumer: Consumer) -> None:
-        """To what the group has committed; to the beginning where nothing is."""
+        """Seeks to the group's committed offsets; to the beginning where there is none."""
         assigned = consumer.assignment()
         committed = await consumer.committed(assigned)
         fresh = [partition for partition in assigned if partition not in committed]

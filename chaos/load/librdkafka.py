@@ -1,7 +1,7 @@
-"""The workload's clients of another make: librdkafka, by confluent-kafka, as most users of this cluster would have them.
+"""The workload's clients with librdkafka (confluent-kafka), which most users have.
 
-The same three kinds as in processes.py, in plain words: transactions, idempotent records without transactions, a reader at
-read_committed.  librdkafka blocks; each call runs in a thread, and what it said is written down on the event loop.
+Three kinds, as in processes.py: transactions, idempotent records without transactions, a read_committed reader.  librdkafka
+blocks; each call runs in a thread, and the event loop records its result.
 
 confluent-kafka is not among Tidegate's own requirements: `available()` says whether it is there.
 """
@@ -49,7 +49,7 @@ def _settings(context: WorkloadContext, process: str, **settings: object) -> dic
 
 
 class LibrdkafkaProducer:
-    """What both producers have in common: records go out, and their delivery reports come back."""
+    """The common part of both producers: sends records and takes their delivery reports."""
 
     def __init__(self, context: WorkloadContext, process: str, **settings: object) -> None:
         from confluent_kafka import Producer
@@ -72,7 +72,7 @@ class LibrdkafkaProducer:
         self._reports.append((number, message, error))  # in the thread that flushes
 
     async def flush(self, op: OpenOp) -> list[str]:
-        """Waits for all delivery reports and notes the offsets; what was not delivered, in words."""
+        """Waits for all delivery reports and records the offsets; returns the failures, as sentences."""
         left = await asyncio.to_thread(self.producer.flush, self._context.plan.delivery_timeout_s + 5)
         reports, self._reports = self._reports, []
         for number, message, error in reports:
@@ -83,13 +83,13 @@ class LibrdkafkaProducer:
         return failures + ([f"{left} records without a delivery report"] if left else [])
 
     async def close(self) -> None:
-        """What it still has to deliver is given up."""
+        """Drops the records that are not delivered."""
         from confluent_kafka import KafkaException
 
         try:
             self.producer.purge()
             await asyncio.to_thread(self.producer.flush, 1.0)
-        except KafkaException as error:  # it met a fatal error before, and says so at every call
+        except KafkaException as error:  # after a fatal error, every call raises it again
             log.info("librdkafka_closed", reason=error)
 
 
@@ -169,7 +169,7 @@ class LibrdkafkaWriter:
         return TransactionOutcome(Ending.OVER, message)
 
     async def _call(self, call: Any) -> _Refusal | None:
-        """Makes a call of the transactional interface, again as long as librdkafka says that it may be repeated."""
+        """Makes a call of the transactional interface; repeats it while librdkafka reports a retriable error."""
         from confluent_kafka import KafkaException
 
         refusal = _Refusal("never asked", False)
@@ -219,7 +219,7 @@ class LibrdkafkaPlainWriter:
                     if failures:
                         op.info(failures[0])
                         context.progress.disturbance(f"operation {op.index} of {process}: {failures[0]}")
-                        return  # after a fatal error it would never write again: a new one begins
+                        return  # after a fatal error it cannot write any more: a new producer begins
                     op.ok()
                     context.progress.acknowledged(process, op.invoked, context.clock.monotonic())
                 await context.pause(self._chance.random() * context.plan.pause_max_s)

@@ -1,10 +1,10 @@
-"""From what a client said to what the history may claim: OK, FAIL or INFO, never more than is known.
+"""Maps the client's results to outcomes in the history: OK, FAIL or INFO, never more than is known.
 
 * `commit()` returned: OK.
-* The commit was refused, or never left and the transaction was given up: FAIL.  Nothing of it may ever be seen, whether or not
-  the abort was confirmed.
-* The coordinator did not answer: the same question is asked again (it recognises the repetition); what stays unanswered is INFO,
-  and so is everything that was said after a first question without an answer, except yes.
+* The coordinator rejected the commit, or the client aborted without sending one: FAIL.  No record may ever be visible, whether or
+  not the abort was confirmed.
+* The coordinator did not answer: the client repeats the request (the coordinator recognises it).  Without an answer it is INFO.
+  After a first request without an answer, any answer but success is INFO as well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Sent = list[tuple[int, "asyncio.Future[RecordMetadata]"]]
 
 
 class Ending(Enum):
-    """What became of a transaction, and what that means for its client."""
+    """The end of a transaction, and whether its client can continue."""
 
     COMMITTED = auto()
     FAILED = auto()
@@ -38,14 +38,14 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionOutcome:
-    """An ending and, unless it is a commit, its reason."""
+    """An ending and, unless it is a commit, the reason."""
 
     ending: Ending
     why: str = ""
 
 
 async def commit(op: OpenOp, producer: Producer, sent: Sent) -> TransactionOutcome:
-    """Waits for the records, commits, and gives `op` its outcome."""
+    """Waits for the records, commits, and sets the outcome of `op`."""
     await producer.flush()
     note_acknowledged(op, sent)
     if producer.state is not State.IN_TRANSACTION:
@@ -72,7 +72,7 @@ async def commit(op: OpenOp, producer: Producer, sent: Sent) -> TransactionOutco
 
 
 async def abort(op: OpenOp, producer: Producer, why: str, *, commit_left: bool = False) -> TransactionOutcome:
-    """Gives the transaction up, and gives `op` its outcome.  `commit_left`: its commit was asked for, and refused."""
+    """Aborts the transaction, and sets the outcome of `op`.  `commit_left`: its commit was sent, and rejected."""
     try:
         await producer.abort()
     except KafkaError as error:
@@ -86,13 +86,13 @@ async def abort(op: OpenOp, producer: Producer, why: str, *, commit_left: bool =
 
 
 def fail(op: OpenOp, why: str) -> TransactionOutcome:
-    """Certainly not committed, and the client is of no use any more."""
+    """Certainly not committed, and the client cannot continue."""
     op.fail(why)
     return TransactionOutcome(Ending.OVER, why)
 
 
 def leave_open(op: OpenOp, why: str) -> TransactionOutcome:
-    """Nobody knows."""
+    """The outcome is unknown."""
     op.info(why)
     return TransactionOutcome(Ending.OVER, why)
 
@@ -110,5 +110,5 @@ def _first_failure(sent: Sent) -> BaseException | None:
 
 
 def mark_retrieved(future: asyncio.Future[RecordMetadata]) -> None:
-    """Marks the exception of a record as seen: the transaction's own outcome tells the story."""
+    """Retrieves the exception of a record, so that asyncio does not log it: the transaction's outcome reports it."""
     future.add_done_callback(lambda done: None if done.cancelled() or done.exception() is None else None)

@@ -1,4 +1,5 @@
-"""The clients of the workload.  Each runs lives until it is told to stop; a life is one client object and one process name.
+"""The clients of the workload.  Each runs one life after the other until the run stops; a life is one client object and one
+process name.
 
     writer      transactions of a few records over several partitions; one in ten aborted on purpose; now and then it leaves a
                 zombie behind: a second producer takes the transactional id over while the first still wants to commit
@@ -6,8 +7,7 @@
     transform   consume-transform-produce in a group, its offsets inside its transactions
     reader      reads everything at read_committed, over and over the same partitions, while it is being written
 
-Clients retry by themselves what may be retried.  What they give up is written into the history as what it is (outcomes.py), and
-into `Progress` as a disturbance.
+Clients retry by themselves.  When a client gives up, the history gets the outcome (outcomes.py), and `Progress` a disturbance.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ POLL_S: Final = 0.5
 
 
 class Life(Protocol):
-    """What `run_lives` repeats."""
+    """The unit that `run_lives` repeats."""
 
     async def live(self, process: str) -> None:
-        """Returns when the run stops or the client is of no use any more."""
+        """Returns when the run stops or the client cannot continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the workload does.  The defaults load three nodes on two cores without drowning them."""
+    """The parameters of the workload.  The defaults load three nodes on two cores without overloading them."""
 
     topic: str = "chaos-records"
     partitions: int = 6
@@ -81,7 +81,7 @@ class Plan:
 
 @dataclass(slots=True)
 class WorkloadContext:
-    """What all processes of a run share."""
+    """The shared state of all processes of a run."""
 
     bootstrap: str
     plan: Plan
@@ -91,7 +91,7 @@ class WorkloadContext:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def pause(self, seconds: float) -> None:
-        """Rests, but not longer than the run goes on."""
+        """Sleeps, at most until the run stops."""
         if seconds > 0:
             try:
                 await asyncio.wait_for(self.stopping.wait(), seconds)
@@ -113,7 +113,7 @@ class WorkloadContext:
         )
 
     async def initialised(self, process: str, transactional_id: str) -> Producer | None:
-        """A started transactional producer; None when the cluster did not let it start now."""
+        """A started transactional producer; None when the start failed."""
         producer = self.producer(process, transactional_id)
         with self.history.begin(process, transactional_id=transactional_id) as op:
             try:
@@ -185,7 +185,7 @@ class Writer:
                 settled = await self._give_up(op, producer, error)
             elif self._chance.random() < context.plan.abort_probability:
                 if self._chance.random() < 0.5:
-                    await producer.flush()  # so that there is something to abort at the partitions
+                    await producer.flush()  # so that the partitions have records to abort
                     outcomes.note_acknowledged(op, sent)
                 return (await outcomes.abort(op, producer, "aborted on purpose")).ending
             else:
@@ -218,14 +218,14 @@ class Writer:
 
     async def _give_up(self, op: OpenOp, producer: Producer, error: KafkaError) -> TransactionOutcome:
         if isinstance(error, FatalError):
-            return outcomes.fail(op, str(error))  # its commit never left
+            return outcomes.fail(op, str(error))  # its commit was never sent
         if not op.steps:
             op.fail(str(error))  # it has not even begun
             return TransactionOutcome(Ending.FAILED, str(error))
         return await outcomes.abort(op, producer, str(error))
 
     async def _leave_a_zombie(self, process: str, producer: Producer) -> None:
-        """The old producer has a transaction open; a new one takes over; then the old one tries to commit, and must not."""
+        """The old producer has a transaction open; a new one takes over; then the old one's commit must be rejected."""
         context = self._context
         with context.history.begin(process, transactional_id=self._transactional_id) as op:
             sent, _, error = await self._begin_and_send(op, process, producer)
@@ -272,7 +272,7 @@ class PlainWriter:
         outcomes.note_acknowledged(op, sent)
         failures = [error for _, future in sent if (error := future.exception()) is not None]
         if failures:
-            op.info(str(failures[0]))  # not acknowledged: it may be there all the same
+            op.info(str(failures[0]))  # not acknowledged: it may still be in the log
             self._context.progress.disturbance(f"operation {op.index} of {process}: {failures[0]}")
         else:
             op.ok()
@@ -376,7 +376,7 @@ class Transform:
         return await outcomes.commit(op, producer, sent)
 
     async def _go_back(self, consumer: Consumer) -> None:
-        """To what the group has committed; to the beginning where nothing is."""
+        """Seeks to the group's committed offsets; to the beginning where there is none."""
         assigned = consumer.assignment()
         committed = await consumer.committed(assigned)
         fresh = [partition for partition in assigned if partition not in committed]
@@ -412,7 +412,7 @@ class Reader:
                     try:
                         records = await consumer.poll(timeout_s=POLL_S)
                     except KafkaError as error:
-                        op.fail(str(error))  # nothing was delivered: the position is where it was
+                        op.fail(str(error))  # no record was delivered: the position has not moved
                         context.progress.disturbance(f"poll {op.index} of {process}: {error}")
                         if isinstance(error, FatalError):
                             return

@@ -1,7 +1,7 @@
-"""What a running workload tells the one who watches it: acknowledged commits, and whatever went wrong on the way.
+"""The progress of a running workload for the harness: acknowledged commits, disturbances and defects.
 
-The history is for the checker, after the run; this is for the harness, during it: when did commits stop, when did they go on,
-and for whom.
+The checker uses the history, after the run; the harness uses this, during the run: when commits stop and continue, and for which
+client.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Acknowledgement:
 
 @dataclass(slots=True)
 class Progress:
-    """Written by the workload's processes on one event loop; anybody on it may wait for a commit."""
+    """The workload's processes write it on one event loop; any task on this loop may wait for a commit."""
 
     commits: list[Commit] = field(default_factory=list)
     acknowledgements: list[Acknowledgement] = field(default_factory=list)
@@ -84,11 +84,11 @@ class Progress:
             return None
 
     def longest_pause_s(self, begin: float, end: float) -> float:
-        """The longest time between `begin` and `end` in which nothing was acknowledged to anybody."""
+        """The longest time between `begin` and `end` without an acknowledgement to any client."""
         return _longest_s([ack.acknowledged for ack in self.acknowledgements], begin, end)
 
     def longest_client_pause_s(self, begin: float, end: float) -> float:
-        """The longest time in which nothing was acknowledged to one client, of those that ever had an acknowledgement."""
+        """The longest time without an acknowledgement to one client, of the clients that ever had one."""
         by_client: dict[str, list[float]] = {}
         for ack in self.acknowledgements:
             by_client.setdefault(ack.client, []).append(ack.acknowledged)

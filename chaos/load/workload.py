@@ -1,11 +1,11 @@
-"""The workload of a chaos run: what loads the cluster while it is being hurt, and what is read when all is over.
+"""The workload of a chaos run: it loads the cluster during the faults, and reads all records in the end.
 
 workload = Workload(cluster.bootstrap, history, plan, clock, seed=7)
 await workload.prepare()            # topics
 workload.start()
-...                                 # hurt the cluster, heal it; workload.progress tells who commits
+...                                 # inject faults and end them; workload.progress shows the commits
 await workload.stop()
-rest = await workload.quiesce()
+open_transactions = await workload.quiesce()
 found = await workload.final_read()
 report = check(history.ops(), found.logs, found.offsets)
 """
@@ -38,7 +38,7 @@ UNDECIDED: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFen
 
 @dataclass(frozen=True, slots=True)
 class OpenTransactions:
-    """What is still open although nobody works any more: empty lists, or transactions that hang."""
+    """The transactions that are open although no client works any more; both lists are empty if none hangs."""
 
     undecided: list[str]
     """Transactional ids whose coordinator has not finished, with their state."""
@@ -52,7 +52,7 @@ class OpenTransactions:
 
 @dataclass(frozen=True, slots=True)
 class FinalRead:
-    """Everything that a read_committed reader sees from the beginning to the end, and the groups' positions."""
+    """All records that a read_committed reader gets from the beginning to the end, and the groups' positions."""
 
     logs: dict[Partition, list[tuple[int, Value]]]
     offsets: dict[str, dict[Partition, int]]
@@ -117,7 +117,7 @@ class Workload:
         ]
 
     async def stop(self) -> None:
-        """Lets every process finish what it is doing.  One that does not within `STOP_TIMEOUT_S` is a defect."""
+        """Waits until every process has finished its operation.  One that does not within `STOP_TIMEOUT_S` is a defect."""
         self._context.stopping.set()
         if not self._tasks:
             return
@@ -139,7 +139,7 @@ class Workload:
     # ------------------------------------------------------------------ afterwards
 
     async def quiesce(self, timeout_s: float = 45.0) -> OpenTransactions:
-        """Waits until no transaction is open, at any coordinator or partition; what still is after `timeout_s` hangs."""
+        """Waits until no transaction is open at any coordinator or partition; one that is after `timeout_s` hangs."""
         deadline = self._clock.monotonic() + timeout_s
         rest = OpenTransactions(["not asked yet"], [])
         async with self._admin() as admin:
@@ -177,7 +177,7 @@ class Workload:
         )
 
     async def write_one(self, partition: Partition, timeout_s: float, size: int = 0) -> str:
-        """Writes one record, of at least `size` bytes; why it was not acknowledged, or nothing when it was."""
+        """Writes one record of at least `size` bytes; returns why it was not acknowledged, or an empty string."""
         with self._context.history.begin(f"probe/{len(self._context.history.ops())}") as op:
             value = f"{op.process}.{op.index}".ljust(size, ".")
             number = op.send(partition, value)
@@ -185,7 +185,7 @@ class Workload:
                 async with self._context.producer(op.process, None, timeout_s) as producer:
                     told = await producer.send_and_wait(partition[0], value, partition=partition[1])
             except KafkaError as error:
-                return repr(error)  # the operation stays open: nobody knows
+                return repr(error)  # the operation stays open: its outcome is unknown
             op.acknowledged(number, told.offset)
             op.ok()
         return ""
@@ -204,7 +204,7 @@ class Workload:
         return differences
 
     async def _read(self, timeout_s: float, rack: str = "") -> tuple[dict[Partition, list[tuple[int, Value]]], set[Partition]]:
-        """What there is, and the partitions whose end was not reached."""
+        """The records, and the partitions whose end was not reached."""
         partitions = self.plan.all_partitions
         records: dict[Partition, list[tuple[int, Value]]] = {partition: [] for partition in partitions}
         deadline = self._clock.monotonic() + timeout_s

@@ -10,8 +10,8 @@
     host 2 (198.18.n.2) ---+--- bridge, in a namespace of its own --- this process (198.18.n.254), where the clients are
     host 3 (198.18.n.3) ---+
 
-A cut drops packets without an answer: no reset, no unreachable, like a broken cable or a firewall that drops.  Each host knows its
-neighbours' hardware addresses from a fixed table; a cut of one direction gives the sender a wrong one.  That needs no firewall in
+A cut drops packets without an answer: no reset, no unreachable, like a broken cable or a firewall that drops.  Each host has its
+neighbours' hardware addresses in a fixed table; a cut of one direction gives the sender a wrong one.  That needs no firewall in
 the kernel, works for every pair and direction, and takes effect at once, for open connections as well.
 
 The namespaces have no names: a helper process (undo.py) holds each.  The kernel removes a namespace, its wire and its address

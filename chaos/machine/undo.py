@@ -23,7 +23,7 @@ class MissingRight(LocalClusterError):
 
 
 class UndoProcess:
-    """One helper.  `script` is a shell script: it makes the change, prints a line, waits in `cat >/dev/null`, undoes the change."""
+    """One helper.  The shell `script` makes the change, prints a line, waits in `cat >/dev/null`, and undoes the change."""
 
     def __init__(self, script: str, arguments: Sequence[str] = (), *, before: Sequence[str] = ()) -> None:
         """Starts the helper and waits for its line.  Raises MissingRight, with its output, when the change fails."""

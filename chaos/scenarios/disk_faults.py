@@ -1,4 +1,4 @@
-"""Disks that are full, and disks that lose what they said they would keep.
+"""Full disks, and disks whose flushes fail.
 
 Full: each node's data is on a small file system of its own (small_disks.py), and is filled to the last byte.  Failing: the fault
 point `disk.sync` makes every flush below a folder answer EIO, as a dying disk would, while the bytes stay in the page cache.
@@ -38,7 +38,7 @@ IS_FULL: Final = "is full"
 
 
 async def disk_full(run: Run) -> None:
-    """The disk of a leader is full: whoever needs it waits, all others go on; reads go on; with room again, all is well."""
+    """The disk of a leader is full: writes to its partitions wait, other writes and all reads continue; with space, all do."""
     await run.load(BETWEEN_S)
     target = await targets.leader(run)
     elsewhere = [partition for partition, leader in (await run.leaders()).items() if leader not in (-1, target.node.id)]
@@ -54,7 +54,7 @@ async def disk_full(run: Run) -> None:
 
 
 async def majority_full(run: Run) -> None:
-    """More than half of the disks are full: nothing more is acknowledged, all can be read; with room again, all is well."""
+    """More than half of the disks are full: no write is acknowledged, reads continue; with space, writes continue."""
     await run.load(BETWEEN_S)
     nodes = run.chance.sample(run.cluster.nodes, len(run.cluster.nodes) // 2 + 1)
     full = InjectedFault(0, run.now(), None)
@@ -72,7 +72,7 @@ async def majority_full(run: Run) -> None:
 
 
 async def _keep_full(run: Run, nodes: list[LocalNode]) -> None:
-    """Takes every byte but those that the nodes hold back for themselves; the metadata is changed meanwhile, on these."""
+    """Fills the disks except for the nodes' reserves; metadata changes must still succeed, in these reserves."""
     run.say(f"full disks: {', '.join(f'node {node.id}' for node in nodes)}")
     begin = run.now()
     for node in nodes:
@@ -167,7 +167,7 @@ async def journal_sync_fails(run: Run) -> None:
 
 
 async def _change_metadata(run: Run, seconds: float) -> int:
-    """Gives every voter something to write and to flush, over and over; how often it was acknowledged."""
+    """Makes every voter write and flush, repeatedly; returns the number of acknowledged changes."""
     changes = 0
     until = run.now() + seconds
     while run.now() < until:
@@ -183,7 +183,7 @@ async def _change_metadata(run: Run, seconds: float) -> int:
 
 
 async def _says(run: Run, node: LocalNode, page: str, text: str) -> bool:
-    """Whether a page of the node's HTTP listener has this text, now or soon."""
+    """Whether a page of the node's HTTP listener shows this text within a short time."""
     deadline = run.now() + SAYS_SO_TIMEOUT_S
     while run.now() < deadline and node.running:
         if text in await asyncio.to_thread(_page, f"http://{node.metrics_address}/{page}"):

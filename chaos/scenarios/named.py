@@ -1,4 +1,4 @@
-"""What a scenario of the table is."""
+"""An entry of the table of scenarios."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Cut networks: between nodes that are hosts of their own (network_lab.py), while clients still reach every one of them.
 
-That is the dangerous kind: a node that cannot reach the others is still asked by its clients, and must not say yes to what the
-others will never know.
+These cuts are the dangerous ones: a node that cannot reach the others still gets requests from its clients, and must not
+acknowledge what the others will never know.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ ON_THE_WAY_S: Final = 0.5
 
 
 def deaf(lab: NetworkLab, node_id: int) -> Pairs:
-    """It is heard by the others, and hears nothing."""
+    """The target's packets arrive; it receives none."""
     return [(other, node_id) for other in lab.nodes if other != node_id]
 
 
 def mute(lab: NetworkLab, node_id: int) -> Pairs:
-    """It hears the others, and is not heard."""
+    """The target receives packets; its own are lost."""
     return [(node_id, other) for other in lab.nodes if other != node_id]
 
 
 def alone(lab: NetworkLab, node_id: int) -> Pairs:
-    """Nothing passes between it and the other nodes; clients reach it."""
+    """No packets pass between the target and the other nodes; clients reach it."""
     return [*deaf(lab, node_id), *mute(lab, node_id)]
 
 
 def gone(lab: NetworkLab, node_id: int) -> Pairs:
-    """Nobody reaches it, clients neither."""
+    """No packets pass between the target and any other host, clients included."""
     return [*alone(lab, node_id), (node_id, CLIENTS), (CLIENTS, node_id)]
 
 
@@ -65,7 +65,7 @@ async def _cut(run: Run, target: Target, what: str, pairs: Pairs) -> None:
 
 
 async def one_link(run: Run) -> None:
-    """The active controller and one other node do not reach each other; everybody else reaches both."""
+    """The active controller and one other node do not reach each other; all other hosts reach both."""
     await run.load(BETWEEN_S)
     active = await run.cluster.active_controller()
     node = run.chance.choice([node for node in run.cluster.nodes if node.id != active.id])
@@ -93,7 +93,7 @@ async def minority(run: Run) -> None:
 
 
 async def all_apart(run: Run) -> None:
-    """No node reaches any other: nobody may say yes to anything, whatever its clients ask; afterwards all goes on."""
+    """No node reaches any other: no node may acknowledge any request of its clients; afterwards all continue."""
     await run.load(BETWEEN_S)
     run.say("all nodes cut off from each other")
     run.lab.cut(permutations(run.lab.nodes, 2))
@@ -124,7 +124,7 @@ CUTS: Final = (
     _scenario("cut-coordinator", "the same with a coordinator", _cut_off(targets.coordinator, alone)),
     _scenario("cut-one-way", "a leader is not heard any more, or hears nothing any more", _cut_off(targets.leader, deaf, mute)),
     _scenario("cut-controller-one-way", "the same with the active controller", _cut_off(targets.controller, mute, deaf)),
-    _scenario("cut-host", "nobody reaches a node any more, its clients neither", _cut_off(targets.any_node, gone)),
+    _scenario("cut-host", "a node is cut off from all other nodes and from its clients", _cut_off(targets.any_node, gone)),
     _scenario("cut-link", "one node and the active controller do not reach each other; all others reach both", one_link),
     _scenario("cut-minority", "as many nodes as the cluster can do without are cut off together", minority),
     _scenario("cut-all", "no node reaches any other; afterwards all goes on", all_apart),

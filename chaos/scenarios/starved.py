@@ -1,4 +1,4 @@
-"""Nodes that get 20 ms of CPU a second each, under a light load: nobody may lose a session for it, or notice more than a pause.
+"""Nodes with 20 ms of CPU per second each, under a light load: no broker may lose its session, no client may wait long.
 
 The times are the product's own, not those of the other scenarios: what is asked is whether a starved node keeps the session that
 it has by default.  Measured while the quota is on: the sessions that a broker or the controller calls over (none may be), the
@@ -42,7 +42,7 @@ async def starved(run: Run) -> None:
 
 
 def judge(run: Run, said: str, begin: float, end: float) -> None:
-    """By what the nodes logged and the clients saw meanwhile."""
+    """Judges by the nodes' logs and the clients' acknowledgements during the quota."""
     lost = [line for line in said.splitlines() if any(event in line for event in LOST)]
     detail = f"{len(lost)} were, the first: {lost[0]}" if lost else f"in {STARVED_S:g} s"
     run.outcome.require(f"no session is lost with {CPU_MS_PER_SECOND} ms of CPU a second", not lost, detail)

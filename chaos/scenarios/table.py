@@ -1,7 +1,7 @@
-"""What `tidegate chaos run` does to a cluster, by name.
+"""The scenarios of `tidegate chaos run`, by name.
 
-A scenario hurts the cluster once per call and heals what it hurt; the harness repeats it as often as fits into the time, and
-judges.  What a scenario itself must prove (that the kill hit where it was aimed, that a restart was clean) it says by
+A scenario injects its fault once per call and ends it; the harness repeats it as often as fits into the time, and judges the
+run.  A scenario states its own conditions (that the kill was at the chosen instant, that a restart was clean) with
 `run.outcome.require`.
 """
 
@@ -48,7 +48,7 @@ CRASH_TIMEOUT_S: Final = 30.0
 
 
 async def coordinator_mid_commit(run: Run) -> None:
-    """The aimed kill, and the proof that the decided transaction was finished by another node."""
+    """Kills the coordinator between PREPARE_COMMIT and the markers; another node must finish the decided transaction."""
     transactional_id = run.chance.choice(run.workload.writer_ids)
     await run.load(BETWEEN_S)
     kill = await kill_coordinator_mid_commit(run.cluster, transactional_id)
@@ -96,8 +96,8 @@ async def controller_killed(run: Run) -> None:
 
 
 async def paused(run: Run, pick: Pick) -> None:
-    """The target falls silent for longer than its session, keeps its connections, and wakes up believing that it is still who
-    it was."""
+    """SIGSTOP for longer than its session: the target keeps its connections, and resumes with its former leaderships and
+    roles in memory."""
     await run.load(BETWEEN_S)
     target = await pick(run)
     pause = InjectedFault(target.node.id, run.now(), None)
@@ -112,7 +112,7 @@ async def paused(run: Run, pick: Pick) -> None:
 
 
 async def all_nodes(run: Run) -> None:
-    """SIGKILL to every node within a moment: nothing that was acknowledged may depend on anybody's memory."""
+    """SIGKILL to every node almost at once: no acknowledged record may depend on the memory of a node."""
     await run.load(BETWEEN_S)
     kills = await asyncio.gather(*(kill_node(run.cluster, node) for node in run.cluster.nodes))
     last = max(kills, key=lambda kill: kill.killed_at_monotonic)
@@ -131,7 +131,7 @@ async def crash_points(run: Run) -> None:
     point, match = CRASH_POINTS[(run.rounds - 1 + run.outcome.seed) % len(CRASH_POINTS)]
     leaders = await run.leaders()
     where = ", ".join([point, *(f"{key}={value}" for key, value in match.items())])
-    if point == BEFORE_MARKERS:  # not every node coordinates somebody
+    if point == BEFORE_MARKERS:  # not every node coordinates a transactional id
         kill = await kill_coordinator_before_markers(run.cluster, run.chance.choice(run.workload.writer_ids), commit=False)
     else:
         node, skip = run.chance.choice(run.cluster.nodes), run.chance.randint(0, CRASH_SKIP_MAX)
@@ -143,7 +143,7 @@ async def crash_points(run: Run) -> None:
 
 
 async def rolling_restart(run: Run) -> None:
-    """SIGTERM to one node after the other under load.  Nobody may notice more than a pause."""
+    """SIGTERM to one node after the other under load.  Clients may see a pause, but no error."""
     disturbed_before = run.workload.progress.disturbed
     for node in run.cluster.nodes:
         await run.load(BETWEEN_S)

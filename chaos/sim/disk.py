@@ -1,4 +1,4 @@
-"""A Disk in memory that keeps its promises and nothing more: what was not synced may be lost, torn or reordered in a crash.
+"""A Disk in memory with the weakest allowed guarantees: a crash may lose, tear or reorder all writes that were not synced.
 
     disk = LyingDisk()
     ...                            the code under test uses it
@@ -25,7 +25,7 @@ takes none goes on), `fail_after` (ENOSPC at the n-th change),
 and the next sync succeeds without it.  Whether readers still see it is the file system's choice (ext4 shows it until the page is
 evicted, others at once what the disk has): `failed_sync_keeps_cache`.
 
-The disk can also be told to break its promises, to prove that somebody would notice: `Lie`.
+The disk can also break its promises, for ablations that prove that a check would notice: `Lie`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SECTOR_BYTES = 512
 
 
 class PowerCut(BaseException):
-    """The power went in the middle of an operation; no handler of errors may run on."""
+    """The power failed during an operation; no error handler may catch this and continue."""
 
 
 class Lie(enum.Flag):
@@ -276,7 +276,7 @@ class LyingDisk:
         self.unreadable: frozenset[Path] = frozenset()
         self.cut_after: int | None = None
         self.on_call: Callable[[], None] | None = None
-        """Before calls that nobody makes under a lock: where another thread may come first (`turns`)."""
+        """Before calls that no thread makes under a lock: another thread may run first (`turns`)."""
         self.locks: set[Path] = set()
         self._root = _Folder()
         self._folders: dict[str, _Folder] = {"/": self._root, "": self._root}  # by path; follows what programs see

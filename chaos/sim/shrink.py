@@ -1,4 +1,4 @@
-"""Making a list of steps that breaks a promise as short as it gets: the defect is read in five steps instead of sixty.
+"""Shortens a list of steps that breaks a promise: five steps show the defect better than sixty.
 
 Pieces of the list are left out, large ones first, then the numbers of each step are made small, as long as the history still
 breaks *in the same way*: a shorter list that shows another defect would hide the first.
@@ -17,7 +17,7 @@ _SMALL = (0, 1, 2, 3, 5, 8, 64)
 
 
 def kind_of(what: str) -> str:
-    """What stays the same of a message when a history is shortened: its words without numbers."""
+    """The kind of a failure, which shrinking must not change: the words of its message without numbers."""
     return re.sub(r"\d+|\[.*\]|\{.*\}", "#", what.splitlines()[0].partition(": ")[2])[:60]
 
 

@@ -1,7 +1,7 @@
-"""Threads that take turns by a seed: what runs in parallel runs in an order that can be repeated.
+"""Threads that take turns by a seed: parallel code runs in a repeatable order.
 
-A thread hands the turn on at calls of the disk (`LyingDisk.on_call`); who is next, the seed says.  Only one runs at any time, so
-a history with threads follows from its seed as one without.
+A thread yields at calls of the disk (`LyingDisk.on_call`); the seed chooses the next thread.  Only one runs at any time, so the
+seed determines a history with threads as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SeededThreads(Executor):
         self.handed_on = 0
 
     def hand_on(self) -> None:
-        """Another thread may come first; nothing happens outside of `map`."""
+        """Another thread may run first; does nothing outside of `map`."""
         number = getattr(self._mine, "number", None)
         if number is None:
             return

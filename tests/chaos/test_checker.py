@@ -419,7 +419,7 @@ def test_every_check_is_proven_and_every_kind_but_the_tolerated_is_covered() -> 
     }
 
 
-def test_reading_one_record_of_an_undecided_transaction_demands_all_the_others() -> None:
+def test_one_read_record_of_an_undecided_transaction_requires_the_others() -> None:
     transaction = info("p", Send(A, "x"), Send(B, "y"), txn="t")
     report = Case([transaction, fail("q", poll(A, (0, "x")), txn="u")], {A: [(0, "x")], B: []}).check()
     assert kinds(report) == {AnomalyKind.LOST_WRITE, AnomalyKind.TORN_TRANSACTION}
@@ -453,7 +453,7 @@ def test_an_undecided_poll_leaves_the_position_unknown() -> None:
     assert Case(again, {A: XY}).check().valid
 
 
-def test_a_group_may_move_its_members_between_operations_but_not_inside_one() -> None:
+def test_a_group_may_rebalance_between_operations_but_not_inside_one() -> None:
     writes = ok("p", Send(A, "x", 0), Send(A, "y", 1))
     moved = [writes, ok("q", Subscribe(frozenset({"a"})), poll(A, *XY)), ok("q", poll(A, (0, "x")))]
     assert Case(moved, {A: XY}).check().valid
@@ -463,7 +463,7 @@ def test_a_group_may_move_its_members_between_operations_but_not_inside_one() ->
     assert Case(handed_over, {A: XY}).check().valid
 
 
-def test_transactions_may_interleave_in_a_log_and_that_is_shown_when_asked_for() -> None:
+def test_interleaved_transactions_are_tolerated_and_shown_on_request() -> None:
     history = Case(
         [ok("p", Send(A, "x"), Send(B, "x"), txn="t", at=(0, 9)), ok("q", Send(A, "y"), Send(B, "y"), txn="u", at=(0, 9))],
         {A: [(0, "x"), (1, "y")], B: [(0, "y"), (1, "x")]},

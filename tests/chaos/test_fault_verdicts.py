@@ -224,7 +224,7 @@ async def test_acknowledgements_on_full_disks_fail_the_run(run: FakeRun) -> None
     assert failed(run) == ["nothing that needs room is acknowledged while the disks of a majority are full"]
 
 
-async def test_a_full_disk_that_blocks_others_or_reads_or_is_not_told_fails_the_run(
+async def test_a_full_disk_that_blocks_others_or_reads_or_is_silent_fails(
     run: FakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await disk_faults.disk_full(run)
@@ -243,7 +243,7 @@ async def test_a_full_disk_that_blocks_others_or_reads_or_is_not_told_fails_the_
     ]
 
 
-async def test_a_folder_that_fails_silently_or_keeps_its_leaderships_fails_the_run(
+async def test_a_folder_that_fails_silently_or_keeps_leaderships_fails_the_run(
     run: FakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def chosen(_: Run) -> tuple[Target, list[Partition]]:
@@ -283,7 +283,7 @@ def test_a_replica_that_gives_its_readers_something_else_is_named() -> None:
 
 
 @pytest.mark.parametrize(("name", "tool"), [("cut-all", "NetworkLab"), ("disk-full", "SmallDisks")])
-async def test_a_machine_that_gives_no_right_to_hurt_it_fails_the_run_and_says_so(
+async def test_a_missing_right_on_the_machine_fails_the_run_with_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, tool: str
 ) -> None:
     def refused(*_: object) -> None:

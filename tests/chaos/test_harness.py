@@ -46,7 +46,7 @@ def visible(*values: str) -> FinalRead:
     return FinalRead(logs, {})
 
 
-def test_the_commit_under_way_at_the_kill_must_be_wholly_visible_whatever_its_client_was_told() -> None:
+def test_the_commit_in_flight_at_the_kill_must_be_wholly_visible() -> None:
     passed, sentence = decided_is_visible(KILL, history_with_a_kill_at_2(), visible("a0", "b0", "a1", "b1", "a2", "b2"))
     assert passed and "2 of the 2 records of t #1" in sentence and "told info" in sentence
 

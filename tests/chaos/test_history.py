@@ -30,7 +30,7 @@ def recorder() -> History:
     return History(now=lambda: float(next(ticks)))
 
 
-def test_an_operation_keeps_its_steps_in_order_and_the_offsets_that_were_acknowledged() -> None:
+def test_an_operation_keeps_its_steps_in_order_and_acknowledged_offsets() -> None:
     history = recorder()
     with history.begin("p1", transactional_id="t") as transaction:
         transaction.polled({A: [(3, "in")]})

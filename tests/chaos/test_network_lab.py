@@ -102,7 +102,7 @@ def talk(lab: NetworkLab) -> Iterator[Talk]:
         talk.close()
 
 
-def test_cuts_lose_exactly_what_they_name_in_that_direction_until_they_are_healed(lab: NetworkLab, talk: Talk) -> None:
+def test_a_cut_drops_packets_in_exactly_its_direction_until_healed(lab: NetworkLab, talk: Talk) -> None:
     assert talk.heard() == EVERY_WAY
     lab.cut([(1, 2)])
     assert talk.heard() == EVERY_WAY - {(1, 2)}

@@ -97,7 +97,7 @@ def test_a_commit_is_recorded_as_what_is_known_of_it(
 @pytest.mark.parametrize(
     ("abort", "ending"), [(YES, Ending.FAILED), (UNCONFIRMED, Ending.FAILED), (FATAL, Ending.OVER)]
 )
-def test_a_transaction_whose_commit_never_left_has_failed_whatever_becomes_of_the_abort(
+def test_a_transaction_without_a_sent_commit_has_failed_whatever_the_abort(
     abort: Exception | None, ending: Ending
 ) -> None:
     found, history = operation(ScriptedProducer(aborts=[abort], deliverable=False), [3, UNCONFIRMED])

@@ -39,11 +39,11 @@ async def run(name: str, directory: Path) -> set[str]:
     return checked
 
 
-async def test_a_leader_that_reaches_no_other_node_is_replaced_and_acknowledges_nothing_that_is_lost(tmp_path: Path) -> None:
+async def test_an_isolated_leader_is_replaced_and_acknowledges_nothing_lost(tmp_path: Path) -> None:
     assert "commits go on after: leader alone" in await run("cut-leader", tmp_path)
 
 
-async def test_full_disks_of_a_majority_stop_writes_only_and_only_while_they_are_full(tmp_path: Path) -> None:
+async def test_full_disks_of_a_majority_stop_only_writes_and_only_while_full(tmp_path: Path) -> None:
     checked = await run("disk-full-majority", tmp_path)
     assert checked >= {
         "a node with a full disk says so and lives",
@@ -53,7 +53,7 @@ async def test_full_disks_of_a_majority_stop_writes_only_and_only_while_they_are
     }
 
 
-async def test_a_data_folder_whose_flushes_fail_goes_offline_and_others_lead_what_was_in_it(tmp_path: Path) -> None:
+async def test_a_data_folder_whose_flushes_fail_goes_offline_and_leaders_move(tmp_path: Path) -> None:
     checked = await run("sync-fails", tmp_path)
     assert checked >= {"the node says that its folder is offline, and lives", "others lead what was in the folder"}
 

@@ -111,13 +111,13 @@ def test_an_id_that_nobody_knows_yet_is_waited_for(cluster: ScriptedCluster) -> 
     assert kill(cluster).node_id == 2
 
 
-def test_no_second_node_is_armed_when_the_first_dies_while_its_successor_is_asked_for(cluster: ScriptedCluster) -> None:
+def test_no_second_node_is_armed_when_the_first_dies_during_the_lookup(cluster: ScriptedCluster) -> None:
     cluster.coordinators, cluster.dies_when_asked = [1, 2], 1
     assert kill(cluster).node_id == 1
     assert cluster.node(2).armed == []
 
 
-def test_a_coordinator_that_moves_takes_the_aim_along_and_the_old_one_is_disarmed(cluster: ScriptedCluster) -> None:
+def test_when_the_coordinator_moves_the_new_node_is_armed_instead(cluster: ScriptedCluster) -> None:
     cluster.coordinators = [1, 1, 3]
     cluster.node(3).dies_when_armed = 1
     assert kill(cluster).node_id == 3
@@ -143,7 +143,7 @@ def test_a_cluster_without_fault_points_is_named_as_the_cause(cluster: ScriptedC
         kill(cluster)
 
 
-def test_a_transaction_is_completed_only_by_another_node_and_when_it_is_no_longer_prepared(cluster: ScriptedCluster) -> None:
+def test_only_another_node_that_left_prepare_counts_as_completion(cluster: ScriptedCluster) -> None:
     fallen = InjectedFault(1, 0.0, -9, "t")
     cluster.coordinators, cluster.state = [1, 2], "CompleteCommit"
     assert asyncio.run(wait_completed(cluster, fallen)).coordinator == 2  # type: ignore[arg-type]

@@ -85,7 +85,7 @@ def test_numbers_of_a_rejected_last_batch_are_taken_back() -> None:
     assert [later.base_sequence for later in drain_all(accumulator)] == [0]
 
 
-def test_after_a_batch_of_unknown_fate_a_new_identity_is_needed_once_the_rest_is_settled() -> None:
+def test_after_a_batch_of_unknown_outcome_a_new_identity_is_needed() -> None:
     accumulator = filled(3)
     first, second = accumulator.drain([TP], 1 << 20, 0.0)[0], accumulator.drain([TP], 1 << 20, 0.0)[0]
     accumulator.failed(first)
@@ -99,7 +99,7 @@ def test_after_a_batch_of_unknown_fate_a_new_identity_is_needed_once_the_rest_is
     assert resent[0] is second
 
 
-def test_a_refused_batch_with_an_unanswered_attempt_is_given_up_in_a_doubtful_partition() -> None:
+def test_a_rejected_batch_with_an_unanswered_attempt_fails_when_unresolved() -> None:
     accumulator = filled(2)
     first, second = drain_all(accumulator)
     accumulator.retry(second, 0.0, uncertain=True)
@@ -115,7 +115,7 @@ def test_out_of_order_for_the_very_next_sequence_means_that_data_was_lost() -> N
     assert accumulator.incomplete() == set()
 
 
-def test_a_broker_that_forgot_the_producer_gets_everything_that_is_left_from_zero_and_in_order() -> None:
+def test_a_broker_that_lost_the_producer_gets_the_rest_in_order_from_zero() -> None:
     accumulator = filled(4)
     first, second, third, fourth = drain_all(accumulator)
     accumulator.succeeded(first)
@@ -129,7 +129,7 @@ def test_a_broker_that_forgot_the_producer_gets_everything_that_is_left_from_zer
     assert [(batch.identity, batch.base_sequence) for batch in again] == [(Identity(8, 0), n) for n in range(3)]
 
 
-def test_an_unknown_producer_whose_first_batch_has_not_come_yet_keeps_its_numbers() -> None:
+def test_an_unknown_producer_whose_first_batch_is_late_keeps_its_numbers() -> None:
     accumulator = filled(2)
     first, second = drain_all(accumulator)
     accumulator.retry(first, 0.0, uncertain=False)
@@ -139,7 +139,7 @@ def test_an_unknown_producer_whose_first_batch_has_not_come_yet_keeps_its_number
     assert drain_all(accumulator) == [second] and second.base_sequence == 1
 
 
-def test_an_unknown_producer_at_sequence_zero_is_told_and_not_repeated_for_ever() -> None:
+def test_an_unknown_producer_at_sequence_zero_fails_instead_of_retrying() -> None:
     accumulator = filled(1)
     (batch,) = drain_all(accumulator)
     assert not accumulator.rejected_unknown_producer(batch, 0.0)
@@ -354,7 +354,7 @@ def play(events: list[int], *, deduplicates: bool = True) -> Run:
 
 @given(st.lists(st.integers(0, 13), max_size=120))
 @settings(max_examples=400, deadline=None)
-def test_no_record_is_lost_duplicated_or_reordered_whatever_the_network_does(events: list[int]) -> None:
+def test_no_record_is_lost_duplicated_or_reordered_by_any_network(events: list[int]) -> None:
     play(events)
 
 

@@ -68,7 +68,7 @@ def test_every_partition_has_exactly_one_owner_who_asked_for_it(
     assert set(owners) == {(topic, number) for topic in wanted for number in range(counts.get(topic, 0))}
 
 
-def test_static_members_go_first_and_keep_their_share_when_member_ids_change() -> None:
+def test_static_members_go_first_and_keep_partitions_with_new_member_ids() -> None:
     def share(member_id: str) -> dict[str, list[int]]:
         members = {
             member_id: Subscription(("a",), group_instance_id="i-1"),
@@ -144,7 +144,7 @@ def places(share: dict[str, list[int]]) -> set[tuple[str, int]]:
 
 
 @given(COUNTS, MEMBERS, MEMBERS)
-def test_cooperative_shares_change_hands_by_way_of_nobody_and_come_to_rest(
+def test_cooperative_partitions_are_revoked_before_reassigned_and_converge(
     counts: dict[str, int], before: dict[str, set[str]], after: dict[str, set[str]]
 ) -> None:
     """KIP-429, whoever comes and goes and whatever they ask for."""

@@ -65,7 +65,7 @@ async def test_a_cancelled_close_fails_what_is_left_and_releases_who_waits(broke
         await producer.send("t", b"late")
 
 
-async def test_a_send_that_waits_for_metadata_is_refused_when_the_producer_closes(broker: Any, misbehaviour: Any) -> None:
+async def test_a_send_that_waits_for_metadata_fails_when_the_producer_closes(broker: Any, misbehaviour: Any) -> None:
     producer = Producer(broker.bootstrap)
     await producer.start()
     broker.script(ApiKey.METADATA, misbehaviour.SILENCE)

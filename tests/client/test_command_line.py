@@ -235,7 +235,7 @@ async def arrived(broker: Any, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_record_leaves_when_its_line_arrives_and_ctrl_c_ends_with_a_count(broker: Any, produce: Produce) -> None:
+async def test_a_record_is_sent_when_its_line_arrives_and_ctrl_c_prints_a_count(broker: Any, produce: Produce) -> None:
     process = await produce.start("t")
     assert process.stdin is not None
     for number in (1, 2):
@@ -271,7 +271,7 @@ async def test_a_mistake_in_the_middle_says_how_much_was_written(broker: Any, pr
     assert "no ':' in 'broken'" in err and "(2 records were written to t before)" in err
 
 
-async def test_offsets_of_a_transaction_are_told_after_its_commit(broker: Any, produce: Produce) -> None:
+async def test_offsets_of_a_transaction_are_printed_after_its_commit(broker: Any, produce: Produce) -> None:
     broker.script(ApiKey.END_TXN, {"error_code": ErrorCode.INVALID_TXN_STATE, "producer_id": -1, "producer_epoch": -1})
     code, out, err = await produce("t", "x", "--transactional-id", "tx", "--json")
     assert (code, out) == (1, "") and "INVALID_TXN_STATE" in err
@@ -326,7 +326,7 @@ def test_the_states_and_types_of_groups_are_those_of_their_coordinator() -> None
 
 
 @pytest.mark.parametrize(("option", "value"), [("--state", "Sleeping"), ("--type", "modern")])
-def test_a_state_or_type_that_no_group_has_is_refused_with_those_that_there_are(option: str, value: str) -> None:
+def test_an_unknown_group_state_or_type_is_an_error_with_the_known_ones(option: str, value: str) -> None:
     done = tidegate("groups", "list", option, value)
     assert done.exit_code == 1 and f"{option} {value}: choose from " in done.stderr
 
@@ -351,7 +351,7 @@ def test_the_summaries_of_commands_that_are_not_loaded_are_their_own() -> None:
     assert own == command_line.SUMMARIES
 
 
-def test_a_setting_that_there_is_not_is_refused_with_the_one_that_was_meant() -> None:
+def test_an_unknown_setting_is_an_error_that_names_the_similar_one() -> None:
     refuse_unknown(["a.b"], ["a.b", "c"])
     with pytest.raises(CommandError, match=r"unknown setting 'retention.sm': did you mean 'retention.ms'\?"):
         refuse_unknown(["retention.sm"], ["retention.ms", "segment.ms"])
@@ -411,7 +411,7 @@ def test_a_broker_that_is_away_stands_in_the_status(monkeypatch: pytest.MonkeyPa
     assert [each["node_id"] for each in json.loads(tidegate("status", "--json").stdout)["away"]] == [3]
 
 
-def test_created_topics_are_told_with_the_settings_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_created_topics_are_printed_with_their_given_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.client.command_line.listing.connect", lambda _bootstrap: Brokers())
     (created,) = json.loads(tidegate("topics", "create", "t", "--config", "retention.ms=5", "--json").stdout)
     assert created["name"] == "t" and created["config"] == {"retention.ms": "5"}

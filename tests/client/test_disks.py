@@ -64,6 +64,6 @@ class SlowCluster:
         return SimpleNamespace(results=[SimpleNamespace(log_dir="/a", error_code=0, total_bytes=-1, usable_bytes=-1)])
 
 
-async def test_a_broker_that_stands_still_does_not_hold_up_the_status_of_the_others() -> None:
+async def test_a_silent_broker_does_not_delay_the_status_of_the_others() -> None:
     found = await asyncio.wait_for(describe_data_folders(cast(Any, SlowCluster()), 0.05), 10)
     assert found == [DataFolder(1, "/a", False, None, None)]

@@ -115,7 +115,7 @@ def leaving() -> Asked:
     return Asked({0: (1, 2, 3)}, [PartitionMove("t", 0, (1, 2, 3), adding=(3,), removing=(1,))])
 
 
-def test_a_replica_that_is_on_its_way_already_is_not_moved_again_and_not_called_gone(drain: Callable[..., Result]) -> None:
+def test_a_replica_that_already_moves_is_neither_moved_again_nor_called_gone(drain: Callable[..., Result]) -> None:
     for option in ((), ("--dry-run",)):
         asked = leaving()
         said = drain(asked, "1", *option)

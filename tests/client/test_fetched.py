@@ -107,7 +107,7 @@ def test_without_the_aborted_list_aborted_records_would_be_shown() -> None:
     assert [record.offset for record in FetchedRecords("t", 0, 0, data, []).take(9)] != log.shown
 
 
-def test_a_broken_batch_raises_after_what_was_before_it_and_is_never_skipped() -> None:
+def test_a_corrupt_batch_raises_after_the_batches_before_it_never_skipped() -> None:
     log = build([(0, "write"), (0, "write")])
     data = bytearray(log.data)
     data[-1] ^= 1

@@ -28,7 +28,7 @@ def test_partitions_that_would_have_fewer_replicas_are_found() -> None:
     assert "orders:0 has 3 replicas and would have 1" in in_words(found) and "min.insync.replicas=2" in in_words(found)
 
 
-def test_what_stays_at_or_above_min_insync_replicas_is_not_said_to_be_below() -> None:
+def test_no_warning_at_or_above_min_insync_replicas() -> None:
     assert "min.insync" not in in_words(reductions([topic((1, 2, 3))], [], {("orders", 0): [1, 2]}))
 
 
@@ -85,7 +85,7 @@ def test_fewer_replicas_are_refused_and_nothing_is_moved(asked: Asked) -> None:
     assert "min.insync.replicas=2" in refused.output and "Traceback" not in refused.output
 
 
-def test_fewer_replicas_that_are_meant_are_moved_and_what_is_below_min_insync_replicas_is_said(asked: Asked) -> None:
+def test_allowed_fewer_replicas_move_with_a_warning_below_min_insync_replicas(asked: Asked) -> None:
     done = reassign("--allow-fewer-replicas", "orders:0=1")
     assert done.exit_code == 0 and asked.moved == [{("orders", 0): [1]}] and "min.insync.replicas=2" in done.output
     quiet = reassign("--allow-fewer-replicas", "orders:0=1,2")

@@ -58,7 +58,7 @@ async def until_assigned(consumer: Consumer, topic: str) -> None:
             await consumer.poll(timeout_s=0.1)
 
 
-async def test_unsubscribe_commits_and_leaves_at_once_and_a_new_subscription_goes_on_there(bootstrap: str) -> None:
+async def test_unsubscribe_commits_and_leaves_and_a_new_subscription_continues(bootstrap: str) -> None:
     topic, group = await make(bootstrap, 1), f"g-{uuid4().hex[:8]}"
     await send(bootstrap, topic, b"0", b"1", b"2")
     async with Consumer(bootstrap, group_id=group, auto_offset_reset="earliest") as consumer, Admin(bootstrap) as admin:
@@ -129,7 +129,7 @@ async def test_another_subscription_takes_the_place_of_the_first(bootstrap: str)
             consumer.assign([(first, 0)])
 
 
-async def test_a_paused_partition_is_kept_and_read_later_and_the_others_meanwhile(bootstrap: str) -> None:
+async def test_a_paused_partition_is_kept_and_read_later_others_continue(bootstrap: str) -> None:
     topic = await make(bootstrap)
     await send(bootstrap, topic, b"a", b"b")
     await send(bootstrap, topic, b"x", partition=1)
@@ -144,7 +144,7 @@ async def test_a_paused_partition_is_kept_and_read_later_and_the_others_meanwhil
         assert consumer.paused() == set() and await take(consumer, 2) == [b"a", b"b"]
 
 
-async def test_a_full_group_and_a_session_out_of_bounds_are_refused_with_what_to_change(bootstrap: str) -> None:
+async def test_a_full_group_and_a_bad_session_timeout_are_errors_with_advice(bootstrap: str) -> None:
     topic, group = await make(bootstrap), f"g-{uuid4().hex[:8]}"
     async with Consumer(bootstrap, group_id=group) as one, Consumer(bootstrap, group_id=group) as two, asyncio.timeout(60):
         for consumer in (one, two):
@@ -171,7 +171,7 @@ async def test_a_producer_that_wants_no_answers_gets_none_and_its_records_arrive
         assert await take(consumer, 20) == [b"%d" % number for number in range(20)]
 
 
-async def test_a_coordinator_that_stands_still_is_left_before_the_session_is_over() -> None:
+async def test_a_silent_coordinator_is_left_before_the_session_ends() -> None:
     """Its successor gives every member one session to come; a request waits for longer than most of them are."""
     asked: list[dict[str, Any]] = []
 

@@ -99,7 +99,7 @@ async def test_it_is_found_and_aborted_and_what_is_under_way_is_left_alone(clust
         assert found == {b"before", b"alive"}
 
 
-async def test_a_partition_that_the_coordinator_has_left_out_hangs_whoever_owns_the_producer_id(cluster: LocalCluster) -> None:
+async def test_a_partition_missing_at_the_coordinator_hangs_with_any_producer_id(cluster: LocalCluster) -> None:
     """The producer id is known, and its transaction is elsewhere: ablation of the look at the partitions."""
     async with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, transactional_id="owner") as producer:
         async with producer.transaction():
@@ -143,7 +143,7 @@ class MovingCoordinators:
     ],
     ids=["stays", "is away", "moves", "is away and back"],
 )
-async def test_what_a_coordinator_has_open_is_not_called_hanging_while_the_coordinator_is_away(
+async def test_nothing_is_called_hanging_while_its_coordinator_is_unreachable(
     led: tuple[tuple[int, int], ...], said: str
 ) -> None:
     """Nobody lists it then; aborted by an operator, it could still be committed by its coordinator."""

@@ -43,7 +43,7 @@ def test_a_recorded_process_is_found_again_and_signalled(tmp_path: Path) -> None
     assert not identity.alive() and not identity.signal(signal.SIGKILL)
 
 
-def test_a_pid_that_belongs_to_somebody_else_now_is_left_alone(tmp_path: Path) -> None:
+def test_a_pid_that_another_process_has_now_is_not_signalled(tmp_path: Path) -> None:
     """The record says this pid, but another start time: the kernel has given the pid away since."""
     child = subprocess.Popen(SLEEPER)
     try:
@@ -86,7 +86,7 @@ async def test_waiting_for_a_process_that_is_not_our_child() -> None:
     shell.stdout.close()
 
 
-def test_clusters_side_by_side_have_ports_of_their_own_below_the_outgoing_range(tmp_path: Path) -> None:
+def test_clusters_side_by_side_have_own_ports_below_the_ephemeral_range(tmp_path: Path) -> None:
     clusters = [LocalCluster(tmp_path / str(number), 3) for number in range(3)]
     ports = [
         port
@@ -143,7 +143,7 @@ def test_the_environment_of_nodes_has_no_settings_of_the_harness(tmp_path: Path,
     cluster.release()
 
 
-async def test_a_node_starts_again_with_an_unchanged_configuration_on_a_full_disk(
+async def test_a_node_restarts_with_its_configuration_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = LocalCluster(tmp_path, 1, {"min.insync.replicsa": 2})  # the process ends by itself
@@ -176,7 +176,7 @@ def test_a_process_that_cannot_be_written_down_does_not_run_on(tmp_path: Path, m
     assert len(started) == 1 and ProcessIdentity.of(started[0]) is None
 
 
-async def test_a_node_that_cannot_start_is_told_with_its_last_words(tmp_path: Path) -> None:
+async def test_a_node_that_cannot_start_is_reported_with_its_last_output(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path, 1, {"min.insync.replicsa": 2})
     with pytest.raises(LocalClusterError, match="min.insync.replicas"):
         await cluster.up(30)
@@ -460,7 +460,7 @@ async def test_detached_nodes_that_start_or_recover_go_on_when_the_waiting_ends(
     assert stopped == expected
 
 
-async def test_a_node_that_does_not_answer_is_told_in_words(
+async def test_a_node_that_does_not_answer_is_reported_in_words(
     recovering: tuple[LocalNode, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, opened = recovering
@@ -505,7 +505,7 @@ async def test_a_first_start_on_taken_ports_leaves_nothing_behind(tmp_path: Path
     assert not (tmp_path / "new").exists()
 
 
-def test_a_file_in_the_folders_place_and_a_damaged_description_are_told(tmp_path: Path) -> None:
+def test_a_file_in_the_folders_place_and_a_damaged_description_are_errors(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LocalClusterError, match="is a file: a folder is wanted"):
         LocalCluster.exists(tmp_path / "file")

@@ -44,7 +44,7 @@ def test_a_mode_leads_to_an_offset_that_is_in_the_log(reset: Reset, expected: in
     assert new_offset(reset, KEY, KNOWN) == expected
 
 
-def test_without_a_committed_offset_or_a_record_it_goes_to_the_end_and_is_not_shifted() -> None:
+def test_without_a_committed_offset_or_record_the_offset_is_the_log_end() -> None:
     for mode in (Mode.CURRENT, Mode.DATETIME, Mode.DURATION):
         assert new_offset(Reset(mode), NONE, KNOWN) == 100
     with pytest.raises(RequestError, match="t-1 has no committed offset"):
@@ -95,7 +95,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         parse_duration(text)
 
 
-def test_a_file_has_a_row_for_each_partition_with_the_group_where_there_are_several() -> None:
+def test_a_file_has_a_row_per_partition_with_the_group_if_several() -> None:
     assert parse_file("t,0,5\n\n\"t\",1,6\n", ["g"]) == {"g": {KEY: 5, NONE: 6}}
     assert parse_file("g,t,0,5\nother,t,0,9\n", ["g", "h"]) == {"g": {KEY: 5}}
     for text, groups in (("t,0", ["g"]), ("t,0,-1", ["g"]), ("t,0,5", ["g", "h"]), ("t,x,5", ["g"])):
@@ -115,6 +115,6 @@ def test_a_file_has_a_row_for_each_partition_with_the_group_where_there_are_seve
         (Reset(Mode.LATEST), KEY, None),
     ],
 )
-def test_an_offset_that_the_log_does_not_have_is_told(reset: Reset, key: tuple[str, int], words: str | None) -> None:
+def test_an_offset_outside_the_log_is_reported(reset: Reset, key: tuple[str, int], words: str | None) -> None:
     said = moved_into_log(reset, key, KNOWN)
     assert said is None if words is None else said == f"{key[0]}-{key[1]} {words}"

@@ -41,7 +41,7 @@ async def test_records_arrive_once_and_in_order_although_answers_are_lost(broker
     assert [future.result().offset for future in futures] == list(range(100))
 
 
-async def test_a_producer_without_idempotence_sends_one_batch_at_a_time_and_no_sequence(broker: Any) -> None:
+async def test_without_idempotence_one_batch_at_a_time_and_no_sequence(broker: Any) -> None:
     async with Producer(broker.bootstrap, linger_ms=0, idempotent=False, acks=1, batch_bytes=100) as producer:
         for number in range(20):
             await producer.send("t", b"%d" % number, partition=0)
@@ -134,7 +134,7 @@ BUSY = {
 }
 
 
-async def test_under_tv1_a_partition_is_enlisted_once_however_many_records_wait_for_it(broker: Any) -> None:
+async def test_under_tv1_a_partition_is_enlisted_once_for_many_records(broker: Any) -> None:
     """An enlistment too many may come behind the end of its transaction, and so begin one that nobody knows of."""
     broker.transaction_version = 1
     async with transactional(broker, batch_bytes=100) as producer:
@@ -207,7 +207,7 @@ async def test_after_an_unknown_outcome_the_next_transaction_has_a_new_epoch(bro
     assert [committed for _, _, committed in broker.outcomes] == [False, True]
 
 
-async def test_a_producer_that_was_fenced_meanwhile_stays_fenced_after_an_unknown_outcome(broker: Any, misbehaviour: Any) -> None:
+async def test_a_fenced_producer_stays_fenced_after_an_unknown_outcome(broker: Any, misbehaviour: Any) -> None:
     async with transactional(broker, max_block_s=0.3, request_timeout_s=0.2) as producer:
         await producer.begin()
         await producer.send_and_wait("t", b"v")
@@ -336,7 +336,7 @@ async def test_a_batch_that_is_too_large_for_the_broker_is_halved_until_it_fits(
     assert [value for _, value in broker.logs["t", 0]] == [b"%d" % number for number in range(8)]
 
 
-async def test_delivery_timeout_is_told_and_the_producer_goes_on(broker: Any, misbehaviour: Any) -> None:
+async def test_delivery_timeout_is_raised_and_the_producer_continues(broker: Any, misbehaviour: Any) -> None:
     async with Producer(broker.bootstrap, linger_ms=0, delivery_timeout_s=0.3, request_timeout_s=0.2) as producer:
         broker.script(ApiKey.PRODUCE, *[misbehaviour.DROP] * 50)
         future = await producer.send("t", b"v", partition=0)
@@ -402,7 +402,7 @@ async def test_a_record_larger_than_the_memory_is_refused(broker: Any) -> None:
         assert (await producer.send_and_wait("t", b"x" * 800, partition=0)).offset == 0
 
 
-async def test_a_producer_whose_topic_was_made_anew_sends_everything_that_is_left_in_order(broker: Any) -> None:
+async def test_a_producer_of_a_recreated_topic_sends_the_rest_in_order(broker: Any) -> None:
     async with Producer(broker.bootstrap, linger_ms=0, batch_bytes=100) as producer:
         for number in range(10):
             await producer.send_and_wait("t", b"old %d" % number, partition=0)
@@ -418,7 +418,7 @@ async def test_a_producer_whose_topic_was_made_anew_sends_everything_that_is_lef
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_a_transaction_into_a_topic_made_anew_can_be_aborted_and_the_next_one_works(broker: Any, version: int) -> None:
+async def test_a_transaction_into_a_recreated_topic_can_be_aborted_and_repeated(broker: Any, version: int) -> None:
     broker.transaction_version = version
     async with transactional(broker) as producer:
         await producer.begin()

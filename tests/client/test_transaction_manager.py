@@ -113,7 +113,7 @@ def test_the_first_cause_of_a_failure_is_kept() -> None:
     assert isinstance(broken.error, ProducerFenced)
 
 
-def test_an_unknown_outcome_may_be_asked_again_but_nothing_else_goes_on_without_a_new_identity() -> None:
+def test_after_an_unknown_outcome_only_the_same_call_needs_no_new_identity() -> None:
     manager = committing()
     manager.outcome_unknown()
     assert (manager.state, manager.unresolved, manager.needs_identity) == (State.UNINITIALIZED, Event.COMMIT, True)
@@ -135,7 +135,7 @@ def test_a_new_identity_forgets_the_unknown_outcome() -> None:
         manager.begin_end(commit=False)
 
 
-def test_records_of_an_aborting_transaction_may_fail_without_changing_anything() -> None:
+def test_failed_records_of_an_aborting_transaction_change_no_state() -> None:
     manager = aborting()
     manager.abortable(CAUSE)
     assert manager.state is State.ABORTING
@@ -146,7 +146,7 @@ def test_records_of_an_aborting_transaction_may_fail_without_changing_anything()
 @pytest.mark.parametrize(
     ("given", "state"), [(None, State.UNINITIALIZED), (FIRST, State.UNINITIALIZED), (Identity(7, 1), State.READY)]
 )
-def test_doubtful_sequences_need_an_identity_that_really_is_new(given: Identity | None, state: State) -> None:
+def test_unresolved_sequences_need_an_identity_that_really_is_new(given: Identity | None, state: State) -> None:
     manager = aborting()
     manager.ended(given, unresolved_sequences=True)
     assert manager.state is state

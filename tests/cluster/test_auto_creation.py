@@ -44,7 +44,7 @@ async def asked(asker: Asker, name: str, version: int, *, create: bool = True) -
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 4, 9, 12])
-async def test_a_topic_is_made_when_it_is_asked_for_and_found_by_the_next_question(asker: Asker, version: int) -> None:
+async def test_a_requested_topic_is_created_and_found_by_the_next_request(asker: Asker, version: int) -> None:
     name = f"made-by-{version}"
     assert await asked(asker, name, version) == (ErrorCode.LEADER_NOT_AVAILABLE, 0)
     assert await asked(asker, name, version) == (ErrorCode.NONE, PARTITIONS)
@@ -74,7 +74,7 @@ async def test_many_who_ask_at_once_get_one_topic(node: LocalCluster) -> None:
         assert [view.name for view in await admin.list_topics()].count("crowd") == 1
 
 
-async def test_producers_write_into_what_is_made_for_them_and_readers_make_nothing(node: LocalCluster) -> None:
+async def test_producers_create_missing_topics_and_consumers_do_not(node: LocalCluster) -> None:
     async with Producer(node.bootstrap, transactional_id="auto") as producer:
         async with producer.transaction():
             await producer.send("by-our-own", b"1")

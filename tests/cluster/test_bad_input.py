@@ -256,7 +256,7 @@ class TestFrames:
         assert await raw_bytes(address, struct.pack(">i", len(frame)) + frame) == b""
         await until_logged(bad_input_node, "request_refused", "UNSUPPORTED_VERSION", "metadata in version 99")
 
-    async def test_an_unknown_version_of_api_versions_is_answered_with_the_known_ones(self, address: str) -> None:
+    async def test_an_unknown_version_of_api_versions_gets_the_supported_ones(self, address: str) -> None:
         async with raw_connection(address) as connection:
             payload = await connection.send(ApiKey.API_VERSIONS, 99, [])
             correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, payload)

@@ -268,7 +268,7 @@ def test_the_status_of_the_cluster(command: Command) -> None:
     assert all(folder["disk"] != "offline" and 0 < folder["usable_bytes"] < folder["total_bytes"] for folder in folders)
 
 
-def test_nobody_there_is_one_line_with_advice() -> None:
+def test_no_broker_is_one_line_with_advice() -> None:
     said = tidegate("topics", "list", code=1, TIDEGATE_BOOTSTRAP=f"127.0.0.1:{free_port()}")
     assert "is the node running?" in said
 

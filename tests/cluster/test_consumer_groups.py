@@ -276,7 +276,7 @@ def _two_sessions(readers: list[Reader]) -> None:
         time.sleep(0.1)
 
 
-def test_a_static_member_that_restarts_finds_its_partitions_and_the_others_notice_nothing(
+def test_a_restarted_static_member_gets_its_partitions_without_a_rebalance(
     cluster: LocalCluster, topic: str, make_reader: Callable[..., Reader]
 ) -> None:
     group = fresh("group")
@@ -336,7 +336,7 @@ async def test_new_partitions_and_new_topics_are_given_out(
 
 
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
-def test_a_group_moves_to_the_new_protocol_and_back_member_by_member_while_it_reads(
+def test_a_reading_group_migrates_to_the_new_protocol_and_back_by_member(
     cluster: LocalCluster, topic: str, make_reader: Callable[..., Reader], strategy: str
 ) -> None:
     """KIP-848's online migration: members of both protocols share the partitions, and each record is read."""

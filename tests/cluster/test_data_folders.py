@@ -63,7 +63,7 @@ def where(tmp_path: Path, node: int, topic: str, partition: int) -> Path:
     return folder
 
 
-async def test_a_folder_that_dies_takes_only_its_partitions_and_their_leaderships_move(
+async def test_a_failed_folder_affects_only_its_partitions_and_leaders_move(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     witness = await made(cluster, "dying")
@@ -84,7 +84,7 @@ async def test_a_folder_that_dies_takes_only_its_partitions_and_their_leadership
     assert cluster.node(node).running
 
 
-async def test_a_folder_that_fails_at_the_start_takes_only_its_partitions_until_it_works_again(
+async def test_a_folder_that_fails_at_start_affects_only_its_partitions(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     witness = await made(cluster, "absent")
@@ -144,7 +144,7 @@ async def test_rotten_bytes_of_a_leader_cost_no_record_and_are_fetched_again(clu
     await witness.still_serves()
 
 
-async def test_a_partition_that_lost_its_identity_is_fetched_again_and_the_others_are_not_concerned(
+async def test_only_a_partition_that_lost_its_topic_id_is_fetched_again(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     witness = await made(cluster, "nameless")

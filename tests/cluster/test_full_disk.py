@@ -56,7 +56,7 @@ async def node(small_disk: Path) -> AsyncIterator[LocalCluster]:
         await cluster.down()
 
 
-async def test_nothing_is_lost_on_a_full_disk_and_the_node_goes_on_when_there_is_space(
+async def test_nothing_is_lost_on_a_full_disk_and_the_node_continues_with_space(
     small_disk: Path, node: LocalCluster
 ) -> None:
     witness, address = Witness(node.bootstrap), node.node(1).kafka_address
@@ -99,7 +99,7 @@ async def test_nothing_is_lost_on_a_full_disk_and_the_node_goes_on_when_there_is
     await witness.still_serves()
 
 
-async def test_the_metadata_can_be_changed_on_a_full_disk_and_topics_made_there_work_once_there_is_space(
+async def test_on_a_full_disk_metadata_changes_and_new_topics_work_with_space(
     small_disk: Path, node: LocalCluster
 ) -> None:
     witness = Witness(node.bootstrap)
@@ -185,7 +185,7 @@ async def killed_and_started(node: LocalCluster) -> None:
     await node.up()
 
 
-async def test_a_node_that_was_killed_on_a_full_disk_starts_on_it_and_goes_on_when_there_is_space(tmp_path: Path) -> None:
+async def test_a_node_killed_on_a_full_disk_starts_and_continues_with_space(tmp_path: Path) -> None:
     disk, witness_config = tmp_path / "small-disk", {"min.insync.replicas": "1", "segment.bytes": "65536"}
     async with node_on(tmp_path, [disk]) as node:
         witness = Witness(node.bootstrap)
@@ -209,7 +209,7 @@ async def test_a_node_that_was_killed_on_a_full_disk_starts_on_it_and_goes_on_wh
 
 
 @pytest.mark.parametrize("full", ["a", "b"])
-async def test_of_several_data_folders_a_full_one_is_not_a_failed_one_at_the_start(tmp_path: Path, full: str) -> None:
+async def test_at_start_a_full_data_folder_of_several_is_not_a_failed_one(tmp_path: Path, full: str) -> None:
     disks = [tmp_path / "a", tmp_path / "b"]
     async with node_on(tmp_path, disks) as node:
         witnesses = [Witness(node.bootstrap, f"witness-{number}") for number in range(2)]
@@ -281,7 +281,7 @@ async def test_a_stop_on_a_full_disk_loses_nothing(small_disk: Path, node: Local
     await witness.still_serves()
 
 
-async def test_deleting_a_topic_makes_room_at_once_and_the_node_says_that_its_disk_is_full(
+async def test_deleting_a_topic_frees_space_at_once_and_the_full_disk_is_reported(
     small_disk: Path, node: LocalCluster
 ) -> None:
     witness = Witness(node.bootstrap)

@@ -100,7 +100,7 @@ def read_by_kafka_python(cluster: LocalCluster, topic: str) -> dict[bytes, bytes
     return found
 
 
-async def test_a_compacted_topic_shrinks_and_reads_the_same_also_after_a_kill_in_a_swap(cluster: LocalCluster) -> None:
+async def test_a_compacted_topic_shrinks_and_reads_the_same_after_a_kill_in_a_swap(cluster: LocalCluster) -> None:
     truth: dict[bytes, bytes] = {}
     await create(cluster, "table", **COMPACTED)
     await write(cluster, "table", 150, truth)
@@ -137,7 +137,7 @@ async def test_records_without_a_key_are_refused_in_a_compacted_topic(cluster: L
     assert (await raw_produce(address, "table", encode_batch([NewRecord(b"k", b"v", (), -1)]))).error is ErrorCode.NONE
 
 
-async def test_old_segments_expire_and_consumers_are_told_the_new_start(cluster: LocalCluster) -> None:
+async def test_old_segments_expire_and_consumers_get_the_new_log_start(cluster: LocalCluster) -> None:
     await create(cluster, "events", segment_bytes="4096", retention_bytes="10000", retention_ms="-1")
     async with Producer(cluster.bootstrap, batch_bytes=1000, linger_ms=0) as producer:
         for number in range(60):

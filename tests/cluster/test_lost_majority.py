@@ -36,7 +36,7 @@ async def refuses(node: LocalNode, topic: str) -> bool:
     return all(answer.error is not ErrorCode.NONE for answer in answers)
 
 
-async def test_a_majority_that_comes_back_brings_everything_and_one_that_does_not_leaves_the_records(tmp_path: Path) -> None:
+async def test_a_returned_majority_has_all_and_without_it_the_records_stay(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "cluster", nodes=3, settings=QUICK)
     await cluster.up()
     witness = Witness(cluster.bootstrap)

@@ -86,7 +86,7 @@ async def mended(node: LocalCluster, folder: Path, kept: Path) -> None:
     assert (await described(node, topic))["partitions"][0]["in_sync_replicas"] == []
 
 
-async def test_the_only_replica_of_a_topic_leads_again_after_it_was_mended_and_the_operator_has_said_so(
+async def test_a_repaired_only_replica_leads_again_by_the_operators_command(
     node: LocalCluster, tmp_path: Path
 ) -> None:
     witness = Witness(node.bootstrap)
@@ -121,7 +121,7 @@ async def test_a_partition_whose_folder_was_moved_away_begins_empty(node: LocalC
     await witness.still_serves()
 
 
-async def test_the_only_replica_of_a_state_topic_leads_again_when_the_operator_names_it(
+async def test_the_only_replica_of_a_state_topic_leads_by_the_operators_command(
     node: LocalCluster, tmp_path: Path
 ) -> None:
     witness = Witness(node.bootstrap)

@@ -158,7 +158,7 @@ async def test_a_move_to_a_dead_broker_waits_shows_itself_and_is_cancelled(clust
         await cluster.node(4).wait_ready()
 
 
-async def test_moves_survive_the_controllers_death_and_a_restart_of_the_new_replica(cluster: LocalCluster, admin: Admin) -> None:
+async def test_moves_survive_a_dead_controller_and_a_restart_of_the_new_replica(cluster: LocalCluster, admin: Admin) -> None:
     topic = await topic_on(admin, 1, 2, 3)
     await cluster.node(4).terminate()
     await admin.reassign_partitions({(topic, 0): (4, 1, 2)})
@@ -173,7 +173,7 @@ async def test_moves_survive_the_controllers_death_and_a_restart_of_the_new_repl
     await cluster.node(4).wait_ready()
 
 
-async def test_a_replica_that_moved_away_while_its_broker_was_down_is_deleted_at_its_return(
+async def test_a_replica_moved_while_its_broker_was_down_is_deleted_at_its_return(
     cluster: LocalCluster, admin: Admin
 ) -> None:
     topic = await topic_on(admin, 1, 2, 4)

@@ -50,7 +50,7 @@ def says(answer: Any, code: ErrorCode, words: str) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4])
-async def test_a_feature_that_may_be_off_is_hidden_from_clients_that_cannot_read_it(world: World, version: int) -> None:
+async def test_a_feature_with_minimum_level_0_is_hidden_from_old_clients(world: World, version: int) -> None:
     """KAFKA-17011: Java clients before 3.9 fail to connect when one is listed."""
     answer = await world.ask(ApiKey.API_VERSIONS, version, client_software_name="java", client_software_version="3.6.2")
     supported = {feature.name: feature.min_version for feature in answer.supported_features}
@@ -122,7 +122,7 @@ async def test_a_topic_is_enlarged_once_in_a_request(world: World) -> None:
     assert [len(topic.partitions) for topic in metadata.topics] == [1, 2]
 
 
-async def test_deletion_answers_in_the_order_of_the_request_with_the_ids_it_was_given(world: World) -> None:
+async def test_deletion_answers_in_the_requests_order_with_its_topic_ids(world: World) -> None:
     names = [await new_topic(world) for _ in range(3)]
     metadata = await world.ask(ApiKey.METADATA, 12, topics=[{"name": name, "topic_id": None} for name in names])
     ids = [topic.topic_id for topic in metadata.topics]
@@ -484,7 +484,7 @@ async def test_the_two_kinds_of_groups_are_kept_apart(world: World) -> None:
         assert {group.group_id for group in answer.groups} & {name, classic} == listed
 
 
-async def test_topics_are_subscribed_to_by_re2s_rules_and_found_at_the_first_heartbeat(world: World) -> None:
+async def test_an_re2_subscription_finds_its_topics_at_the_first_heartbeat(world: World) -> None:
     name = fresh("group")
     await found(world, 0, name)
     pattern = {"subscribed_topic_names": None, "subscribed_topic_regex": f"(?i){world.topic.upper()}[[:digit:]]*"}
@@ -524,7 +524,7 @@ async def test_offsets_of_a_consumer_group_are_fenced_by_the_member_epoch(world:
 @pytest.mark.parametrize(
     ("version", "code"), [(3, "INVALID_TXN_STATE"), (10, "INVALID_TXN_STATE"), (11, "TRANSACTION_ABORTABLE")]
 )
-async def test_a_batch_at_a_partition_that_is_not_enlisted_is_refused_in_words_that_its_client_knows(
+async def test_a_batch_of_a_partition_not_enlisted_gets_the_clients_own_error(
     world: World, version: int, code: str
 ) -> None:
     """KIP-890: TRANSACTION_ABORTABLE came with Produce 11; before, its clients would not know what to do about it."""
@@ -535,7 +535,7 @@ async def test_a_batch_at_a_partition_that_is_not_enlisted_is_refused_in_words_t
 
 
 @pytest.mark.parametrize(("version", "code"), [(0, "INVALID_TXN_STATE"), (3, "INVALID_TXN_STATE"), (4, "TRANSACTION_ABORTABLE")])
-async def test_offsets_of_a_group_that_is_not_enlisted_are_refused_in_words_that_their_client_knows(
+async def test_offsets_of_a_group_not_enlisted_get_the_clients_own_error(
     world: World, version: int, code: str
 ) -> None:
     _, who = await new_transaction(world, partition=False)
@@ -548,7 +548,7 @@ async def test_offsets_of_a_group_that_is_not_enlisted_are_refused_in_words_that
 
 
 @pytest.mark.parametrize("version", [0, 3, 5])
-async def test_a_fenced_commit_of_offsets_is_told_in_the_words_that_its_client_expects(world: World, version: int) -> None:
+async def test_a_fenced_offset_commit_gets_the_error_that_its_client_expects(world: World, version: int) -> None:
     """KIP-588 gave TxnOffsetCommit no version that knows PRODUCER_FENCED; Kafka answers INVALID_PRODUCER_EPOCH in all of them
     (AddPartitionsToTxnManager)."""
     name, who = await new_transaction(world, partition=False)
@@ -602,7 +602,7 @@ async def test_a_transaction_is_not_enlisted_by_halves(world: World) -> None:
     assert codes == [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-async def test_the_log_of_the_transactions_takes_no_part_in_one_and_no_marker_of_a_client(world: World) -> None:
+async def test_the_transaction_state_log_rejects_transactions_and_client_markers(world: World) -> None:
     """Its coordinator, which alone writes there, would stop at what it did not write."""
     _, who = await new_transaction(world, partition=False)
     topics = [{"name": world.topic, "partitions": [1]}, {"name": "__transaction_state", "partitions": [0]}]

@@ -41,7 +41,7 @@ def verdicts(outcome: RunOutcome) -> set[str]:
     return {verdict.name for verdict in outcome.verdicts}
 
 
-async def test_a_commit_is_finished_by_another_node_when_its_coordinator_dies_before_the_markers(tmp_path: Path) -> None:
+async def test_a_new_coordinator_finishes_a_commit_killed_before_its_markers(tmp_path: Path) -> None:
     outcome = await run("coordinator-mid-commit", tmp_path)
     assert verdicts(outcome) >= {
         "the coordinator died between PREPARE_COMMIT and its markers",
@@ -84,7 +84,7 @@ async def test_nothing_is_lost_when_all_nodes_die_at_once(tmp_path: Path) -> Non
     assert "commits go on after: all nodes killed" in verdicts(outcome)
 
 
-async def test_a_node_that_dies_in_the_middle_of_an_append_recovers_and_a_tampered_run_is_found_out(tmp_path: Path) -> None:
+async def test_a_node_killed_in_an_append_recovers_and_tampering_is_detected(tmp_path: Path) -> None:
     outcome = await run("crash-points", tmp_path)
     assert "the node died at the fault point" in verdicts(outcome)
     recorded = archive.read(outcome.directory)

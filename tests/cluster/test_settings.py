@@ -74,7 +74,7 @@ async def stored(asker: Asker, topic: str, wanted: int) -> bytes:
     raise AssertionError(answer)
 
 
-async def test_a_topic_without_settings_shows_none_and_what_was_never_set_can_be_deleted(asker: Asker) -> None:
+async def test_a_topic_without_settings_shows_none_and_unset_ones_can_be_deleted(asker: Asker) -> None:
     await make(asker, "plain")
     found = await described(asker, TOPIC, "plain")
     assert {source for _value, source in found.values()} == {3, 5} and found["min.insync.replicas"] == ("1", 3)
@@ -123,7 +123,7 @@ async def test_a_topic_follows_what_brokers_are_told_unless_it_has_its_own(asker
     assert (await described(asker, TOPIC, "follows"))["retention.ms"] == ("604800000", 5)
 
 
-async def test_a_log_takes_up_what_its_broker_is_told(node: LocalCluster, asker: Asker) -> None:
+async def test_a_log_applies_its_brokers_new_settings(node: LocalCluster, asker: Asker) -> None:
     await make(asker, "small-batches")
     assert await change(asker, BROKER, "", ("message.max.bytes", SET, "2000")) == 0
     producer = LibrdkafkaProducer({"bootstrap.servers": node.bootstrap})
@@ -143,7 +143,7 @@ async def test_a_log_takes_up_what_its_broker_is_told(node: LocalCluster, asker:
     await until_answered_with(0)
 
 
-async def test_a_node_with_too_many_connections_refuses_more_as_it_is_told_at_run_time(node: LocalCluster, asker: Asker) -> None:
+async def test_max_connections_set_at_run_time_makes_a_node_refuse_more(node: LocalCluster, asker: Asker) -> None:
     assert await change(asker, BROKER, "1", ("max.connections.per.ip.overrides", SET, "127.0.0.1:1")) == 0
     async with Asker(node.node(1).kafka_address) as second:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):

@@ -106,7 +106,7 @@ async def restart(node: LocalNode) -> int:
 class TestOrderlyStop:
     """SIGTERM."""
 
-    async def test_it_hands_its_leaderships_over_and_no_record_fails_and_its_restart_needs_no_recovery(
+    async def test_a_clean_stop_hands_leaderships_over_and_needs_no_recovery(
         self, cluster: LocalCluster, witness: Witness
     ) -> None:
         async with writing(witness) as seen:
@@ -177,7 +177,7 @@ class TestCrash:
         await witness.still_serves()
 
 
-async def test_a_topic_that_was_deleted_while_a_node_was_down_is_gone_after_its_restart(cluster: LocalCluster) -> None:
+async def test_a_topic_deleted_while_a_node_was_down_is_gone_after_its_restart(cluster: LocalCluster) -> None:
     doomed, kept = Witness(cluster.bootstrap, "doomed"), Witness(cluster.bootstrap, "kept")
     for witness in (doomed, kept):
         await witness.create(3, 2)

@@ -114,7 +114,7 @@ async def _settled(admin: Admin) -> bool:
     return not await admin.list_reassignments()
 
 
-async def test_a_broker_that_is_forgotten_while_it_stands_still_ends_when_it_goes_on(
+async def test_a_broker_unregistered_while_suspended_exits_when_it_resumes(
     roomy_cluster: LocalCluster, admin: Admin
 ) -> None:
     node = roomy_cluster.node(4)

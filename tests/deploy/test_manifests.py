@@ -189,7 +189,7 @@ def test_the_backfill_script_is_the_one_in_the_repository_and_compiles() -> None
 
 
 @pytest.mark.parametrize("folder", ALL)
-def test_pods_run_without_privileges_without_a_token_and_without_service_links(folder: str) -> None:
+def test_pods_run_without_privileges_token_and_service_links(folder: str) -> None:
     spec = pod(folder)["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True and spec["securityContext"]["runAsUser"] >= 10000
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -213,7 +213,7 @@ def test_images_carry_the_projects_version(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ALL)
-def test_everything_lives_in_one_namespace_and_every_reference_has_its_target(folder: str) -> None:
+def test_all_objects_are_in_one_namespace_and_every_reference_resolves(folder: str) -> None:
     namespaces = {found["metadata"].get("namespace") for found in documents(folder) if found["kind"] != "Namespace"}
     assert namespaces == {"tidegate"}
     maps = {found["metadata"]["name"] for found in of_kind(folder, "ConfigMap")}

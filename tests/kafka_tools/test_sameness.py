@@ -36,7 +36,7 @@ def test_anything_else_is_seen() -> None:
     assert difference(said("3 MB in -1.5 s", numbers=True), said("10 MB in NaN s", numbers=True)) == []
 
 
-def test_a_refusal_in_other_words_is_the_same_refusal_and_another_error_is_not() -> None:
+def test_another_message_is_the_same_refusal_and_another_error_is_not() -> None:
     exists, invalid = (f"org.apache.kafka.common.errors.{name}Exception: " for name in ("TopicExists", "InvalidTopic"))
     assert without_explanations(exists + "it is there") == without_explanations(exists + "already exists")
     assert without_explanations(exists + "x") != without_explanations(invalid + "x")

@@ -80,7 +80,7 @@ def test_what_is_not_there_is_refused(
     assert refused.value.code == code
 
 
-def test_what_retention_has_removed_is_refused_when_asked_for_and_else_left_out(tmp_path: Path) -> None:
+def test_records_removed_by_retention_are_an_error_if_named_else_left_out(tmp_path: Path) -> None:
     with ServedCluster(tmp_path, nodes=1, **{"retention.bytes": "40000"}) as served:
         served.fill("flights", 0, STEPS[0], leader=1)
         log = served.nodes[1].replicas.replica("flights", 0).log
@@ -127,7 +127,7 @@ def test_a_count_is_made_piece_by_piece(cluster: ServedCluster, monkeypatch: pyt
     assert len(pieces) > 2
 
 
-def test_what_the_first_count_of_an_old_folder_finds_out_is_on_the_disk_soon(tmp_path: Path) -> None:
+def test_the_first_count_of_an_old_folder_is_soon_written_to_disk(tmp_path: Path) -> None:
     with ServedCluster(tmp_path, nodes=1, **{"segment.bytes": "5000"}) as served:
         served.fill("flights", 0, STEPS[0], leader=1)
         log = served.nodes[1].replicas.replica("flights", 0).log

@@ -72,7 +72,7 @@ def test_exactly_the_committed_records_are_read(client: DataClient, partition: i
     assert read(client, partition, 0, end) == wanted(history(partition, 400))
 
 
-def test_any_range_gives_its_committed_records_although_transactions_begin_before_it(client: DataClient) -> None:
+def test_any_range_has_its_committed_records_with_earlier_transactions(client: DataClient) -> None:
     steps = history(0, 400)
     for start, end in [(1, 2), (17, 800), (333, 334), (1500, 3000), (2999, 4000)]:
         assert read(client, 0, start, end) == wanted(steps, start, end)
@@ -404,7 +404,7 @@ def test_without_the_second_look_a_read_of_a_lost_leadership_would_be_sent(
         assert list(stub_of(cluster, 1).ReadRange(request))
 
 
-def test_a_file_that_is_shorter_than_its_log_knows_takes_that_replica_out_of_use_and_no_other(tmp_path: Path) -> None:
+def test_a_truncated_file_takes_only_that_replica_offline(tmp_path: Path) -> None:
     with ServedCluster(tmp_path) as cluster:
         for topic in ("short", "whole"):
             cluster.fill(topic, 0, history(3, 60), leader=1)

@@ -243,7 +243,7 @@ def test_a_header_name_that_is_not_text_is_shown_not_refused() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_nonsense_inside_a_batch_is_an_error_or_decodes_alike_but_never_leaves_the_batch(data: st.DataObject) -> None:
+def test_invalid_bytes_in_a_batch_raise_or_decode_within_the_batch(data: st.DataObject) -> None:
     """A valid CRC says nothing about the records: a producer can put anything there."""
     new = data.draw(st.lists(records, min_size=1, max_size=6))
     chunk = bytearray(encode_batch(new, base_offset=100))

@@ -308,7 +308,7 @@ def test_a_topic_that_is_deleted_in_the_middle_ends_the_read_soon(
         client.close()
 
 
-def test_a_topic_that_is_made_again_is_told_from_its_namesake(client: DataClient, scripted: Script) -> None:
+def test_a_recreated_topic_is_distinguished_from_its_namesake(client: DataClient, scripted: Script) -> None:
     """It must not matter whether the read notices the time in between."""
     error = ReadError(ErrorCode.INCONSISTENT_TOPIC_ID, "flights was deleted and made again")
     for accepted in (True, False):

@@ -133,7 +133,7 @@ def test_latest_is_frozen_by_the_first_action(cluster: ServedCluster, load: Call
     assert load("offset long", subscribe="growing", startingTimestamp="1700000900000").count() == 7
 
 
-def test_mistakes_are_told_at_load(load: Callable[..., DataFrame]) -> None:
+def test_option_errors_are_raised_at_load(load: Callable[..., DataFrame]) -> None:
     with pytest.raises(AnalysisException, match="did you mean 'startingOffsets'"):
         load(startingOfsets="earliest")
     with pytest.raises(AnalysisException, match="topic 'nosuch' does not exist"):
