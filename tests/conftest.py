@@ -50,10 +50,15 @@ SEEDS_OF_CHUNKS = re.compile(
     r"replication/test_simulation|storage/test_(cleaning_model|counting)|test_fuzz|test_disturbance|_limits"
 )
 """Whose parameter stands for many seeds, or for something else: none of them."""
+MANY_CASES = re.compile(r"wire/test_codec|coordinator/test_transaction_table")
+CASES_OF_A_CHECK = 6
+"""Of tests with very many cases one in so many stays."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
+    for number, item in enumerate(items):
+        if MANY_CASES.search(item.nodeid) and number % CASES_OF_A_CHECK:
+            item.add_marker(pytest.mark.long)
         if LONG.search(item.nodeid) is None:
             continue
         seed = None if SEEDS_OF_CHUNKS.search(item.nodeid) else SEED.search(item.nodeid)
